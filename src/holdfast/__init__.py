@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from holdfast.engine.retention import Policy
     from holdfast.engine.run import RunResult
-    from holdfast.engine.sessions.results import CheckedOut, SessionInfo, Swept
+    from holdfast.engine.sessions.results import CheckedOut, Deleted, SessionInfo, Swept
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
     from holdfast.engine.textdiff import FileStat
@@ -95,6 +95,7 @@ __all__ = [
     "ConflictInfo",
     "ConnectionLostError",
     "Counts",
+    "Deleted",
     "Details",
     "Diff",
     "Entry",
@@ -157,6 +158,7 @@ __all__ = [
 
 _ELSEWHERE = {
     "CheckedOut": "engine.sessions.results",
+    "Deleted": "engine.sessions.results",
     "CommandEntry": "model.session",
     "CommandResult": "model.session",
     "Metrics": "model.session",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 from pathlib import Path
@@ -227,6 +228,21 @@ def test_what_a_killed_experiment_leaves_goes_with_the_next_command(trying: Cli,
     assert left(trying)[1] != []
     trying("experiment", "true")
     assert has_ended(int((tmp_path / "shell").read_text()))
+    assert left(trying) == (["main"], [])
+
+
+def test_what_no_checkpoint_holds_of_a_killed_experiment_stays(trying: Cli, tmp_path: Path) -> None:
+    running = trying.start("experiment", f"mkfifo pipe; echo $$ > {tmp_path}/shell; sleep 600", "sleep 600")
+    wait_until(lambda: (tmp_path / "shell").exists() and (tmp_path / "shell").read_text(), what="the attempt")
+    running.kill()
+    running.communicate(timeout=60)
+    said = trying("session", "exec", "-s", "main", "true").err
+    assert has_ended(int((tmp_path / "shell").read_text()))
+    (kept,) = re.findall("the fork (.*) stays, as no checkpoint holds all that is in .* \\(pipe: ", said)
+    assert f"`holdfast session delete {kept}` deletes it" in said
+    assert left(trying)[0] == ["main", kept]
+    assert "stays" not in trying("session", "exec", "-s", "main", "true").err
+    trying("session", "delete", kept, "--yes")
     assert left(trying) == (["main"], [])
 
 

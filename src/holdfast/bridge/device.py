@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from holdfast.bridge.needs import MOUNTING_NEEDS
-from holdfast.files.watch.root import parse_mounts
+from holdfast.files.staying import type_mounted_at
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -135,9 +135,7 @@ def unmount(directory: bytes) -> None:
 
 def is_mounted(directory: bytes) -> bool:
     """True if what is mounted on ``directory`` (the last, if several are) is a file system of ours."""
-    with open("/proc/self/mountinfo", "rb") as file:
-        found = [mount.type for mount in parse_mounts(file.read()) if mount.point == directory]
-    return found[-1:] == [FILE_SYSTEM]
+    return type_mounted_at(directory) == FILE_SYSTEM
 
 
 def clear_dead(directory: bytes) -> bool:

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 def _configure_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", nargs="?", help="the directory (default: -w, else the current one)")
-    parser.add_argument("--force", action="store_true", help="also a directory that nobody means, such as $HOME")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="also a directory that nobody means, such as $HOME, or that is mounted over a workspace",
+    )
     parser.add_argument(
         "--write-ignore",
         action="store_true",
@@ -149,7 +153,7 @@ COMMANDS = {
             ("holdfast init", "the current directory"),
             ("holdfast init ~/work/shop --write-ignore", "another one, with the default exclusions as a file"),
         ),
-        exits=((4, "refused: a directory that nobody means; --force insists"),),
+        exits=((4, "refused: a directory that nobody means, or is mounted over a workspace; --force insists"),),
     ),
     "checkpoint": Command(
         description="Save the present state of the workspace. If nothing has changed there is no new "

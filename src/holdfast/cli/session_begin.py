@@ -15,13 +15,14 @@ from holdfast.cli.session_states import BUSY, HELD_BACK
 from holdfast.cli.terminal import ask, show_path
 from holdfast.cli.wording import only_there
 from holdfast.model.keys import KEYS
+from holdfast.model.paths import display
 from holdfast.model.visible import visible
 from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast import NotCaptured
+    from holdfast import Deleted, NotCaptured
     from holdfast.cli.console import Console
     from holdfast.engine.sessions.results import SessionInfo
 
@@ -131,39 +132,51 @@ def _delete(console: Console, arguments: argparse.Namespace) -> int:
 
     with all_of(console, arguments.agent) as sessions:
         found = sessions.info(arguments.id)
-        what, forked = _what_goes(found), found.purpose != "session"
-        missed: Sequence[NotCaptured] = ()
-        if forked and found.status == "live":
-            missed = sessions.only_in(found.id)
+        goes = sessions.delete(found.id, dry_run=True)
+        forked, missed = found.purpose != "session", goes.not_captured
         if missed and not console.json:
             for line in only_there(missed, f"the session {found.id}"):
                 console.warn(line.strip())
         if not arguments.dry_run:
-            if forked and not arguments.yes and not _agrees(console, what):
+            if forked and not arguments.yes and not _agrees(console, _what_goes(found, goes)):
                 raise RefusedError(
-                    f"nothing was deleted: {what}{_alone(missed)}",
+                    f"nothing was deleted: {_what_goes(found, goes)}{_alone(missed)}",
                     hint="--yes deletes it without asking",
                     code="declined",
                 )
-            sessions.delete(found.id)
+            goes = sessions.delete(found.id, look=False)
     if console.json:
         console.give(
             {
                 "id": found.id,
                 "deleted": not arguments.dry_run,
-                "with_directory": forked,
+                "with_directory": goes.directory is not None,
+                "not_found": None if goes.not_found is None else display(goes.not_found),
+                "now_at": None if goes.now_at is None else display(goes.now_at),
                 "not_captured": not_captured(missed),
             }
         )
     else:
-        console.say(f"{'Would delete' if arguments.dry_run else 'Deleted'} {what}")
+        console.say(f"{'Would delete' if arguments.dry_run else 'Deleted'} {_what_goes(found, goes)}")
     return 0
 
 
-def _what_goes(found: SessionInfo) -> str:
-    where = "its directory" if found.root is None else show_path(found.root)
+def _what_goes(found: SessionInfo, goes: Deleted) -> str:
+    if goes.directory is not None:
+        return f"session {found.id}, {show_path(goes.directory)} with all that is in it, and what was saved of that."
+    if goes.now_at is not None and goes.not_found is not None:
+        return (
+            f"session {found.id}, and what was saved of it. Its directory is not at {show_path(goes.not_found)}: it is "
+            f"at {show_path(goes.now_at)}, and stays there."
+        )
+    if goes.not_found is not None:
+        return (
+            f"session {found.id}, and what was saved of it. Its directory is not at {show_path(goes.not_found)}, and "
+            "was not found near by: if somebody has moved it, it stays where it is."
+        )
     if found.purpose != "session":
-        return f"session {found.id}, {where} with all that is in it, and what was saved of that."
+        return f"session {found.id}, its directory with all that is in it, and what was saved of that."
+    where = "its directory" if found.root is None else show_path(found.root)
     return f"session {found.id} and its states; the files in {where} stay as they are."
 
 
@@ -229,8 +242,8 @@ COMMANDS = {
     ),
     "session delete": Command(
         description="Delete a session and its states. Of a fork its directory goes, and what was saved of that, for "
-        "good: at a terminal it asks, elsewhere it wants --yes. In place the workspace stays as it is. Only the owner "
-        "may.",
+        "good: at a terminal it asks, elsewhere it wants --yes. A directory that was moved elsewhere stays. In place "
+        "the workspace stays as it is. Only the owner may.",
         configure=_configure_delete,
         run=_delete,
         examples=(

@@ -1,12 +1,13 @@
-"""Directories that Holdfast itself has made: what comes in the place of a fork's is never taken for it."""
+"""What is never taken for a workspace's own directory: what comes in the place of one that Holdfast itself has made for
+a fork, and what is mounted over any.
+"""
 
 from __future__ import annotations
 
 import os
-import shlex
 from typing import TYPE_CHECKING
 
-from holdfast.engine import identity
+from holdfast.engine import disk, identity
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import MERGED, display
 
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from holdfast.store.records import Workspace
 
 
-def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bool) -> None:
+def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bool, anew: bool) -> None:
     """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and what is at its
-    path is not what was made for that. Any other workspace may be made again at its path by whoever has it.
+    path is not what was made for that. Any other workspace may be made again at its path by whoever has it; what is
+    mounted over it (see `refuse_mounted_over`) is the workspace ``anew`` only.
 
     An empty directory is let through, which is filled by whoever opens the session, and one in a home that was copied
     as a whole; and so is what a promotion that was killed as it swapped has put there: that has its own proof of what
@@ -30,6 +32,8 @@ def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bo
 
     forks = [one.id for one in SessionRows(catalog).list(workspace.id) if one.purpose != "session"]
     if not forks:
+        if not anew:
+            refuse_mounted_over(folder, workspace)
         return
     path = workspace.path
     if by_mount and not mounted_at(path):
@@ -44,6 +48,41 @@ def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bo
         refuse(path, forks[0])
 
 
+def refuse_mounted_over(folder: bytes, workspace: Workspace) -> None:
+    """Raise `RefusedError` (``mounted_over``) if another directory is mounted over that of a workspace: this was one of
+    the file system around it. What is a mount of its own from the beginning, a disk or a volume, may be another one
+    each time; and an overlay shows what is below it. Looks further only where the directory is another one.
+    """
+    path = workspace.path
+    try:
+        about = os.lstat(path)
+    except OSError:
+        return
+    if (about.st_dev, about.st_ino) == (workspace.device, workspace.inode):
+        return
+    # (Numbers of devices are others after a restart.)
+    if about.st_ino == workspace.inode and identity.may_be(folder, path):
+        return
+    import shlex
+
+    from holdfast.bridge.overlay import FILE_SYSTEM
+    from holdfast.files.staying import type_mounted_at
+
+    try:
+        over = type_mounted_at(path)
+    except OSError:
+        return  # nothing tells
+    if over in (None, FILE_SYSTEM) or not disk.is_there(folder, os.path.dirname(path)):
+        return
+    word = shlex.quote(display(path))
+    raise RefusedError(
+        f"something is mounted over the workspace {display(path)}",
+        hint=f"`umount {word}` first; what is mounted there stays what it is. If that is to be the workspace from now "
+        f"on, `holdfast init --force {word}` says so",
+        code="mounted_over",
+    )
+
+
 def _is_empty(path: bytes) -> bool:
     try:
         with os.scandir(path) as inside:
@@ -54,6 +93,8 @@ def _is_empty(path: bytes) -> bool:
 
 def refuse(path: bytes, fork: str) -> None:
     """Raise `RefusedError`: something else is at ``path`` than the directory that was made for a fork."""
+    import shlex
+
     from holdfast.files.staying import mounted_at
 
     if mounted_at(path):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.engine import identity
@@ -170,11 +171,12 @@ class Opener:
     def init(self, path: bytes, *, force: bool = False, source: CheckpointId | None = None) -> tuple[Context, bool]:
         """Begin to remember the directory ``path``; returns its context and whether it is new. Idempotent.
 
-        Raises `RefusedError` for a root that nobody means (see `check_root`).
+        Raises `RefusedError` for a root that nobody means (see `check_root`), or that is mounted over a workspace
+        (``mounted_over``). With ``force`` both are meant.
         """
         root = check_root(path, home=self.home, user_home=_bytes(self._environ.get("HOME")), force=force)
         store = self.store()
-        known = self._known(root)
+        known = self._known(root, anew=force)
         if known is not None:
             self._refuse_unmounted(known)
             return self._context(known), False
@@ -399,7 +401,7 @@ class Opener:
         except OSError as error:
             raise StorageError(f"cannot make {display(root)}: {error.strerror}", hint=room_hint(error)) from error
 
-    def _known(self, root: bytes) -> Workspace | None:
+    def _known(self, root: bytes, *, anew: bool = False) -> Workspace | None:
         catalog = self.store().catalog
         found = catalog.find_workspace(root)
         if found is not None and catalog.database.read_only:
@@ -412,13 +414,13 @@ class Opener:
 
             if is_mounted(self._folder(found), root):
                 return found  # what it is known by is the directory that is mounted upon
-        return identity.recognise(catalog, self._folder, root, check=self._check_made)
+        return identity.recognise(catalog, self._folder, root, check=partial(self._check_made, anew=anew))
 
-    def _check_made(self, workspace: Workspace) -> None:
+    def _check_made(self, workspace: Workspace, *, anew: bool) -> None:
         from holdfast.engine import made
 
         by_mount = self._is_by_mount(workspace)
-        made.check(self.store().catalog, self._folder(workspace), workspace, by_mount=by_mount)
+        made.check(self.store().catalog, self._folder(workspace), workspace, by_mount=by_mount, anew=anew)
         if not by_mount:
             self._refuse_unmounted(workspace)
 

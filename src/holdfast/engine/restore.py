@@ -23,6 +23,7 @@ from holdfast.engine.rules import left_out, touches_rules
 from holdfast.engine.status import present
 from holdfast.engine.steps import kept_still
 from holdfast.engine.supply import Stored, hold
+from holdfast.engine.uncaptured import only_uncaptured
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.paths import display, under
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 NOT_THERE = "the state that it goes to does not capture it, and does not say that it was deleted: "
 """Begins why something stays that a state of another workspace lacks; what that state says of it follows."""
+_LEFT_OUT = "it is left out there, as by an ignore rule"
 
 UNDO_COMMAND = "holdfast undo"
 REDO_COMMAND = "holdfast redo"
@@ -71,7 +73,7 @@ def restore(
 
     Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished or taken back by
     `holdfast.engine.resuming`. Files that changed meanwhile, or that no checkpoint holds, are left alone and listed in
-    ``skipped``; unless ``exact``, what another workspace's state does not capture is, too.
+    ``skipped``; unless ``exact``, what another workspace's state does not capture, or ignores, is, too.
     Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content that is
     needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if the
     tree is not as ``expected`` has it: that is then saved, and nothing else has happened.
@@ -201,7 +203,7 @@ def carry_out(
     lock.
 
     An undo or a redo deletes nothing that the target's own rules ignore: it was there, uncaptured, when that was the
-    state. Unless ``exact``, nothing deletes what another workspace's state says that it does not capture: it was there,
+    state. Unless ``exact``, nothing deletes what another workspace's state does not capture, or ignores: it was there,
     too.
     """
     plan = _plan(context.store.pages, now.root, target.root, journal.paths)
@@ -295,15 +297,17 @@ def _plan(pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan
 
 
 def _spare(context: Context, target: Checkpoint, plan: Plan) -> tuple[Plan, list[NotCaptured]]:
-    """``plan`` without deleting what ``target``, a state of another workspace, does not capture, and what that is.
+    """``plan`` without deleting what ``target``, a state of another workspace, does not capture or has begun to ignore;
+    and what that is.
 
     It was there, as something that no checkpoint holds: that it is not in the state does not say that it was deleted.
     """
     if not plan.deletes or target.workspace == context.workspace.id:
         return plan, []
-    missed = dict(context.catalog.not_captured(target.id))
-    kept = [NotCaptured(one.path, NOT_THERE + missed[one.path]) for one in plan.deletes if one.path in missed]
-    return plan._replace(deletes=[change for change in plan.deletes if change.path not in missed]), kept
+    spared = only_uncaptured(context, target.id, [*plan.deletes, *plan.writes])
+    missed = dict(context.catalog.not_captured(target.id)) if spared else {}
+    kept = [NotCaptured(path, NOT_THERE + missed.get(path, _LEFT_OUT)) for path in sorted(spared)]
+    return plan._replace(deletes=[change for change in plan.deletes if change.path not in spared]), kept
 
 
 def _check_named(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:

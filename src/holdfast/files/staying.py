@@ -24,6 +24,15 @@ def mounted_at(path: bytes, *, below: bool = False) -> Sequence[bytes]:
     return [point for point in reversed(points) if point == path or (below and under(point, path))]
 
 
+def type_mounted_at(path: bytes) -> bytes | None:
+    """The type of the file system that is mounted right at the real path ``path``, of the last if several are; None if
+    there is none.
+    """
+    with open("/proc/self/mountinfo", "rb") as file:
+        found = [mount.type for mount in parse_mounts(file.read()) if mount.point == path]
+    return found[-1] if found else None
+
+
 def what_to_do(error: OSError) -> str | None:
     """What has to be done before what failed so can be removed, by the path that ``error`` names; None if that is not
     known.

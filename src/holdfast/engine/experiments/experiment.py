@@ -11,6 +11,7 @@ from holdfast.engine.experiments.adopting import adopt
 from holdfast.engine.experiments.attempts import Comparison
 from holdfast.engine.experiments.forks import Forks, clipped
 from holdfast.engine.experiments.running import Runner
+from holdfast.engine.uncaptured import only_uncaptured
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.wording import plural
 
@@ -51,12 +52,14 @@ class Experiment:
                 code="no_winner",
             )
         said = f"adopted {clipped(chosen.attempt.name)} of the experiment {self.comparison.experiment}"
+        if chosen.not_captured:
+            self._hold(chosen)
         try:
             adopted = adopt(self._session, self._began, chosen, said)
         except BaseException:
             self._hold(chosen)
             raise
-        if adopted.restored.skipped or chosen.not_captured:
+        if adopted.restored.skipped:
             self._hold(chosen)
         return adopted
 
@@ -78,9 +81,8 @@ class Experiment:
         if outcome.after is None:
             return None
         found = self._session.workspace.diff(self._began, outcome.after)
-        missed = {path for path, _ in outcome.not_captured}
-        changes = [one for one in found.changes if one.after is not None or one.path not in missed]
-        return found._replace(changes=changes)
+        spared = only_uncaptured(self._session.context, outcome.after, found.changes)
+        return found._replace(changes=[one for one in found.changes if one.path not in spared])
 
 
 @contextmanager
@@ -118,7 +120,8 @@ def experiment(
 
     forks = Forks(make, session, order, identity, point, parallel)
     try:
-        runner = Runner(order, opened, began, session.root, tell, stop, session.door())
+        capture = session.context.settings.capture
+        runner = Runner(order, opened, began, session.root, capture, tell, stop, session.door())
         outcomes = runner.run(forks, parallel)
         if stop.is_set():
             raise HoldfastError("the experiment was cancelled; nothing of it is left", code="cancelled")

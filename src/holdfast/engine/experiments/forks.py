@@ -102,7 +102,7 @@ class Forks:
         try:
             with self._sessions() as sessions:
                 if not keep:
-                    sessions.delete(fork.id)
+                    sessions.delete(fork.id, look=False)  # somebody has looked when the attempt ended
                     return
                 with sessions.open(fork.id) as session:
                     session.keep()

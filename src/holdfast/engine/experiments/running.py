@@ -16,7 +16,8 @@ import msgspec
 from holdfast.engine.experiments import scoring
 from holdfast.engine.experiments.attempts import Moved, Outcome
 from holdfast.engine.sessions.execute import execute
-from holdfast.engine.uncaptured import only_there
+from holdfast.engine.uncaptured import only_there, only_uncaptured
+from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import HoldfastError
 from holdfast.model.visible import visible
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.answering import Door
     from holdfast.engine.sessions.results import ForkResult
     from holdfast.engine.sessions.session import Session
+    from holdfast.model.config import Capture
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import CommandEntry, SessionId
 
@@ -48,19 +50,21 @@ class Runner:
         open_session: Open,
         began: CheckpointId,
         root: bytes,
+        capture: Capture,
         tell: Tell | None,
         stop: threading.Event,
         door: Door | None = None,
     ) -> None:
-        """Every fork has to begin with the tree ``began``, and is made of the directory ``root``. ``stop`` ends all of
-        them: what runs is ended with its children, what waits is not begun. What is asked at ``door`` is done while
-        they run, on the thread of `run`.
+        """Every fork has to begin with the tree ``began``, which was captured by the rules ``capture``, and is made of
+        the directory ``root``. ``stop`` ends all of them: what runs is ended with its children, what waits is not
+        begun. What is asked at ``door`` is done while they run, on the thread of `run`.
         """
         self._door = door
         self._order = order
         self._open = open_session
         self._began = began
         self._root = root
+        self._capture = capture
         self._tell = tell
         self._telling = threading.Lock()
         self._stop = stop
@@ -165,7 +169,7 @@ class Runner:
     def _in_fork(self, session: Session, outcome: Outcome) -> Outcome:
         attempt, order = outcome.attempt, self._order
         tree = session.state.tree
-        if tree is None or session.workspace.diff(self._began, tree, renames=False).changes:
+        if tree is None or self._begins_otherwise(session, tree):
             return outcome._replace(
                 phase="failed", error="it would have begun with another state: the tree was changed while it was forked"
             )
@@ -189,6 +193,19 @@ class Runner:
             score, error = self._score(session, attempt, entry, order.score)
             outcome = outcome._replace(score=score, error=error)
         return outcome
+
+    def _begins_otherwise(self, fork: Session, tree: CheckpointId) -> bool:
+        """Whether a fork begins with other files than it was made of. By other rules, as somebody may have changed them
+        since the session was opened, the same files make another tree.
+        """
+        changes = fork.workspace.diff(self._began, tree, renames=False).changes
+        if not changes or fork.context.settings.capture == self._capture:
+            return bool(changes)
+        left_out = only_uncaptured(fork.context, tree, changes)
+        rest = [one for one in changes if one.path not in left_out]
+        if any(one.before is not None for one in rest):
+            return True
+        return bool(only_there(fork.root, self._root, [NotCaptured(one.path, "") for one in rest]))
 
     def _command(self, session: Session, attempt: Attempt, phase: Phase, command: str) -> CommandEntry:
         self.moved(attempt, phase)

@@ -167,6 +167,6 @@ def _cancelled() -> HoldfastError:
 def _delete(make: Callable[[], Sessions], name: str) -> None:
     try:
         with make() as sessions:
-            sessions.delete(name)
+            sessions.delete(name, look=False)
     except HoldfastError as error:
         _LOG.warning("the fork %s is not deleted yet: %s", name, error.message)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from holdfast.bridge.overlay import detach_overlays
 from holdfast.engine.folder import SNAPSHOTS
 from holdfast.engine.made import refuse
+from holdfast.engine.sessions.directories import only_in
+from holdfast.engine.sessions.results import Deleted
 from holdfast.files.replicate import remove_whole
 from holdfast.files.staying import mounted_at, what_to_do
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
@@ -32,12 +34,14 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 
-def delete(opener: Opener, shelf: Shelf, record: SessionRecord) -> None:
-    """Delete a session; of a fork, its directory, its workspace, and that workspace's checkpoints as well.
+def delete(opener: Opener, shelf: Shelf, record: SessionRecord, *, look: bool = False) -> Deleted:
+    """Delete a session; of a fork, its directory, its workspace, and that workspace's checkpoints as well. A directory
+    that somebody has moved elsewhere stays. ``look`` as in `what_goes`.
 
     Raises `RefusedError` while other forks stand on what goes with it (code ``has_forks``), or other sessions work in
     its directory (``in_use``).
     """
+    goes = what_goes(opener, record, look=look)
     if record.purpose != "session":
         workspaces = _workspaces(opener, record)
         _refuse_forks_of(opener, shelf, record, workspaces)
@@ -58,6 +62,48 @@ def delete(opener: Opener, shelf: Shelf, record: SessionRecord) -> None:
         for workspace in workspaces:
             _let_go(opener, workspace)
     shelf.discard(shelf.rows.remove(record.id))
+    return goes
+
+
+def what_goes(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
+    """What would go with a session now. ``look``: also what no checkpoint holds of a fork's directory, for which all of
+    that is walked. Deletes nothing.
+    """
+    from holdfast.engine.gone import find_moved
+
+    nothing = Deleted(record.id, None)
+    if record.purpose == "session" or record.status != "live" or record.workspace is None:
+        return nothing
+    workspace = opener.store().catalog.workspace(record.workspace)
+    path = seen = seen_at(workspace.path)
+    made = _made_at(opener, record)
+    if not _is_at(path, workspace):
+        moved = find_moved([workspace], opener.open_home().folder_of).get(workspace.id)
+        if moved is None:
+            with suppress(HoldfastError):
+                resume(opener, record)  # it may only not be mounted any more
+            if not os.path.ismount(path):
+                return nothing._replace(not_found=path)
+        path = moved or path
+    if made and not any(under(os.path.realpath(path), place) for place in made):
+        # (Who has used it where it was moved to has noted that.)
+        return nothing._replace(not_found=made[0] if path == seen else seen, now_at=path)
+    return nothing._replace(directory=path, not_captured=only_in(opener, record) if look else ())
+
+
+def _made_at(opener: Opener, record: SessionRecord) -> list[bytes]:
+    """The real paths of the directories that were made for a fork."""
+    places = [record.place] if record.place is not None else []
+    for provider in providers_that_made(opener, record):
+        places += [one.path for one in provider.tokens() if one.path is not None]
+    return [os.path.realpath(place) for place in places]
+
+
+def _is_at(path: bytes, workspace: Workspace) -> bool:
+    """Whether a fork's own directory is at ``path``. (The numbers of devices may be others after a restart, and what is
+    mounted there, others may have mounted.)
+    """
+    return os.path.lexists(path) and (os.path.ismount(path) or os.lstat(path).st_ino == workspace.inode)
 
 
 def resume(opener: Opener, record: SessionRecord) -> None:
@@ -90,11 +136,8 @@ def _workspaces(opener: Opener, record: SessionRecord) -> list[Workspace]:
     catalog = opener.store().catalog
     if record.workspace is not None:
         return [catalog.workspace(record.workspace)]
-    places = [record.place] if record.place is not None else []
-    for provider in providers_that_made(opener, record):
-        places += [one.path for one in provider.tokens() if one.path is not None]
-    real = [os.path.realpath(place) for place in places]
-    return [one for one in catalog.workspaces() if one.live and any(under(seen_at(one.path), place) for place in real)]
+    made = _made_at(opener, record)
+    return [one for one in catalog.workspaces() if one.live and any(under(seen_at(one.path), place) for place in made)]
 
 
 def _refuse_forks_of(opener: Opener, shelf: Shelf, record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
@@ -164,7 +207,7 @@ def _refuse_others(record: SessionRecord, workspaces: Iterable[Workspace]) -> No
     """
     for one in workspaces:
         path = seen_at(one.path)
-        if not os.path.lexists(path) or os.path.ismount(path) or os.lstat(path).st_ino == one.inode:
+        if not os.path.lexists(path) or _is_at(path, one):
             continue
         if os.path.islink(path) or not os.path.isdir(path) or os.listdir(path):
             refuse(path, record.id)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import HoldfastError, RefusedError
+from holdfast.engine.uncaptured import only_there
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.store.records import seen_at
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening import Opener
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import WorkspaceId
+    from holdfast.store.session_records import SessionRecord
 
 _LOG = Log(__name__)
 
@@ -32,23 +34,38 @@ def open_mounted(opener: Opener, name: WorkspaceId) -> Context:
         return opener.open_known(name)
 
 
-def only_in(opener: Opener, name: WorkspaceId, here: bytes | None) -> Sequence[NotCaptured]:
-    """What the directory of a workspace holds now that no checkpoint does, and that the directory ``here`` has not.
+def only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
+    """What the directory of a session holds now that no checkpoint does, and that the directory ``here`` has not.
 
-    (None: there is nothing to compare with.) Where it cannot be looked at, what its newest checkpoint says of that.
-    Changes nothing.
+    (None: the one that it was made of, if that is known.) Where it cannot be looked at, what its newest checkpoint says
+    of that. Changes nothing.
     """
-    from holdfast.engine.status import present
-    from holdfast.engine.uncaptured import only_there
-
+    if record.workspace is None:
+        return []
     catalog = opener.store().catalog
     try:
-        context = open_mounted(opener, name)
-        with context.lock():
-            missed = present(context).not_captured
+        return sure_only_in(opener, record, here)
     except (HoldfastError, OSError) as error:
         _LOG.debug("a directory could not be looked at: %s", error)
-        head = catalog.cursor(name).head
-        missed = [] if head is None else catalog.not_captured(head)
-    there = seen_at(catalog.workspace(name).path)
-    return only_there(there, here, missed)
+    head = catalog.cursor(record.workspace).head
+    missed = [] if head is None else catalog.not_captured(head)
+    return only_there(seen_at(catalog.workspace(record.workspace).path), here or _origin(opener, record), missed)
+
+
+def sure_only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
+    """`only_in` of a live session; raises `HoldfastError` or `OSError` where it cannot be looked at."""
+    from holdfast.engine.status import present
+
+    assert record.workspace is not None, "it is live"
+    context = open_mounted(opener, record.workspace)
+    with context.lock():
+        missed = present(context).not_captured
+    return only_there(context.workspace.path, here or _origin(opener, record), missed)
+
+
+def _origin(opener: Opener, record: SessionRecord) -> bytes | None:
+    """The directory that a fork was made of, wherever it was seen last."""
+    try:
+        return None if record.origin is None else seen_at(opener.store().catalog.workspace(record.origin).path)
+    except NotFoundError:
+        return None

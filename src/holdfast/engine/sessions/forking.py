@@ -27,7 +27,7 @@ from holdfast.model.session import Metrics
 from holdfast.snapshot.git.kept import OBJECTS
 from holdfast.snapshot.recorded import LEADS_OUT
 from holdfast.store.lease import this_process
-from holdfast.store.session_records import RefChange, SessionRecord
+from holdfast.store.session_records import RefChange, SessionRecord, ref_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.model.session import RefType, SessionCheckpoint, SessionId, SessionMode
     from holdfast.snapshot.choosing import Choice
     from holdfast.snapshot.port import Capabilities
+    from holdfast.store.session_rows import SessionRows
 
 _LOG = Log(__name__)
 _NOT_NOW = (
@@ -166,6 +167,22 @@ def _begin(
     ref = msgspec.structs.replace(ref, checkpoint=first.hash, updated_at=first.created_at)
     mode: SessionMode = record.mode
     return ForkResult(record.id, made.context.workspace.path, point.hash, ref, record.provider, mode)
+
+
+def keep(rows: SessionRows, record: SessionRecord, now: int) -> SessionRecord:
+    """Have a fork stay: an experiment's becomes one that outlives the experiment, and none expires before
+    ``session.fork_ttl`` has passed from ``now`` (microseconds). What it is then.
+    """
+    ref = rows.ref(ref_name("fork" if record.purpose == "fork" else "experiment", record.id))
+    if ref is None:
+        raise RefusedError(f"the reference to the fork {record.id} is gone", code="moved")
+    if record.purpose == "fork":
+        rows.set_ref(RefChange(msgspec.structs.replace(ref, updated_at=now), ref.checkpoint))
+        return record
+    moved = msgspec.structs.replace(ref, name=ref_name("fork", record.id), type="fork", updated_at=now)
+    kept = record._replace(purpose="fork")
+    rows.put(kept, naming=[RefChange(moved, None)], dropping=[ref])
+    return kept
 
 
 def _clear(around: Surroundings, session: SessionId) -> None:

@@ -87,6 +87,20 @@ class CheckedOut(NamedTuple):
     """What the fork that was asked for has in its directory alone, and in no checkpoint: it was not brought here."""
 
 
+class Deleted(NamedTuple):
+    """What went, or (dry run) would go, with a session, beside its states."""
+
+    id: SessionId
+    directory: bytes | None
+    """That of a fork, with all that is in it; None: it works in place, or its directory was not found."""
+    not_found: bytes | None = None
+    """Where the directory of a fork was not, as somebody has moved or removed it."""
+    now_at: bytes | None = None
+    """Where that is now, and stays, if it is known."""
+    not_captured: Sequence[NotCaptured] = ()
+    """What is in the directory that goes alone, and in no checkpoint; empty where nobody has looked."""
+
+
 class Swept(NamedTuple):
     """What a sweep has done."""
 

@@ -17,7 +17,6 @@ from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.session import CommandEntry, Counted, Leaving, Merging
-from holdfast.store.session_records import RefChange, ref_name
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.hooks import What
     from holdfast.engine.sessions.in_flight import InFlight
     from holdfast.engine.sessions.line import Line
-    from holdfast.engine.sessions.results import CheckedOut, ForkResult
+    from holdfast.engine.sessions.results import CheckedOut, Deleted, ForkResult
     from holdfast.engine.sessions.states import Surroundings
     from holdfast.engine.workspace import Workspace
     from holdfast.model.config import Session as Settings
@@ -409,19 +408,14 @@ class Session:
 
     def keep(self) -> None:
         """Make an experiment's fork one that stays when the experiment is over."""
-        record = self._line.record
-        if record.purpose != "experiment":
-            return
-        ref = self._rows.ref(ref_name("experiment", self.id))
-        if ref is None:
-            raise RefusedError(f"the experiment's reference to {self.id} is gone", code="moved")
-        moved = msgspec.structs.replace(ref, name=ref_name("fork", self.id), type="fork")
-        self._rows.put(record._replace(purpose="fork"), naming=[RefChange(moved, None)], dropping=[ref])
-        self._line.record = record._replace(purpose="fork")
+        from holdfast.engine.sessions.forking import keep
 
-    def delete(self) -> None:
+        if self._line.record.purpose == "experiment":
+            self._line.record = keep(self._rows, self._line.record, self._context.clock.now())
+
+    def delete(self) -> Deleted:
         """Delete it and its states, and close it. Of a fork, its directory and what is saved of it as well, for good;
-        in place, the workspace stays as it is. Only its owner may.
+        in place, the workspace stays as it is. Only its owner may. What went, also of what no checkpoint holds.
         """
         from holdfast.engine.sessions.deleting import delete
         from holdfast.engine.sessions.holding import lock_path
@@ -430,8 +424,9 @@ class Session:
 
         check_owned(self._line.record, self.agent)
         try:
-            delete(self._around.opener, self._around.shelf, self._line.record)
+            gone = delete(self._around.opener, self._around.shelf, self._line.record, look=True)
             remove_lock(lock_path(self._context.home, self._context.store.tenant, self.id))
+            return gone
         finally:
             self.close()
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context, HomeContext
     from holdfast.engine.sessions.asking import Asking
-    from holdfast.engine.sessions.results import ForkResult, Swept
+    from holdfast.engine.sessions.results import Deleted, ForkResult, Swept
     from holdfast.engine.sessions.using import Using
     from holdfast.model.config import Session as Settings
     from holdfast.model.entries import NotCaptured
@@ -314,41 +314,40 @@ class Sessions:
         """What the directory of a session holds now that no checkpoint does, and that ``here`` (None: the directory of
         the session that it was forked from) has not. Takes no lock of the session.
         """
-        home, shelf = self._looking()
-        record = shelf.rows.get(SessionId(id))
-        if record.workspace is None:
-            return []
-        if here is None and record.parent is not None and shelf.rows.has(record.parent):
-            origin = shelf.rows.get(record.parent).workspace
-            here = None if origin is None else seen_at(home.store.catalog.workspace(origin).path)
+        _, shelf = self._looking()
         with ExitStack() as stack:
-            return only_in(self._opened(stack), record.workspace, here)
+            return only_in(self._opened(stack), shelf.rows.get(SessionId(id)), here)
 
-    def delete(self, id: str) -> None:  # noqa: A002 - the field's own name
+    def delete(self, id: str, *, dry_run: bool = False, look: bool = True) -> Deleted:  # noqa: A002
         """Delete a session as `Session.delete` does, without opening it: whatever has become of it is not mended first.
-        On a full disk what is kept back for that is used.
+        On a full disk what is kept back for that is used. ``dry_run`` says what would go, deletes nothing, and takes no
+        lock of the session. Without ``look`` a fork's directory is not walked for what no checkpoint holds.
 
         Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``), `LockedError`
         (``session_busy``).
         """
-        from holdfast.engine.sessions.deleting import delete
+        from holdfast.engine.sessions.deleting import delete, what_goes
         from holdfast.engine.sessions.owning import check_owned
         from holdfast.engine.upkeep import freeing
 
         home, shelf = self._looking()
         refuse_inside(home, "deleting a session")
-        check_owned(self._get(shelf, id), self._agent)
+        check_owned(record := self._get(shelf, id), self._agent)
+        if dry_run:
+            with ExitStack() as stack:
+                return what_goes(self._opened(stack), record, look=look)
         path = lock_path(home.home, home.store.tenant, SessionId(id))
         timeout, clock = home.settings.lock.timeout, home.store.catalog.clock
 
-        def held() -> None:
+        def held() -> Deleted:
             with holding(path, SessionId(id), timeout=timeout, clock=clock):
                 record = shelf.rows.get(SessionId(id))
                 check_owned(record, self._agent)
-                delete(self._opener, shelf, record)
+                gone = delete(self._opener, shelf, record, look=look)
                 remove_lock(path)
+                return gone
 
-        freeing(home, held)
+        return freeing(home, held)
 
     def sweep(self) -> Swept:
         """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.sessions.deleting import delete, resume
-from holdfast.engine.sessions.forking import PROCESS
+from holdfast.engine.sessions.deleting import delete, resume, what_goes
+from holdfast.engine.sessions.directories import open_mounted, sure_only_in
+from holdfast.engine.sessions.forking import PROCESS, keep
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
 from holdfast.engine.sessions.keeping import Shelf
+from holdfast.engine.sessions.leftovers import end_leftovers
 from holdfast.engine.sessions.results import Swept
 from holdfast.engine.workspace import Workspace
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
+from holdfast.model.paths import display
 from holdfast.store.lease import Lease, may_run
 from holdfast.store.session_records import ref_name
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import HomeContext
     from holdfast.engine.opening import Opener
+    from holdfast.engine.sessions.results import Deleted
     from holdfast.model.session import SessionId
     from holdfast.store.catalog import Catalog
     from holdfast.store.session_records import SessionRecord
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _SECOND = 1_000_000
 LEASE = "sessions"
+_MOST_NAMED = 5
 
 
 def is_due(home: HomeContext, shelf: Shelf) -> bool:
@@ -48,7 +52,8 @@ def sweep_if_due(opener: Opener) -> None:
 
 
 def sweep(opener: Opener, home: HomeContext, shelf: Shelf) -> Swept:
-    """Remove sessions that were cut short or have expired, then move old states to their tiers.
+    """Remove sessions that were cut short or have expired, then move old states to their tiers. A fork whose directory
+    holds what no checkpoint does stays, which is said.
 
     One sweep runs at a time: while another does, nothing happens. Killed anywhere, the next one goes on.
     """
@@ -88,7 +93,9 @@ def _is_expired(
         ref = shelf.rows.ref(ref_name("experiment", record.id))
         return ref is None or not may_run(ref.metadata.get(PROCESS, ""))
     if record.purpose == "fork" and _line(record, known)[-1].purpose != "session":
-        idle = home.store.catalog.clock.now() - shelf.rows.journal(record.id).updated_at
+        ref = shelf.rows.ref(ref_name("fork", record.id))
+        used = max(shelf.rows.journal(record.id).updated_at, 0 if ref is None else ref.updated_at)
+        idle = home.store.catalog.clock.now() - used
         most = home.settings.session.fork_ttl * _SECOND
         return idle > most and not _is_used(home.store.catalog, record, known, most)
     return False
@@ -105,16 +112,40 @@ def _is_used(catalog: Catalog, record: SessionRecord, known: Mapping[SessionId, 
     return catalog.clock.now() - newest <= most or any(one.kind == "manual" or one.label for one in saved)
 
 
-def _has_news(opener: Opener, record: SessionRecord) -> bool:
-    """Whether a fork's directory holds what nobody has saved; it is saved then, and the fork is not idle any more."""
-    if record.status != "live" or record.purpose != "fork" or record.workspace is None:
+def _stays(opener: Opener, shelf: Shelf, record: SessionRecord) -> bool:
+    """Whether a fork's directory holds what would be lost with it. What nobody has saved of a fork is saved; where no
+    checkpoint can hold it, the fork is kept, and that is said. It is not idle any more then: it is not looked at again
+    before ``session.fork_ttl`` has passed.
+    """
+    if record.status != "live" or record.workspace is None:
         return False
+    if record.purpose == "experiment":
+        end_leftovers(record.id)
     resume(opener, record)
-    context = opener.context_of(record.workspace)
-    if not os.path.isdir(context.workspace.path):
+    if what_goes(opener, record, look=False).directory is None:
         return False
-    why = f"found when the fork {record.id} was about to expire"
-    return Workspace(opener, context).checkpoint(kind="auto", message=why).created
+    context = open_mounted(opener, record.workspace)
+    path = context.workspace.path
+    if record.purpose == "fork":
+        why = f"found when the fork {record.id} was about to expire"
+        if Workspace(opener, context).checkpoint(kind="auto", message=why).created:
+            return True
+    missed = sure_only_in(opener, record)
+    if not missed:
+        return False
+    keep(shelf.rows, record, context.clock.now())
+    named = [f"{display(one.path)}: {one.reason}" for one in missed[:_MOST_NAMED]]
+    if len(missed) > _MOST_NAMED:
+        named.append(f"and {len(missed) - _MOST_NAMED:,} more")
+    _LOG.warning(
+        "the fork %s stays, as no checkpoint holds all that is in %s (%s): take from there what you need; "
+        "`holdfast session delete %s` deletes it",
+        record.id,
+        display(path),
+        "; ".join(named),
+        record.id,
+    )
+    return True
 
 
 def _line(record: SessionRecord, known: Mapping[SessionId, SessionRecord]) -> list[SessionRecord]:
@@ -133,10 +164,11 @@ def _remove(opener: Opener, home: HomeContext, shelf: Shelf, session: SessionId)
             record = shelf.rows.get(session)
             if not _is_expired(home, shelf, record, {one.id: one for one in shelf.rows.list()}):
                 return False
-            if _has_news(opener, record):
+            if _stays(opener, shelf, record):
                 return False
-            delete(opener, shelf, record)
+            gone = delete(opener, shelf, record)
             remove_lock(path)
+            _tell_of_moved(gone)
             return True
     except (LockedError, NotFoundError):
         return False
@@ -144,3 +176,14 @@ def _remove(opener: Opener, home: HomeContext, shelf: Shelf, session: SessionId)
         advice = f" ({error.hint})" if error.hint else ""
         _LOG.warning("the session %s cannot be removed yet: %s%s", session, error.message, advice)
         return False
+
+
+def _tell_of_moved(gone: Deleted) -> None:
+    if gone.now_at is not None and gone.not_found is not None:
+        _LOG.warning(
+            "the fork %s has expired: nothing of it is remembered any more; its directory was moved from %s to %s, and "
+            "stays there",
+            gone.id,
+            display(gone.not_found),
+            display(gone.now_at),
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -297,6 +298,73 @@ def test_the_fork_of_what_was_adopted_stays_whatever_happens_then(make: Make, se
     with pytest.raises(RefusedError):
         adopt_and_fail()
     assert sessions_left(make) == ["main", *adopted]
+
+
+def test_what_is_adopted_is_kept_before_it_is_brought_here(
+    make: Make, session: Session, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed from then on, it is no experiment's fork any more, which the next sweep would have to judge."""
+    (home / "config.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+    bring, then = session.bring, list[str]()
+
+    def looked_at(*given: object, **named: object) -> object:
+        with make() as sessions:
+            then.extend(one.purpose for one in sessions.list())
+        return bring(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(session, "bring", looked_at)
+    with experiment(make, session, order("true", "head -c 70000 /dev/zero > model; exit 1")) as found:
+        found.adopt(found.comparison.ranked[1])
+    assert sorted(then) == ["experiment", "fork", "session"]
+
+
+_RULES = {
+    "much": 'max_file_bytes = "1MiB"\n',
+    "little": 'max_file_bytes = "64KiB"\n',
+    "without": 'exclude = ["/data"]\n',
+}
+
+
+@pytest.mark.parametrize("provider", ["holdfast", "copy"])
+@pytest.mark.parametrize(("before", "after"), [("much", "little"), ("little", "much"), ("much", "without")])
+def test_rules_that_were_changed_while_the_session_is_open_are_no_change_of_the_tree(
+    make: Make, tree: Path, home: Path, before: str, after: str, provider: str
+) -> None:
+    (tree / "holdfast.toml").write_text(f"[capture]\n{_RULES[before]}")
+    (tree / "a").write_text("a\n")
+    (tree / "data").write_bytes(bytes(70_000))
+    holdfast.init(tree, home=home).close()
+    with make() as sessions, sessions.start(os.fsencode(tree), "main") as session:
+        (tree / "holdfast.toml").write_text(f"[capture]\n{_RULES[after]}")
+        asked = order("echo x > a", provider=provider, with_ignored=provider == "copy")
+        with experiment(make, session, asked) as found:
+            (outcome,) = found.comparison.ranked
+            assert (outcome.phase, outcome.error) == ("done", "")
+            diff = found.files(outcome)
+            assert diff is not None
+            assert b"data" not in [change.path for change in diff.changes if change.after is None]
+            assert found.adopt().restored.deleted == []
+    assert (tree / "a").read_text() == "x\n"
+    assert (tree / "data").read_bytes() == bytes(70_000)
+
+
+@pytest.mark.parametrize("rules", ["as they were", "changed"])
+@pytest.mark.parametrize("change", ["echo theirs > new", "rm b", "echo theirs > b", "echo '/b' > .gitignore"])
+def test_a_tree_that_was_changed_while_it_was_forked_is_told_from_changed_rules(
+    make: Make, session: Session, tree: Path, home: Path, change: str, rules: str
+) -> None:
+    """The fork's directory is changed before anything looks at it."""
+    if rules == "changed":
+        (tree / "holdfast.toml").write_text('[capture]\nmax_file_bytes = "64KiB"\n')
+
+    def tell(moved: Moved) -> None:
+        if moved.phase == "waiting":
+            (fork,) = Path(f"{home}-forks").glob("*/*/tree")
+            subprocess.run(["sh", "-ec", change], cwd=fork, check=True)
+
+    with experiment(make, session, order("true", provider="holdfast"), tell=tell) as found:
+        (outcome,) = found.comparison.ranked
+        assert outcome.error == "it would have begun with another state: the tree was changed while it was forked"
 
 
 def test_what_forks_began_with_keeps_none_of_them(make: Make, tree: Path, home: Path) -> None:

@@ -1,4 +1,7 @@
-"""Merging sessions, and picking what one command has changed: files come together, conflicts stop all of it."""
+"""Merging sessions, and picking what one command has changed: files come together, conflicts stop all of it.
+
+Nothing goes that was not deleted elsewhere (I5).
+"""
 
 from __future__ import annotations
 
@@ -208,6 +211,28 @@ def test_what_a_fork_does_not_capture_was_not_deleted_there(make, session: Sessi
     os.mkfifo(Path(os.fsdecode(made.root)) / "b")
     assert merge(make, session, "side").merged.uncaptured == [b"a", b"b"]
     assert content(tree) == {"a": "a\n", "b": "b\n"}
+
+
+def test_a_checkout_keeps_what_the_fork_has_begun_to_ignore_i5(make, session: Session, tree: Path) -> None:
+    """Of its present state and of earlier ones. What was deleted there, its directory tells, and goes."""
+    side_root = Path(os.fsdecode(session.fork("side").root))
+    with make() as sessions, sessions.open("side") as side:
+        done(side, write(".gitignore", "a\nb\n"))
+        point = side.checkpoint("rules")
+    found = session.checkout(point.hash[:12]).restored
+    assert ([path for path, _ in found.skipped], found.deleted) == ([b"a", b"b"], [])
+    assert content(tree) == {"a": "a\n", "b": "b\n", "c": "c\n", ".gitignore": "a\nb\n"}
+    session.workspace.undo()
+    (side_root / "b").unlink()
+    (side_root / "c").unlink()
+    (tree / "a").write_text("main\n")
+    found = session.checkout("forks/side").restored
+    assert ([path for path, _ in found.skipped], set(found.deleted)) == ([b"a"], {b"b", b"c"})
+    assert found.skipped[0].reason.endswith("it is left out there, as by an ignore rule")
+    assert content(tree) == {"a": "main\n", ".gitignore": "a\nb\n"}
+    session.workspace.undo()
+    assert content(tree) == {"a": "main\n", "b": "b\n", "c": "c\n"}
+    assert session.workspace.restore(point.state.tree, dry_run=True).deleted == [b"b"]
 
 
 def test_a_checkout_keeps_what_the_fork_does_not_capture(make, session: Session, tree: Path, home: Path) -> None:
