@@ -226,7 +226,7 @@ class Agent:
         self._user.git("--literal-pathspecs", "rm", "--quiet", "--force", "--sparse", "--", path)
 
     def _untrack(self, path: bytes) -> None:
-        self._user.git("--literal-pathspecs", "rm", "--quiet", "--cached", "--sparse", "--", path)
+        self._user.git("--literal-pathspecs", "rm", "--quiet", "--force", "--cached", "--sparse", "--", path)
 
     def _rename(self, path: bytes) -> None:
         os.rename(self._at(path), self._at(path + b" renamed"))
