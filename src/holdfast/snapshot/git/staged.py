@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
 _ATTRIBUTES = b".gitattributes"
-_GONE = (NotFoundError, RefusedError)
+_TAKEN = (FileExistsError, NotADirectoryError)
+"""Another of the paths is where this one, or its directory, was to be: one of them was something else a moment ago."""
+_GONE = (NotFoundError, RefusedError, *_TAKEN)
 """What is not there, or not to be reached but by a link: it has changed again since it was found to have changed."""
 
 
@@ -47,36 +49,40 @@ def staged(work_tree: bytes, paths: Iterable[bytes], place: bytes) -> Generator[
 
 
 def _copied(root: Root, paths: Iterable[bytes], place: bytes) -> set[bytes]:
+    """Files first, and the directories of all, then links: no name in ``place`` is ever reached by one of these, also
+    where what was a link becomes a directory meanwhile, and holds another of the paths.
+    """
     directories: set[bytes] = set()
     looked: set[bytes] = set()
+    links: list[tuple[bytes, bytes]] = []
     for path in paths:
         above = os.path.dirname(path)
         with suppress(*_GONE):
-            if stat.S_ISDIR(root.lstat(path).st_mode):
+            mode = root.lstat(path).st_mode
+            if stat.S_ISDIR(mode):
                 directories.add(path)
                 continue
             os.makedirs(os.path.join(place, above), exist_ok=True)
-            _copy(root, path, os.path.join(place, path))
+            if stat.S_ISLNK(mode):
+                links.append((path, root.readlink(path)))
+            else:
+                _copy_file(root, path, os.path.join(place, path))
         while above not in looked:
             looked.add(above)
             with suppress(*_GONE):
                 _copy_file(root, attributes := os.path.join(above, _ATTRIBUTES), os.path.join(place, attributes))
             above = os.path.dirname(above)
+    for path, target in links:
+        with suppress(*_TAKEN):
+            os.symlink(target, os.path.join(place, path))
     return directories
-
-
-def _copy(root: Root, path: bytes, target: bytes) -> None:
-    if stat.S_ISLNK(root.lstat(path).st_mode):
-        os.symlink(root.readlink(path), target)
-    else:
-        _copy_file(root, path, target)
 
 
 def _copy_file(root: Root, path: bytes, target: bytes) -> None:
     fd = root.open_file(path)
     try:
         mode = 0o600 | os.fstat(fd).st_mode & 0o100
-        with suppress(FileExistsError):
+        with suppress(*_TAKEN):
             copy = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
             try:
                 duplicate(fd, copy)
