@@ -20,8 +20,11 @@ from holdfast.bridge.reaching import Reach
 from holdfast.bridge.whereabouts import Whereabouts
 from holdfast.files.handle import identity
 from holdfast.files.kernel import mount_id
+from holdfast.files.lease import Writer, writer_of
+from holdfast.files.metadata import through
 from holdfast.model.errors import RefusedError
 from holdfast.undo.interceptor import Place
+from holdfast.undo.writing import AT_ONCE
 from holdfast.wire.fuse.kernel import ROOT
 from holdfast.wire.fuse.nodes import Nodes
 
@@ -288,6 +291,24 @@ class Objects:
                 if not self._written[inode]:
                     del self._written[inode]
             os.close(fd)
+
+    def is_written(self, node: int) -> bool:
+        """Whether somebody can write to it now, through a mapping, too. (True where nobody can tell.)"""
+        kept = self._nodes[node]
+        if kept.writers or not kept.mapped:
+            return bool(kept.writers)
+        kept.mapped = False  # (before it is looked at, as it may be closed once more meanwhile)
+        try:
+            with self.opened(node) as fd:
+                file = os.open(through(fd), os.O_RDONLY | AT_ONCE)
+            try:
+                is_free = writer_of(file) is Writer.NONE
+            finally:
+                os.close(file)
+        except OSError:
+            is_free = False
+        kept.mapped |= not is_free
+        return not is_free
 
     def held_for_writing(self, _thorough: bool) -> frozenset[int]:
         """See `UndoLog.writers`: here that takes no time."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.bridge.room import Share
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Shown
+    from holdfast.bridge.telling import Teller
     from holdfast.bridge.world import Callers, World
     from holdfast.wire.fuse import bodies
     from holdfast.wire.fuse.bodies import Header
@@ -79,6 +80,7 @@ class Opening:
         callers: Callers,
         backings: Backings,
         share: Share,
+        teller: Teller,
         *,
         most: int,
     ) -> None:
@@ -89,6 +91,7 @@ class Opening:
         self._callers = callers
         self._backings = backings
         self._share = share
+        self._teller = teller
         self._handles: Handles[Handle] = Handles(most)
 
     def operations(self) -> Mapping[int, Operation]:
@@ -121,7 +124,10 @@ class Opening:
         with self._share.one_more(), self._reached(header.node, body.flags) as thing:
             fd = self._opened(header, thing, body.flags, body.open_flags)
             self._objects.read(self._objects[header.node])
-            return replies.opened(header.unique, self._added(header, header.node, fd, body.flags))
+            opened = self._added(header, header.node, fd, body.flags)
+            if body.flags & _WRITING and not body.flags & os.O_TRUNC:
+                self._teller.writable(header.node)  # (with it, the kernel itself forgets what the file was like)
+            return replies.opened(header.unique, opened)
 
     @contextmanager
     def _reached(self, node: int, flags: int) -> Generator[Thing]:
@@ -205,6 +211,8 @@ class Opening:
     def _release(self, header: Header, body: bodies.Release) -> Reply:
         handle = self._handles.release(body.handle, header.node)
         self._backings.give(handle.kept, handle.backing)
+        if handle.backing and handle.flags & os.O_ACCMODE == os.O_RDWR:
+            handle.kept.mapped = True
         self._objects.close_opened(handle.kept, handle.fd, writes=handle.writes)
         self._share.give()
         return replies.done(header.unique)

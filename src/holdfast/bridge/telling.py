@@ -1,6 +1,7 @@
 """Tells the kernel what of all that it remembers is out of date: what somebody else has changed, or an undo.
 
-By a thread of its own: to forget, the kernel waits for whoever uses what is to be forgotten, and they for the server.
+By a thread of its own: to forget, the kernel waits for whoever uses what is to be forgotten, and they for the server;
+but for attributes, which it forgets at once.
 """
 
 from __future__ import annotations
@@ -65,6 +66,13 @@ class Teller:
         if not self._thins:
             self._thins = True
             self._news.put((b"", 0))
+
+    def writable(self, node: int) -> None:
+        """From now on somebody can write to a file, of which the kernel may have been told what it is like, for long.
+
+        To be called when there is a writer, and before they know that. May be called from any thread.
+        """
+        self._send(notifications.invalidate_inode(node))
 
     def settle(self, timeout: float) -> bool:
         """Wait until the kernel knows of all that was told so far; whether it does."""
