@@ -25,7 +25,6 @@ class Object:
         "is_directory",
         "is_local",
         "listed",
-        "mapped",
         "name",
         "open",
         "others",
@@ -51,8 +50,6 @@ class Object:
         """Descriptors of its open handles, if it is no directory."""
         self.writers = 0
         """How many of them can write."""
-        self.mapped = False
-        """Whether somebody may still write to it through a mapping of the file below, which outlives the handle."""
         self.backing = 0
         """What the kernel calls the file by which it reads and writes it itself; 0 if it does not."""
         self.strips = False

@@ -212,7 +212,7 @@ class Opening:
         handle = self._handles.release(body.handle, header.node)
         self._backings.give(handle.kept, handle.backing)
         if handle.backing and handle.flags & os.O_ACCMODE == os.O_RDWR:
-            handle.kept.mapped = True
+            self._objects.note_mapped(header.node, handle.fd)
         self._objects.close_opened(handle.kept, handle.fd, writes=handle.writes)
         self._share.give()
         return replies.done(header.unique)
