@@ -63,6 +63,11 @@ class Handle(NamedTuple):
         return bool(self.flags & _WRITING)
 
 
+def _may_map(flags: int) -> bool:
+    """Whether what is opened so can be written to through a mapping, which with passthrough nobody is told of."""
+    return flags & os.O_ACCMODE == os.O_RDWR
+
+
 def _strip(fd: int) -> None:
     mode = stat.S_IMODE(os.fstat(fd).st_mode)
     if mode & (stat.S_ISUID | stat.S_ISGID):
@@ -125,8 +130,8 @@ class Opening:
             fd = self._opened(header, thing, body.flags, body.open_flags)
             self._objects.read(self._objects[header.node])
             opened = self._added(header, header.node, fd, body.flags)
-            if body.flags & _WRITING and not body.flags & os.O_TRUNC:
-                self._teller.writable(header.node)  # (with it, the kernel itself forgets what the file was like)
+            if opened.backing and _may_map(body.flags):
+                self._teller.mappable(header.node)
             return replies.opened(header.unique, opened)
 
     @contextmanager
@@ -211,7 +216,7 @@ class Opening:
     def _release(self, header: Header, body: bodies.Release) -> Reply:
         handle = self._handles.release(body.handle, header.node)
         self._backings.give(handle.kept, handle.backing)
-        if handle.backing and handle.flags & os.O_ACCMODE == os.O_RDWR:
+        if handle.backing and _may_map(handle.flags):
             self._objects.note_mapped(header.node, handle.fd)
         self._objects.close_opened(handle.kept, handle.fd, writes=handle.writes)
         self._share.give()

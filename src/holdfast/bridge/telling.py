@@ -67,10 +67,9 @@ class Teller:
             self._thins = True
             self._news.put((b"", 0))
 
-    def writable(self, node: int) -> None:
-        """From now on somebody can write to a file, of which the kernel may have been told what it is like, for long.
-
-        To be called when there is a writer, and before they know that. May be called from any thread.
+    def mappable(self, node: int) -> None:
+        """From now on somebody can write to a file through a mapping: what the kernel was told of it before, for long,
+        is out of date by that. To be called before they have it. May be called from any thread.
         """
         self._send(notifications.invalidate_inode(node))
 
