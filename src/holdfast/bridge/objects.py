@@ -20,8 +20,11 @@ from holdfast.bridge.reaching import Reach
 from holdfast.bridge.whereabouts import Whereabouts
 from holdfast.files.handle import identity
 from holdfast.files.kernel import mount_id
-from holdfast.model.errors import RefusedError
+from holdfast.files.lease import Writer, writer_of
+from holdfast.files.metadata import through
+from holdfast.model.errors import FormatError, RefusedError
 from holdfast.undo.interceptor import Place
+from holdfast.undo.writing import AT_ONCE
 from holdfast.wire.fuse.kernel import ROOT
 from holdfast.wire.fuse.nodes import Nodes
 
@@ -58,11 +61,14 @@ class Objects:
         """Called, at any time and from any thread, when the kernel should forget something: see `spare`."""
         self._reach = Reach(root_fd, own, self._nodes)
         self._written: Counter[int] = Counter()
+        self._mapped: dict[int, os.stat_result] = {}
+        """What may be written to through mappings that have outlived its handles, by node."""
         self._lock = threading.Lock()
 
     def close(self) -> None:
         """Close what is open."""
         self._reach.close()
+        self._mapped.clear()
 
     @property
     def opens_handles(self) -> bool:
@@ -177,6 +183,7 @@ class Objects:
         """The kernel gives lookups back."""
         if self._nodes.forget(node, lookups).gone is not None:
             self._reach.forget(node)
+            self._mapped.pop(node, None)
 
     def _key(self, found: os.stat_result, object_: Identity) -> bytes:
         return object_ if found.st_dev == self._device else b"%d:%b" % (found.st_dev, object_)
@@ -289,7 +296,34 @@ class Objects:
                     del self._written[inode]
             os.close(fd)
 
+    def note_mapped(self, node: int, fd: int) -> None:
+        """Whoever had the file open as ``fd`` may go on to write to it through a mapping, once that is closed."""
+        self._mapped[node] = os.fstat(fd)
+
+    def is_written(self, node: int) -> bool:
+        """Whether somebody can write to it now, through a mapping, too. (True where nobody can tell.)"""
+        return bool(self._nodes[node].writers) or self._by_mapping(node) is not Writer.NONE
+
+    def _by_mapping(self, node: int) -> Writer:
+        noted = self._mapped.get(node)
+        if noted is None:
+            return Writer.NONE
+        try:
+            with self.opened(node) as fd:
+                file = os.open(through(fd), os.O_RDONLY | AT_ONCE)
+        except (FormatError, OSError):
+            return Writer.UNTOLD  # it is forgotten, has no name, or somebody has a lease on it
+        try:
+            writer = writer_of(file)
+        finally:
+            os.close(file)
+        if writer is Writer.NONE and self._mapped.get(node) is noted:
+            self._mapped.pop(node, None)
+        return writer
+
     def held_for_writing(self, _thorough: bool) -> frozenset[int]:
-        """See `UndoLog.writers`: here that takes no time."""
+        """See `UndoLog.writers`: here that takes hardly any time."""
+        noted = tuple(self._mapped.items())
+        mapped = {found.st_ino for node, found in noted if self._by_mapping(node) is Writer.SOME}
         with self._lock:
-            return frozenset(self._written)
+            return frozenset(mapped.union(self._written))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.bridge.room import Share
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Shown
+    from holdfast.bridge.telling import Teller
     from holdfast.bridge.world import Callers, World
     from holdfast.wire.fuse import bodies
     from holdfast.wire.fuse.bodies import Header
@@ -62,6 +63,11 @@ class Handle(NamedTuple):
         return bool(self.flags & _WRITING)
 
 
+def _may_map(flags: int) -> bool:
+    """Whether what is opened so can be written to through a mapping, which with passthrough nobody is told of."""
+    return flags & os.O_ACCMODE == os.O_RDWR
+
+
 def _strip(fd: int) -> None:
     mode = stat.S_IMODE(os.fstat(fd).st_mode)
     if mode & (stat.S_ISUID | stat.S_ISGID):
@@ -79,6 +85,7 @@ class Opening:
         callers: Callers,
         backings: Backings,
         share: Share,
+        teller: Teller,
         *,
         most: int,
     ) -> None:
@@ -89,6 +96,7 @@ class Opening:
         self._callers = callers
         self._backings = backings
         self._share = share
+        self._teller = teller
         self._handles: Handles[Handle] = Handles(most)
 
     def operations(self) -> Mapping[int, Operation]:
@@ -121,7 +129,10 @@ class Opening:
         with self._share.one_more(), self._reached(header.node, body.flags) as thing:
             fd = self._opened(header, thing, body.flags, body.open_flags)
             self._objects.read(self._objects[header.node])
-            return replies.opened(header.unique, self._added(header, header.node, fd, body.flags))
+            opened = self._added(header, header.node, fd, body.flags)
+            if opened.backing and _may_map(body.flags):
+                self._teller.mappable(header.node)
+            return replies.opened(header.unique, opened)
 
     @contextmanager
     def _reached(self, node: int, flags: int) -> Generator[Thing]:
@@ -205,6 +216,8 @@ class Opening:
     def _release(self, header: Header, body: bodies.Release) -> Reply:
         handle = self._handles.release(body.handle, header.node)
         self._backings.give(handle.kept, handle.backing)
+        if handle.backing and _may_map(handle.flags):
+            self._objects.note_mapped(header.node, handle.fd)
         self._objects.close_opened(handle.kept, handle.fd, writes=handle.writes)
         self._share.give()
         return replies.done(header.unique)

@@ -67,7 +67,9 @@ class PassthroughTree:
         callers = Callers(masks=bool(terms.flags & Init.DONT_MASK))
         self.teller.expires = bool(terms.flags & Init.HAS_EXPIRE_ONLY)
         backings = Backings(self._device if terms.flags & Init.PASSTHROUGH else None)
-        self._opening = opening = Opening(world, objects, shown, callers, backings, self._share, most=MOST_HANDLES)
+        self._opening = opening = Opening(
+            world, objects, shown, callers, backings, self._share, self.teller, most=MOST_HANDLES
+        )
         return {
             Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._forget,

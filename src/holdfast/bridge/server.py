@@ -226,6 +226,7 @@ class Server:
                             return
                         turns.took(number)
                         self._handle(decoder, operations, frame, number)
+                    self._at_work[number] = False
         except Exception:  # noqa: BLE001 - whoever waits for an answer has to get one: the device is given up
             _LOG.exception("serving a mount has failed; it ends")
         finally:

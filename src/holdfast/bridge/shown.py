@@ -61,7 +61,7 @@ class Shown:
 
     def valid(self, node: int) -> Valid:
         """How long that may be remembered: not while somebody may write, as through a mapping nobody is told of it."""
-        return NEVER if self._objects[node].writers else self._valid
+        return NEVER if self._objects.is_written(node) else self._valid
 
     def entry(self, node: int, found: os.stat_result) -> Entry:
         """For the reply to whatever has looked it up."""

@@ -1,6 +1,7 @@
 """Tells the kernel what of all that it remembers is out of date: what somebody else has changed, or an undo.
 
-By a thread of its own: to forget, the kernel waits for whoever uses what is to be forgotten, and they for the server.
+By a thread of its own: to forget, the kernel waits for whoever uses what is to be forgotten, and they for the server;
+but for attributes, which it forgets at once.
 """
 
 from __future__ import annotations
@@ -65,6 +66,12 @@ class Teller:
         if not self._thins:
             self._thins = True
             self._news.put((b"", 0))
+
+    def mappable(self, node: int) -> None:
+        """From now on somebody can write to a file through a mapping: what the kernel was told of it before, for long,
+        is out of date by that. To be called before they have it. May be called from any thread.
+        """
+        self._send(notifications.invalidate_inode(node))
 
     def settle(self, timeout: float) -> bool:
         """Wait until the kernel knows of all that was told so far; whether it does."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,3 +154,19 @@ def test_an_entry_is_hidden_by_what_it_is(tree: Path) -> None:
     objects.close()
     for fd in (root_fd, hidden):
         os.close(fd)
+
+
+def test_a_mapping_that_outlives_its_descriptor_is_a_writer(objects: Objects, tree: Path) -> None:
+    (tree / "a").write_bytes(b"content")
+    node = enter(objects, "a")
+    fd = os.open(tree / "a", os.O_RDWR)
+    objects.note_opened(objects[node], fd, writes=True)
+    # (It has a descriptor of its own, as one that the kernel has mapped by itself.)
+    memory = mmap.mmap(fd, 7)
+    objects.note_mapped(node, fd)
+    objects.close_opened(objects[node], fd, writes=True)
+    assert objects.is_written(node)
+    assert objects.held_for_writing(False) == {(tree / "a").stat().st_ino}
+    memory.close()
+    assert not objects.is_written(node)
+    assert objects.held_for_writing(False) == frozenset()

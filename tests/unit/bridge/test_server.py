@@ -208,6 +208,26 @@ def test_those_that_take_long_hold_up_nobody_else_though_all_but_one_thread_have
     os.close(go)
 
 
+def test_all_is_answered_when_the_thread_that_has_done_what_lasts_takes_nothing_more(
+    serve: Callable[..., Kernel],
+) -> None:
+    ready, go = os.pipe()
+
+    def slow(header: Header, _: object) -> Reply:
+        os.read(ready, 1)
+        return replies.done(header.unique)
+
+    kernel = serve(SYNCFS=slow, READLINK=lambda header, _: replies.done(header.unique))
+    kernel.start()
+    kernel.say(Opcode.SYNCFS, bytes(8), unique=2)
+    assert kernel.ask(Opcode.READLINK) == 0, "by another one"
+    os.write(go, b"x")
+    assert kernel.answer()[:2] == (0, 2)
+    os.close(ready)
+    os.close(go)
+    assert kernel.server.settle(5, lambda: 0)
+
+
 def test_a_kernel_that_is_too_old_is_told_and_refused(serve: Callable[..., Kernel]) -> None:
     kernel = serve()
     kernel.say(Opcode.INIT, bytes(c.InitIn(major=7, minor=30)), unique=1)

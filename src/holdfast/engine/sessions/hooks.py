@@ -30,6 +30,7 @@ Event = Literal["before_checkpoint", "after_checkpoint", "before_fork", "after_f
 
 _MAX_SAID = 300
 _MAX_OUTPUT = 64 << 10
+_PIECE = 64 << 10
 _NOT_RUN, _BY_SIGNAL = 127, range(129, 193)
 """Exit codes: of what is not there, and of what a signal ended."""
 
@@ -161,7 +162,7 @@ class HookRunner:
 
 def _failure(program: str, code: int, errors: bytes) -> str:
     """Why a hook failed that ended with ``code``."""
-    lines = errors[-_MAX_OUTPUT:].decode("utf-8", "replace").strip().splitlines()
+    lines = errors.decode("utf-8", "replace").strip().splitlines()
     missing = f"holdfast: {program}: "
     if code == _NOT_RUN and lines and lines[-1].startswith(missing):
         return f"{visible(program)} cannot be run: {lines[-1].removeprefix(missing)}"
@@ -186,7 +187,7 @@ def _errors_of(child: subprocess.Popen[bytes], given: bytes, door: Door | None) 
     session is done meanwhile.
     """
     if door is None:
-        return child.communicate(given)[1]
+        return _talk(child, given)
     import os
     import select
     from concurrent.futures import Future
@@ -197,7 +198,7 @@ def _errors_of(child: subprocess.Popen[bytes], given: bytes, door: Door | None) 
 
     def talk() -> None:
         try:
-            done.set_result(child.communicate(given)[1])
+            done.set_result(_talk(child, given))
         except BaseException as error:  # noqa: BLE001 - it is raised where it was waited for
             done.set_exception(error)
         os.eventfd_write(ended, 1)
@@ -217,6 +218,37 @@ def _errors_of(child: subprocess.Popen[bytes], given: bytes, door: Door | None) 
             _ask_to_end(child)
         thread.join()
         os.close(ended)
+
+
+def _talk(child: subprocess.Popen[bytes], given: bytes) -> bytes:
+    """Give ``child`` its input, and return the end of what it says on standard error, however much that is."""
+    import os
+    import selectors
+
+    assert child.stdin is not None, "it is started with pipes"
+    assert child.stderr is not None, "it is started with pipes"
+    said = b""
+    os.set_blocking(child.stdin.fileno(), False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdin, selectors.EVENT_WRITE)
+        selector.register(child.stderr, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select():
+                if key.fileobj is child.stderr:
+                    piece = os.read(key.fd, _PIECE)
+                    said = (said + piece)[-_MAX_OUTPUT:]
+                    if not piece:
+                        selector.unregister(child.stderr)
+                    continue
+                try:
+                    given = given[os.write(key.fd, given) :]
+                except BrokenPipeError:
+                    given = b""  # it wants no more of it
+                if not given:
+                    selector.unregister(child.stdin)
+                    child.stdin.close()
+    child.wait()
+    return said
 
 
 def _ask_to_end(child: subprocess.Popen[bytes]) -> None:

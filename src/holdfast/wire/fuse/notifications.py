@@ -1,8 +1,8 @@
 """Encodes notifications: what a server tells the kernel without having been asked.
 
 Each is one message, written to the device like a reply. The kernel may wait for locks that a request holds before the
-write returns: never send one from a thread that requests wait for. ENOENT from the write says that the kernel did not
-know the node or the name, which is as good.
+write returns: never send one from a thread that requests wait for, but `invalidate_inode` without content. ENOENT from
+the write says that the kernel did not know the node or the name, which is as good.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ PRUNE_MOST: Final = 512
 def invalidate_inode(node: int, offset: int = -1, length: int = 0) -> bytes:
     """Forget the attributes; and of the content ``length`` bytes (0: all) from ``offset``, nothing if that is below 0.
 
-    What programs wrote to the cache is written back first, which this waits for.
+    With content, what programs wrote to the cache is written back first, which this waits for; without, it waits for
+    nothing.
     """
     return _INODE.pack(_INODE.size, Notice.INVAL_INODE, 0, node, offset, length)
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,25 @@ def test_one_that_comes_before_refuses_and_says_why(tmp_path: Path, command: tup
     with pytest.raises(RefusedError, match=reason) as caught:
         runner(tmp_path, before_branch=command).before("before_branch", {})
     assert caught.value.code == "hook_refused"
+
+
+def test_of_one_that_says_very_much_the_end_is_kept(tmp_path: Path) -> None:
+    flood = shell("head -c 64M /dev/zero >&2; echo >&2; echo not now >&2; exit 3")
+    tracemalloc.start()
+    try:
+        with pytest.raises(RefusedError, match=r"not now \(it ended with 3\)"):
+            runner(tmp_path, before_branch=flood).before("before_branch", {})
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("reads", ["cat > told; ", ""])
+def test_it_gets_all_that_it_is_told_or_what_it_wants_of_it(tmp_path: Path, reads: str) -> None:
+    message = "x" * (1 << 20)
+    runner(tmp_path, before_branch=shell(f"cd {tmp_path}; {reads}exit 0")).before("before_branch", {"message": message})
+    if reads:
+        assert json.loads((tmp_path / "told").read_text())["message"] == message
 
 
 def test_one_that_comes_after_is_only_heard(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
