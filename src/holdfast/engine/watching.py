@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _log = Log(__name__)
 _FIRST_RETENTION = 60.0
-_FIRST_REST = 0.02
+_FIRST_REST = 0.005
 """As `Setup.rest`, after it was quiet, or saved; half as much again each time that there is more."""
 _PREPARED_AT_ONCE = 16
 """Some milliseconds' work."""
