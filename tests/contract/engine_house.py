@@ -37,10 +37,13 @@ class Crash(Exception):
 
 
 class Meddled:
-    """A tree, with something that happens between the plan of a restore and its writes, or in their middle."""
+    """A tree, with something that happens before it is looked at, between the plan of a restore and its writes, or in
+    their middle.
+    """
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
+        self.before_scan: Callable[[], object] = lambda: None
         self.before_apply: Callable[[], object] = lambda: None
         self.writes_left: int | None = None
         self.calls: list[str] = []
@@ -57,6 +60,7 @@ class Meddled:
         meanwhile: Callable[[], None] | None = None,
     ) -> Scan:
         self.calls.append("scan")
+        self.before_scan()
         return self._tree.scan(
             sink,
             base=base,

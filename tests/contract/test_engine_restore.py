@@ -344,3 +344,97 @@ def test_i8_the_rule_holds_when_the_way_back_was_cut_short_in_its_turn(space: Sp
     assert [path for path, _ in result.skipped] == [b"keep"]
     assert {**space.state(), b"keep": before[b"keep"]} == before
     assert space.state()[b"keep"][1] == b"by hand\n"
+
+
+def test_a_target_that_is_forgotten_meanwhile_is_named_before_anything_is_changed(space: Space) -> None:
+    # I3, I6
+    first = filled(space)
+    space.edit.write(b"keep", b"other\n")
+    space.save()
+    space.edit.delete(b"d/run")
+    before = space.state()
+    space.tree.before_scan = lambda: space.context.catalog.forget([first])
+    with pytest.raises(NotFoundError, match=first) as caught:
+        restore(space.context, first)
+    assert caught.value.hint
+    assert space.state() == before
+    assert "apply" not in space.tree.calls
+    assert unfinished(space.context) is None
+    assert not pins(space)
+    space.undo()
+    assert space.state()[b"d/run"] == (PROGRAM, b"#!\n")
+
+
+@pytest.mark.parametrize("operation", ["restore", "undo"])
+@pytest.mark.parametrize("writes", [0, 1, 3])
+def test_the_way_back_needs_no_target_of_what_was_cut_short(space: Space, operation: str, writes: int) -> None:
+    # I3: the row is gone, and a pin keeps what it stood for.
+    first = filled(space)
+    for path in (b"keep", b"d/run", b"d/e/deep", b"link"):
+        space.edit.delete(path)
+    space.edit.write(b"extra", b"x")
+    space.save()
+    before = space.state()
+    space.tree.writes_left = writes
+    with pytest.raises(Crash):
+        space.undo() if operation == "undo" else restore(space.context, first)
+    lose_row(space, first)
+    saved = space.head()
+    with pytest.raises(NotFoundError, match=first) as caught:
+        resume(space.context)
+    assert "--abort" in (caught.value.hint or "")
+    assert space.head() == saved, "nothing was saved or changed by that"
+    if writes:
+        with pytest.raises(Crash):
+            abandon(space.context)
+    space.tree.writes_left = None
+    space.edit.write(b"made/since", b"precious")
+    (resume if writes else abandon)(space.context)
+    assert space.state().pop(b"made/since")[1] == b"precious"
+    assert {path: at for path, at in space.state().items() if not path.startswith(b"made")} == before
+    assert unfinished(space.context) is None
+    assert not pins(space)
+
+
+def test_i8_where_nothing_is_left_of_the_target_the_way_back_names_what_differs(
+    space: Space, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = filled(space)
+    space.edit.write(b"keep", b"other\n")
+    space.edit.delete(b"d/run")
+    space.edit.write(b"goes", b"g")
+    rescue = space.save()
+    before = space.state()
+    space.tree.writes_left = 8
+    with pytest.raises(Crash):
+        restore(space.context, first)
+    space.tree.writes_left = None
+    half_way = space.state()
+    lose_row(space, first)
+    space.context.catalog.unpin_all(f"an unfinished restore in the workspace {space.context.workspace.id}")
+    result = abandon(space.context)
+    assert f"`holdfast restore {rescue[:12]}`" in caplog.text
+    differing = {path for path in before if half_way.get(path) != before[path]}
+    assert b"goes" in differing
+    assert {path for path, _ in result.skipped} == differing
+    assert space.state() == half_way
+    assert unfinished(space.context) is None
+    restore(space.context, rescue)
+    assert space.state() == before
+
+
+def pins(space: Space) -> list[str]:
+    found = space.context.catalog.protections().values()
+    return [reason.by for reasons in found for reason in reasons if reason.kind == "pin"]
+
+
+def lose_row(space: Space, checkpoint: CheckpointId) -> None:
+    """Leave a checkpoint's pins and take its row, as where it was forgotten just before it was pinned."""
+    catalog = space.context.catalog
+    with catalog.database.writing() as session:
+        pinned = session.all("SELECT number FROM pins WHERE checkpoint = ?", (checkpoint,))
+        session.run("UPDATE pins SET checkpoint = NULL WHERE checkpoint = ?", (checkpoint,))
+    assert [one.id for one in catalog.forget([checkpoint])] == [checkpoint]
+    with catalog.database.writing() as session:
+        for (number,) in pinned:
+            session.run("UPDATE pins SET checkpoint = ? WHERE number = ?", (checkpoint, number))

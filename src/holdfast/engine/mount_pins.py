@@ -11,13 +11,14 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from holdfast.model.errors import HoldfastError, StorageError, room_hint
+from holdfast.model.errors import HoldfastError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from holdfast.engine.context import Context, Shared
     from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.ids import CheckpointId
 
 _LOG = Log(__name__)
 _FOLDER: Final = b"mounts"
@@ -39,7 +40,7 @@ class MountPin:
             return
         self._path, self._file = _locked_file(context)
         try:
-            self._pin()
+            self._pin(checkpoint.id)
         except BaseException:
             self._let_go()
             raise
@@ -51,7 +52,7 @@ class MountPin:
         catalog = self._context.catalog
         try:
             if not catalog.extend_pin(self._number, catalog.clock.now() + _LASTS):
-                self._pin()
+                self._pin_again()
         except HoldfastError as error:
             _LOG.error("%s, and may be collected: %s", self._reason, error.message, checkpoint=self._checkpoint.id)
 
@@ -66,12 +67,18 @@ class MountPin:
         self._number = None
         self._let_go()
 
-    def _pin(self) -> None:
+    def _pin_again(self) -> None:
+        try:
+            self._pin(self._checkpoint.id)
+        except NotFoundError:
+            self._pin(None)  # Forgotten meanwhile: what is mounted is kept from being collected all the same.
+
+    def _pin(self, checkpoint: CheckpointId | None) -> None:
         catalog = self._context.catalog
         self._number = catalog.pin(
             self._checkpoint.root,
             self._reason,
-            checkpoint=self._checkpoint.id,
+            checkpoint=checkpoint,
             expires_at=catalog.clock.now() + _LASTS,
         )
         try:

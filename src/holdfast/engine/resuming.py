@@ -16,13 +16,18 @@ from holdfast.engine.restore import UNDO_COMMAND, carry_out, result, save_as, sa
 from holdfast.engine.status import present
 from holdfast.engine.steps import any_since, kept_still
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError
+from holdfast.model.log import Log
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from holdfast.engine.context import Context
     from holdfast.engine.journal import Journal
     from holdfast.engine.results import RestoreResult
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.ids import CheckpointId, Hash
     from holdfast.model.sinks import Progress
+
+_LOG = Log(__name__)
 
 
 def unfinished(context: Context) -> Journal | None:
@@ -41,7 +46,8 @@ def resume(context: Context, progress: Progress | None = None, *, as_state: bool
     """Finish a restore or fork that was cut short. What the tree holds by now is saved first and stays in the
     history. What somebody has changed since is left alone, and in ``skipped``. ``as_state`` as `restore` has it.
 
-    Cut short in its turn, it is finished by another call. Raises `NotFoundError` (code ``nothing_unfinished``).
+    Cut short in its turn, it is finished by another call. Raises `NotFoundError` (code ``nothing_unfinished``), also
+    before anything is saved or changed if the checkpoint that it was going to is gone; it can be taken back then.
     """
     with context.lock(), kept_still(context):
         journal = _require_unfinished(context)
@@ -77,6 +83,7 @@ def abandon(context: Context, progress: Progress | None = None) -> RestoreResult
 
 def _mend(context: Context, journal: Journal, progress: Progress | None, *, again: bool = True) -> RestoreResult:
     """Bring the tree from wherever it is to the journal's target. Needs the lock."""
+    target = _target(context, journal)
     kept = context.tree.clean(journal.nonce).kept
     if journal.operation == "fork":
         from holdfast.engine.fork import write_out
@@ -91,12 +98,11 @@ def _mend(context: Context, journal: Journal, progress: Progress | None, *, agai
             now = save_first(context, progress)
         # What has come to light or was made since was not there to be deleted when the restore began; on the way back
         # nothing is deleted but what the restore may have made.
-        catalog = context.catalog
-        held = catalog.checkpoint(journal.taken_back or journal.rescue or journal.target)
-        target = catalog.checkpoint(journal.target)
-        ends = [journal.rescue or journal.target, journal.taken_back or journal.target]
-        between = (catalog.checkpoint(ends[0]).root, catalog.checkpoint(ends[1]).root)
-        mending = Mending(held.root, between, again, apart)
+        before = context.catalog.checkpoint(journal.rescue or journal.target)
+        after, evidence = target.root, before.root
+        if journal.taken_back is not None:
+            after = evidence = _root_taken_back(context, journal.taken_back, before)
+        mending = Mending(evidence, (before.root, after), again, apart)
         done = carry_out(context, journal, now, target, progress, mending=mending)
         if apart is not None:
             undo_command = UNDO_COMMAND if done.written or done.deleted else None
@@ -106,6 +112,40 @@ def _mend(context: Context, journal: Journal, progress: Progress | None, *, agai
             back = f"holdfast restore {now.id[:12]}" if done.written or done.deleted else None
             done = done._replace(rescue=now.id, undo_command=back)
     return done._replace(skipped=[*kept, *done.skipped])
+
+
+def _target(context: Context, journal: Journal) -> Checkpoint:
+    try:
+        return context.catalog.checkpoint(journal.target)
+    except NotFoundError as error:
+        if journal.taken_back is not None:
+            raise
+        raise NotFoundError(
+            f"the checkpoint {journal.target} was forgotten: "
+            f"the {journal.operation} that was cut short cannot be finished",
+            hint="delete the directory, and fork another checkpoint"
+            if journal.operation == "fork"
+            else "`holdfast restore --abort` goes back to what was before",
+        ) from error
+
+
+def _root_taken_back(context: Context, taken_back: CheckpointId, before: Checkpoint) -> Hash:
+    """What ``taken_back`` holds, to which a restore was going from ``before``; of ``before`` if nothing is left of it:
+    what the restore did is then spared as if somebody had done it since.
+    """
+    try:
+        return context.catalog.checkpoint(taken_back).root
+    except NotFoundError:
+        pinned = context.catalog.pinned_root(taken_back)
+    if pinned is not None:
+        return pinned
+    _LOG.warning(
+        "the checkpoint %s was forgotten: what the restore to it did cannot be told from what somebody has changed "
+        "since, and stays; `holdfast restore %s` takes all of it back",
+        taken_back,
+        before.id[:12],
+    )
+    return before.root
 
 
 def _require_unfinished(context: Context) -> Journal:

@@ -324,7 +324,7 @@ class Catalog:
     ) -> int:
         """Keep all that ``root`` stands for, and ``checkpoint`` from being forgotten, until `unpin` or ``expires_at``.
 
-        Returns the pin's number. Raises `NotFoundError` if the page is not stored any more.
+        Returns the pin's number. Raises `NotFoundError` if the checkpoint, or the page, is not there any more.
         """
         with self.database.writing() as session:
             return self._pin(session, root, reason, checkpoint, expires_at)
@@ -332,7 +332,7 @@ class Catalog:
     def pin_all(self, checkpoints: Iterable[Checkpoint], reason: str) -> None:
         """Keep checkpoints from being forgotten, and all that they stand for, until `unpin_all`: each of them or none.
 
-        Raises `NotFoundError` if something of them is not stored any more.
+        Raises `NotFoundError` if one of them was forgotten, or is not stored any more.
         """
         with self.database.writing() as session:
             for one in checkpoints:
@@ -341,6 +341,13 @@ class Catalog:
     def _pin(
         self, session: Session, root: Hash, reason: str, checkpoint: CheckpointId | None, expires_at: int | None
     ) -> int:
+        if checkpoint is not None and not session.one(
+            "SELECT 1 FROM checkpoints WHERE tenant = ? AND id = ?", (self.tenant, checkpoint)
+        ):
+            raise NotFoundError(
+                f"the checkpoint {checkpoint} was forgotten meanwhile",
+                hint="list those that are left: holdfast log --all",
+            )
         if not count_root(session, self.tenant, root):
             raise NotFoundError("what should be kept is gone already")
         row = session.one(
@@ -350,6 +357,14 @@ class Catalog:
         )
         assert row is not None
         return row[0]
+
+    def pinned_root(self, checkpoint: CheckpointId) -> Hash | None:
+        """The root that was pinned for a checkpoint, also if that was forgotten all the same; None if none is."""
+        with self.database.reading(once=True) as session:
+            row = session.one(
+                "SELECT root FROM pins WHERE tenant = ? AND checkpoint = ? LIMIT 1", (self.tenant, checkpoint)
+            )
+        return row[0] if row else None
 
     def extend_pin(self, number: int, expires_at: int) -> bool:
         """Keep a pin until ``expires_at``; False if it is there no more."""

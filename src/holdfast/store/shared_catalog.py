@@ -32,8 +32,8 @@ _REPEATED: Final = (
     *("add_workspace", "workspace", "workspaces", "find_workspace", "find_workspace_by_identity", "move_workspace"),
     *("let_go", "adopt", "cursor", "commit", "checkpoint", "checkpoints", "by_prefix", "by_label", "children"),
     *("ancestors", "claim", "changeset", "not_captured", "protections", "known", "locate", "newest_pack", "relocate"),
-    *("generation_of", "pin", "extend_pin", "unpin", "unpin_all", "unpin_expired", "record_event", "events", "event"),
-    *("stats", "used_bytes"),
+    *("generation_of", "pin", "pinned_root", "extend_pin", "unpin", "unpin_all", "unpin_expired"),
+    *("record_event", "events", "event", "stats", "used_bytes"),
 )
 """The methods of `Catalog` that may be called again when the connection was lost and nothing was committed."""
 

@@ -358,6 +358,29 @@ class CatalogContract:
             self.catalog.pin_all([kept, gone], "a restore")
         assert self.catalog.unpin_all("a restore") == 0
 
+    def test_a_checkpoint_that_was_forgotten_is_not_pinned(self) -> None:
+        saver = self.workspace()
+        gone, kept = map(self.catalog.checkpoint, [saver.save(_FILES), saver.save({})])
+        self.catalog.forget([gone.id])
+        assert self.catalog.known([gone.root], pages=True) == {gone.root}, "what it stood for is stored still"
+        with pytest.raises(NotFoundError, match=gone.id) as caught:
+            self.catalog.pin(gone.root, "a restore", checkpoint=gone.id)
+        assert caught.value.hint
+        with pytest.raises(NotFoundError, match=gone.id):
+            self.catalog.pin_all([kept, gone], "a restore")
+        assert self.catalog.unpin_all("a restore") == 0
+
+    def test_what_was_pinned_of_a_checkpoint_is_known(self) -> None:
+        saver = self.workspace()
+        one = self.catalog.checkpoint(saver.save(_FILES))
+        assert self.catalog.pinned_root(one.id) is None
+        self.catalog.pin(one.root, "of nothing by name")
+        assert self.catalog.pinned_root(one.id) is None
+        pin = self.catalog.pin(one.root, "a mount", checkpoint=one.id)
+        assert self.catalog.pinned_root(one.id) == one.root
+        self.catalog.unpin(pin)
+        assert self.catalog.pinned_root(one.id) is None
+
     # --- history ---
 
     def test_history_is_appended_to_and_the_cursor_moves(self) -> None:

@@ -80,6 +80,21 @@ def test_a_pin_that_is_gone_is_made_again(workspace: Workspace, old: str) -> Non
     workspace.forget([old])
 
 
+def test_what_is_mounted_is_not_collected_though_it_was_forgotten_while_no_pin_was_there(
+    workspace: Workspace, old: str
+) -> None:
+    held, catalog = pin(workspace, old), workspace._context.catalog
+    root = catalog.checkpoint(workspace.resolve(old)).root
+    catalog.unpin_all("mounted on /mnt")
+    workspace.forget([old])
+    held.renew()
+    workspace.gc(grace=0)
+    assert catalog.known([root], pages=True) == {root}
+    held.release()
+    workspace.gc(grace=0)
+    assert catalog.known([root]) == set()
+
+
 def test_a_file_without_a_number_pins_nothing_and_goes(workspace: Workspace, old: str) -> None:
     folder = workspace.folder + b"/mounts"
     os.mkdir(folder)
