@@ -51,7 +51,8 @@ def recognise(
         found = by_identity
     if found is None:
         return None
-    if (found.path, found.device, found.inode) != (root, about.st_dev, about.st_ino):
+    noted = (found.path, found.device, found.inode) == (root, about.st_dev, about.st_ino)
+    if not noted or not may_be(folder_of(found), root):
         if check is not None and found.path == root:
             check(found)
         other = catalog.move_workspace(found.id, root, about.st_dev, about.st_ino)
