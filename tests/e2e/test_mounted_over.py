@@ -139,3 +139,95 @@ def test_a_workspace_that_is_a_mount_of_its_own_is_known_whatever_is_mounted_the
         assert (place.tree / "file").read_text() == "2"
         workspace.undo()
     assert (place.tree / "file").read_text() == "1"
+
+
+@pytest.mark.parametrize("begun", ["there", "by force"])
+def test_a_workspace_that_was_ever_a_mount_is_known_again_after_a_visit_before_it_was_mounted(
+    place: Place, begun: str
+) -> None:
+    """As by a command that comes before the disk after a restart; also if another directory is mounted then."""
+    if begun == "by force":
+        place.begin()
+        place.mount("--bind", place.other)
+        holdfast.init(place.tree, home=place.home, force=True).close()
+    else:
+        place.mount("--bind", place.other)
+        place.begin()
+    with holdfast.open(place.tree, home=place.home) as workspace:
+        kept = workspace.checkpoint().checkpoint.id
+    place.unmount()
+    (place.tree / "file").write_text("below")
+    with holdfast.open(place.tree, home=place.home) as workspace:
+        assert not workspace.status().clean
+    place.mount("--bind", place.other)
+    with holdfast.open(place.tree, home=place.home) as workspace:
+        assert workspace.status().clean
+    place.unmount()
+    exchanged = place.other.with_name("exchanged")
+    exchanged.mkdir()
+    place.mount("--bind", exchanged)
+    with holdfast.open(place.tree, home=place.home) as workspace:
+        workspace.restore(kept)
+    assert (exchanged / "file").read_bytes() == (place.other / "file").read_bytes()
+
+
+def test_an_empty_mount_point_is_not_the_workspace_that_is_mounted_there(place: Place) -> None:
+    """Nor for who has had it open before; and it is if somebody says so, with what is mounted over it then refused."""
+    place.mount("--bind", place.other)
+    place.begin()
+    before = place.noted()
+    with holdfast.open(place.tree, home=place.home) as workspace:
+        place.unmount()
+        for no in (
+            workspace.checkpoint,
+            lambda: holdfast.open(place.tree, home=place.home),
+            lambda: holdfast.init(place.tree, home=place.home),
+            lambda: Sessions(home=place.home).start(place.tree, "one"),
+        ):
+            with pytest.raises(holdfast.RefusedError) as caught:
+                no()
+            assert (caught.value.code, caught.value.message) == (
+                "not_mounted",
+                f"the workspace {place.tree} is a mount of its own, and nothing is mounted there now",
+            )
+        assert place.noted() == before
+        place.mount("--bind", place.other)
+        assert workspace.status().clean
+    place.unmount()
+    with holdfast.init(place.tree, home=place.home, force=True) as workspace:
+        assert workspace.checkpoint().created
+    place.mount("--bind", place.other)
+    with pytest.raises(holdfast.RefusedError) as caught:
+        holdfast.open(place.tree, home=place.home)
+    assert caught.value.code == "mounted_over"
+
+
+def test_a_workspace_that_was_seen_through_an_overlay_stays_a_directory_of_its_file_system(place: Place) -> None:
+    """So that what is mounted there next is still told from it."""
+    place.begin()
+    scratch = place.other.with_name("scratch")
+    scratch.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "none", scratch], check=False).returncode:
+        pytest.skip("cannot mount here")
+    try:
+        for name in ("upper", "work"):
+            (scratch / name).mkdir()
+        place.mount(
+            *("-t", "overlay", "none", "-o"),
+            f"lowerdir={place.tree},upperdir={scratch / 'upper'},workdir={scratch / 'work'}",
+        )
+        with holdfast.open(place.tree, home=place.home) as workspace:
+            assert workspace.status().clean
+        place.unmount()
+    finally:
+        while place.mounts:
+            place.unmount()
+        subprocess.run(["umount", scratch], check=True)
+    for how in (["-t", "tmpfs", "none"], ["--bind", place.other]):
+        place.mount(*how)
+        with pytest.raises(holdfast.RefusedError) as caught:
+            holdfast.open(place.tree, home=place.home)
+        assert caught.value.code == "mounted_over"
+        place.unmount()
+    with holdfast.open(place.tree, home=place.home) as workspace:
+        assert workspace.status().clean

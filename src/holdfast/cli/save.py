@@ -24,7 +24,8 @@ def _configure_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="also a directory that nobody means, such as $HOME, or that is mounted over a workspace",
+        help="also a directory that nobody means, such as $HOME, that is mounted over a workspace, or the "
+        "empty mount point of one",
     )
     parser.add_argument(
         "--write-ignore",
@@ -153,7 +154,7 @@ COMMANDS = {
             ("holdfast init", "the current directory"),
             ("holdfast init ~/work/shop --write-ignore", "another one, with the default exclusions as a file"),
         ),
-        exits=((4, "refused: a directory that nobody means, or is mounted over a workspace; --force insists"),),
+        exits=((4, "refused: what nobody means, a mount over a workspace, or its empty mount point; --force insists"),),
     ),
     "checkpoint": Command(
         description="Save the present state of the workspace. If nothing has changed there is no new "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.changes import saved_in
 from holdfast.engine.git_heads import remember
-from holdfast.engine.made import refuse_mounted_over
+from holdfast.engine.made import refuse_other_mount
 from holdfast.engine.recognising import noting
 from holdfast.engine.upkeep import make_room, make_room_for
 from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
@@ -100,7 +100,7 @@ def take_locked(
     With ``recorded`` the state is entered in the history so, also if it is the same as before.
     """
     started = context.clock.monotonic()
-    refuse_mounted_over(context.folder, context.workspace)  # since it was opened
+    refuse_other_mount(context.folder, context.workspace)  # since it was opened
     full_hash = request.full_hash
     for left in reversed(range(_TRIES)):
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine import disk
+from holdfast.engine import disk, own_mount
 from holdfast.engine.folder import ROOT_BIRTH
 from holdfast.files.gitconfig import read_regular
 from holdfast.model.errors import EscapeError
@@ -51,7 +51,8 @@ def recognise(
         found = by_identity
     if found is None:
         return None
-    if (found.path, found.device, found.inode) != (root, about.st_dev, about.st_ino):
+    noted = (found.path, found.device, found.inode) == (root, about.st_dev, about.st_ino)
+    if not noted or not may_be(folder_of(found), root):
         if check is not None and found.path == root:
             check(found)
         other = catalog.move_workspace(found.id, root, about.st_dev, about.st_ino)
@@ -61,8 +62,14 @@ def recognise(
                 display(root),
                 other,
             )
+        if found.path != root:
+            own_mount.remember(folder_of(found), root)
+        overlaid = found.path == root and own_mount.is_overlaid(folder_of(found), root)
         found = found._replace(path=root, device=about.st_dev, inode=about.st_ino)
-        remember(folder_of(found), root)
+        if overlaid:
+            _remember_birth(folder_of(found), root)  # its disk is what the overlay is mounted over
+        else:
+            remember(folder_of(found), root)
     elif not disk.is_remembered(folder_of(found)):
         disk.remember(folder_of(found), root)  # it is older than this file
     return found
@@ -102,6 +109,10 @@ def remember(folder: bytes, root: bytes) -> None:
     effort: see `may_be` and `disk.is_there`.
     """
     disk.remember(folder, root)
+    _remember_birth(folder, root)
+
+
+def _remember_birth(folder: bytes, root: bytes) -> None:
     born = _birth_time(root)
     path = os.path.join(folder, ROOT_BIRTH)
     try:

@@ -1,5 +1,5 @@
 """What is never taken for a workspace's own directory: what comes in the place of one that Holdfast itself has made for
-a fork, and what is mounted over any.
+a fork, what is mounted over any, and the empty mount point of one that is not mounted.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine import disk, identity
+from holdfast.engine import disk, identity, own_mount
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import MERGED, display
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bool, anew: bool) -> None:
     """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and what is at its
-    path is not what was made for that. Any other workspace may be made again at its path by whoever has it; what is
-    mounted over it (see `refuse_mounted_over`) is the workspace ``anew`` only.
+    path is not what was made for that. Any other workspace may be made again at its path by whoever has it; what
+    `refuse_other_mount` refuses is the workspace ``anew`` only.
 
     An empty directory is let through, which is filled by whoever opens the session, and one in a home that was copied
     as a whole; and so is what a promotion that was killed as it swapped has put there: that has its own proof of what
@@ -33,7 +33,7 @@ def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bo
     forks = [one.id for one in SessionRows(catalog).list(workspace.id) if one.purpose != "session"]
     if not forks:
         if not anew:
-            refuse_mounted_over(folder, workspace)
+            refuse_other_mount(folder, workspace)
         return
     path = workspace.path
     if by_mount and not mounted_at(path):
@@ -48,10 +48,11 @@ def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bo
         refuse(path, forks[0])
 
 
-def refuse_mounted_over(folder: bytes, workspace: Workspace) -> None:
+def refuse_other_mount(folder: bytes, workspace: Workspace) -> None:
     """Raise `RefusedError` (``mounted_over``) if another directory is mounted over that of a workspace: this was one of
-    the file system around it. What is a mount of its own from the beginning, a disk or a volume, may be another one
-    each time; and an overlay shows what is below it. Looks further only where the directory is another one.
+    the file system around it. What is a mount of its own (see `own_mount`), a disk or a volume, may be another one each
+    time; its mount point, with nothing mounted there and nothing in it, is not the workspace (``not_mounted``). An
+    overlay shows what is below it. Looks further only where the directory is another one.
     """
     path = workspace.path
     try:
@@ -72,13 +73,22 @@ def refuse_mounted_over(folder: bytes, workspace: Workspace) -> None:
         over = type_mounted_at(path)
     except OSError:
         return  # nothing tells
+    word = shlex.quote(display(path))
+    if own_mount.is_remembered(folder):
+        if over is None and _is_empty(path):
+            raise RefusedError(
+                f"the workspace {display(path)} is a mount of its own, and nothing is mounted there now",
+                hint=f"mount it again; if the empty directory is to be the workspace from now on, "
+                f"`holdfast init --force {word}` says so",
+                code="not_mounted",
+            )
+        return
     if over in (None, FILE_SYSTEM) or not disk.is_there(folder, os.path.dirname(path)):
         return
-    word = shlex.quote(display(path))
     raise RefusedError(
         f"something is mounted over the workspace {display(path)}",
-        hint=f"`umount {word}` first; what is mounted there stays what it is. If that is to be the workspace from now "
-        f"on, `holdfast init --force {word}` says so",
+        hint=f"nothing was touched; if what is mounted there is the workspace from now on, `holdfast init --force "
+        f"{word}` says so; if it only hides the workspace, `umount {word}` shows that again",
         code="mounted_over",
     )
 

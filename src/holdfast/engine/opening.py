@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.engine import identity
+from holdfast.engine import identity, own_mount
 from holdfast.engine.context import Context, HomeContext
 from holdfast.engine.folder import DIRECTORIES, FORK_NOTE, INDEX, folder_in
 from holdfast.engine.home import default_home, forks_directory, make_private, own_directories
@@ -171,14 +171,17 @@ class Opener:
     def init(self, path: bytes, *, force: bool = False, source: CheckpointId | None = None) -> tuple[Context, bool]:
         """Begin to remember the directory ``path``; returns its context and whether it is new. Idempotent.
 
-        Raises `RefusedError` for a root that nobody means (see `check_root`), or that is mounted over a workspace
-        (``mounted_over``). With ``force`` both are meant.
+        Raises `RefusedError` for a root that nobody means (see `check_root`), that is mounted over a workspace
+        (``mounted_over``), or is the mount point of one that is not mounted (``not_mounted``). With ``force`` all are
+        meant, and what is there now is what the workspace is from now on.
         """
         root = check_root(path, home=self.home, user_home=_bytes(self._environ.get("HOME")), force=force)
         store = self.store()
         known = self._known(root, anew=force)
         if known is not None:
             self._refuse_unmounted(known)
+            if force:
+                own_mount.remember(self._folder(known), root)
             return self._context(known), False
         refuse_inside(self.open_home(), "beginning to remember a directory")
         workspace = self._new(root, source)
@@ -189,6 +192,7 @@ class Opener:
                 raise
             return self._context(known), False  # another process has just begun to
         context = self._context(workspace)
+        own_mount.remember(context.folder, root)
         identity.remember(context.folder, root)
         return context, True
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.bridge.overlay import detach_overlays
+from holdfast.engine import identity
 from holdfast.engine.folder import SNAPSHOTS
 from holdfast.engine.made import refuse
 from holdfast.engine.sessions.directories import only_in
@@ -77,7 +78,7 @@ def what_goes(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
     workspace = opener.store().catalog.workspace(record.workspace)
     path = seen = seen_at(workspace.path)
     made = _made_at(opener, record)
-    if not _is_at(path, workspace):
+    if not _is_at(opener, path, workspace):
         moved = find_moved([workspace], opener.open_home().folder_of).get(workspace.id)
         if moved is None:
             with suppress(HoldfastError):
@@ -99,11 +100,15 @@ def _made_at(opener: Opener, record: SessionRecord) -> list[bytes]:
     return [os.path.realpath(place) for place in places]
 
 
-def _is_at(path: bytes, workspace: Workspace) -> bool:
+def _is_at(opener: Opener, path: bytes, workspace: Workspace) -> bool:
     """Whether a fork's own directory is at ``path``. (The numbers of devices may be others after a restart, and what is
-    mounted there, others may have mounted.)
+    mounted there, others may have mounted; those of inodes are used anew.)
     """
-    return os.path.lexists(path) and (os.path.ismount(path) or os.lstat(path).st_ino == workspace.inode)
+    if not os.path.lexists(path):
+        return False
+    if os.path.ismount(path):
+        return True
+    return os.lstat(path).st_ino == workspace.inode and identity.may_be(opener.open_home().folder_of(workspace), path)
 
 
 def resume(opener: Opener, record: SessionRecord) -> None:
@@ -175,7 +180,7 @@ def _refuse_forks_of(opener: Opener, shelf: Shelf, record: SessionRecord, worksp
 
 def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequence[Workspace]) -> None:
     if record.status != "making":
-        _refuse_others(record, workspaces)
+        _refuse_others(opener, record, workspaces)
     _detach_inside(workspaces)
     for provider in _providers(opener, record):  # (one that was passed over may have been killed while it cleaned up)
         for allocation in provider.tokens():
@@ -201,13 +206,13 @@ def _detach_inside(workspaces: Iterable[Workspace]) -> None:
                 detach_overlays(point)
 
 
-def _refuse_others(record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
+def _refuse_others(opener: Opener, record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
     """Raise `RefusedError` if something else has come in the place of the directory that was made for a fork. (One that
     is not mounted any more is empty; and the numbers of devices may be others after a restart.)
     """
     for one in workspaces:
         path = seen_at(one.path)
-        if not os.path.lexists(path) or _is_at(path, one):
+        if not os.path.lexists(path) or _is_at(opener, path, one):
             continue
         if os.path.islink(path) or not os.path.isdir(path) or os.listdir(path):
             refuse(path, record.id)

@@ -218,6 +218,37 @@ def test_a_directory_that_took_the_place_of_a_forks_is_left_alone(bench):
 
 
 @pytest.mark.usefixtures("written_out")
+def test_a_directory_that_took_the_place_and_the_inode_number_of_a_forks_is_not_taken_for_it(bench):
+    # File systems use inode numbers anew at once; only the moment of birth tells the two.
+    for number in range(8):
+        with bench.start(f"from{number}") as session:
+            made = session.fork(f"side{number}", provider="holdfast")
+            session.delete()
+        root = root_of(made)
+        inode = root.stat().st_ino
+        shutil.rmtree(root)
+        root.mkdir()
+        (root / "theirs").write_text("x")
+        if root.stat().st_ino == inode:
+            break
+    else:
+        pytest.skip("this file system does not use inode numbers anew at once")
+    before = bench.opener().store().catalog.workspaces()
+    for no in (
+        lambda: bench.open(f"side{number}"),
+        lambda: bench.opener().open(os.fsencode(root)),
+        lambda: bench.sessions().delete(f"side{number}"),
+    ):
+        with pytest.raises(RefusedError) as caught:
+            no()
+        assert caught.value.code == "not_ours"
+        assert bench.opener().store().catalog.workspaces() == before
+    bench.clock.advance(8 * 86400)
+    assert bench.sessions().sweep().removed == ()
+    assert (root / "theirs").read_text() == "x"
+
+
+@pytest.mark.usefixtures("written_out")
 @pytest.mark.parametrize("back", [True, False])
 def test_a_directory_that_took_the_place_of_a_forks_is_not_taken_for_it(bench, back):
     with bench.start() as session:
