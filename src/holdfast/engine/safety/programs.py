@@ -175,7 +175,7 @@ PROGRAMS: Mapping[str, Rule] = {
                       runs="init-hook load-plugins rcfile output-format"),
     "flake8": outputs("config= append-config=; output-file=", "output-file", runs="config"),
     "markdownlint": outputs("c= config=; r= rules=; o= output=; f fix", "o", also="f", runs="c r"),
-    "protolint": outputs("plugin=; fix", also="fix", runs="plugin"),
+    "protolint": always("unknown", "runs the plugins, and makes the changes, that its options name"),
     "yq": outputs("i inplace in-place; o=; p=", also="i"),
     "rg": outputs("pre=; e= regexp=; f=; g= glob=; t= type=; T=; A=; B=; C=; m=; r= replace=; hostname-bin=",
                   runs="pre hostname-bin"),

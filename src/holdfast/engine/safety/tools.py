@@ -367,7 +367,7 @@ _REVERSED: Mapping[tuple[str, str], tuple[str, ...]] = {("ruff", "format"): ("--
 _IP_CHANGES = frozenset(("add", "del", "delete", "set", "flush", "change", "replace", "up", "down", "append", "exec"))
 
 
-# Long options that name a program, or settings that may name one.
+# Long options that name a program, or settings that may name one. (Go has one dash or two, and cuts nothing short.)
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     "cargo": ("config",),
     "docker": ("config",),
@@ -382,7 +382,6 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("apt", "apt-get", "apt-cache", "aptitude"), ("option", "config-file")),
     **dict.fromkeys(("dnf", "yum"), ("setopt", "config")),
 }
-# (Go has one dash or two, and cuts nothing short.)
 _GO = re.compile(r"--?(vettool|toolexec|exec|overlay|compiler|gccgoflags)=|--?ldflags=.*-extld", re.DOTALL)
 # The same as letters.
 _SHORT: Mapping[str, str] = {**dict.fromkeys(("apt", "apt-get", "apt-cache", "aptitude"), "oc"), "uv": "p", "dnf": "c"}
