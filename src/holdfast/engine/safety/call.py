@@ -67,6 +67,17 @@ class Call(NamedTuple):
         """The arguments, read by a table of options."""
         return read(self.arguments, spec, first=first, single=single)
 
+    def named(self, *options: str) -> Word | None:
+        """The first argument that may be one of these long options, also one that is cut short; else none.
+
+        For options that name a program: what stands behind ``--``, or is the value of another, is not told apart.
+        """
+        for word in self.arguments:
+            name = word.lead[2:].partition("=")[0]
+            if name and word.lead.startswith("--") and any(option.startswith(name) for option in options):
+                return word
+        return None
+
     def run(self, words: Sequence[Word], shell: Shell | None = None) -> None:
         """Look into the command that it runs."""
         if words:

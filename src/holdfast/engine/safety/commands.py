@@ -131,10 +131,13 @@ def assignments(walk: Walker, node: Node, shell: Shell, source: Source) -> None:
     index(call, words)
     for word in words:
         name, equals, _ = word.lead.partition("=")
-        if name.isidentifier():
-            assign(call, shell, name, word.after(len(name) + 1).shape if equals else UNKNOWN)
-            if node.type == "unset_command" and name in shell.functions:
+        if name.isidentifier() and node.type == "unset_command" and name != "PATH":
+            # Without it, programs do what is usual.
+            shell.variables[name] = UNKNOWN
+            if name in shell.functions:
                 shell.functions[name] = shell.functions[name]._replace(certain=False)
+        elif name.isidentifier():
+            assign(call, shell, name, word.after(len(name) + 1).shape if equals else UNKNOWN)
         elif not name.startswith(("-", "+")):
             shell.forget()
         elif "n" in name:

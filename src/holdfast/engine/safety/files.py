@@ -192,12 +192,16 @@ def tar(call: Call) -> None:
         """
             c create; x extract get; t list; r append; u update; A; d diff; f= file=; C= directory=; z gzip; j bzip2;
             J xz; v verbose; p; k; O to-stdout; I= use-compress-program=; T= files-from=; X= exclude-from=; exclude=;
-            strip-components=; transform=; to-command=; checkpoint-action=; remove-files; zstd; a auto-compress; h; P
+            strip-components=; transform=; to-command=; checkpoint-action=; remove-files; zstd;
+            rsh-command= rmt-command=; F= info-script= new-volume-script=; index-file= volno-file=; g=
+            listed-incremental=; a auto-compress; h; P
             absolute-names; m; no-same-owner; wildcards; W; n; w; checkpoint=
         """
     )
-    if options.has("I", "to-command", "checkpoint-action"):
+    if options.has("I", "to-command", "checkpoint-action", "rsh-command", "F"):
         call.note("unknown", "runs a program for what is in the archive")
+    for name in ("index-file", "g"):
+        call.change(options.values(name), "write", "writes")
     if options.has("x"):
         into = options.value("C")
         if not options.has("O"):
@@ -231,15 +235,31 @@ def here(call: Call, does: str) -> None:
 
 def unzip(call: Call) -> None:
     """Unpacks or lists."""
-    options = call.options("d=; l; t; p; v; Z; o; q; n; j; x=; P=")
+    options = call.options("d=; l; t; p; v; Z; o; q; n; j; x=; P=; :")
+    if options.has(":"):
+        call.note("risky", "writes wherever the archive says")
     if not options.has("l", "t", "p", "v", "Z"):
         _unpacked(call, options.value("d"))
 
 
+def _letters(word: Word, letters: str) -> bool:
+    return word.lead.startswith("-") and not word.lead.startswith("--") and letters in word.lead
+
+
 def zip_(call: Call) -> None:
     """Packs into its first operand."""
-    options = call.options("r recurse-paths; q; v; j; m move; u; d; x= exclude=; i= include=; e; P=; T; y; 9; 0; 1; FS")
+    options = call.options(
+        """
+            r recurse-paths; q; v; j; m move; u; d; x= exclude=; i= include=; e; P=; T; y; 9; 0; 1; O= output-file=;
+            b= temp-path=; t=; n=
+        """
+    )
     call.change(options.operands[:1], "write", "writes")
+    call.change(options.values("O"), "write", "writes")
+    if call.named("unzip-command") or any(_letters(word, "TT") for word in call.arguments):
+        call.note("unknown", "runs a program to test what it has packed")
+    if call.named("logfile-path") or any(_letters(word, "lf") for word in call.arguments):
+        call.note("unknown", "keeps a log in a file that an option names")
     if options.has("m"):
         call.change(options.operands[1:], "erase", "removes")
 
@@ -251,15 +271,20 @@ def rsync(call: Call) -> None:
             a archive; v verbose; r recursive; z compress; n dry-run; delete delete-before delete-after delete-during
             delete-excluded; e= rsh=; exclude=; include=; exclude-from=; include-from=; files-from=; P; progress; h;
             u; c; l; p; t; g; o; D; H; X; A; x; R; remove-source-files; bwlimit=; stats; rsync-path=; f= filter=; q;
-            W; S; i; link-dest=; backup-dir=; temp-dir=; partial-dir=; T=; log-file=; chmod=; chown=; port=; timeout=;
+            W; S; i; link-dest=; backup-dir=; temp-dir= partial-dir= T=;
+            write-batch= only-write-batch=; log-file=; chmod=; chown=; port=; timeout=;
             max-size=; min-size=; info=
         """
     )
+    if options.has("e", "rsync-path"):
+        call.note("unknown", "runs a program to reach another machine")
+    for name in ("log-file", "write-batch"):
+        call.change(options.values(name), "write", "writes")
     if options.has("n") or len(options.operands) < 2:
         return
     target = options.operands[-1]
-    if options.has("e"):
-        call.note("unknown", "runs a program to reach another machine")
+    for name in ("backup-dir", "temp-dir"):
+        call.change(options.values(name), "write", "writes into")
     if options.has("remove-source-files"):
         call.change(options.operands[:-1], "erase", "removes")
     if ":" in target.lead.split("/")[0]:
@@ -326,10 +351,15 @@ def _only_edits(script: str) -> bool:
 
 def awk(call: Call) -> None:
     """Reads; but its language writes files and runs commands too."""
-    options = call.options("F= field-separator=; v= assign=; f= file=; i= include=; e= source=; E=")
-    if options.has("f", "i", "E"):
-        call.note("unknown", "runs a script of its own language from a file")
+    options = call.options(
+        "F= field-separator=; v= assign=; f= file=; i= include=; e= source=; E= exec=; l= load=; W=; "
+        "d dump-variables; o pretty-print; p profile; D debug"
+    )
+    if options.has("f", "i", "E", "l", "W"):
+        call.note("unknown", "runs a script of its own language, or a library, from a file")
         return
+    if options.has("d", "o", "p", "D"):
+        call.note("unknown", "may write a file that an option names")
     for program in options.values("e") or options.operands[:1]:
         text = program.text
         if text is None or any(part in text for part in (">", "|", "system", "getline", "@")):
@@ -359,10 +389,22 @@ def xxd(call: Call) -> None:
     call.change(options.operands[1:2], "write", "writes")
 
 
+_SPLIT = """
+        a= suffix-length=; additional-suffix=; b= bytes=; C= line-bytes=; d; e; filter=; hex-suffixes; l= lines=; n=
+        number=; numeric-suffixes; t= separator=; u; verbose; x
+    """
+_CSPLIT = "b= suffix-format=; f= prefix=; k; m; n= digits=; s quiet silent; z; suppress-matched"
+
+
 def split(call: Call) -> None:
     """Writes pieces here."""
-    if call.options("filter=").has("filter"):
+    if call.named("filter"):
         call.note("unknown", "runs a command for each piece")
+    options = call.options(_SPLIT if call.program == "split" else _CSPLIT)
+    prefixes = options.operands[1:2] if call.program == "split" else options.values("f")
+    if prefixes:
+        call.change(prefixes, "write", "writes pieces that begin with")
+        return
     here(call, "writes pieces of a file here")
 
 

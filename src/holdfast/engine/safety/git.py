@@ -79,6 +79,7 @@ def git(call: Call) -> None:
     inner = call._replace(program=f"git {name}", arguments=options.operands[1:], shell=shell)
     if any(word.text in ("-h", "--help") for word in inner.arguments):
         return
+    _other_side(inner, name)
     rule = _RULES.get(name)
     if rule is not None:
         rule(inner)
@@ -88,6 +89,21 @@ def git(call: Call) -> None:
         _output(inner)
     else:
         inner.note("unknown", "no command of Git that is known here: it may be an alias for anything")
+
+
+_REMOTE = frozenset(("archive", "clone", "fetch", "ls-remote", "pull", "push", "remote", "submodule"))
+
+
+def _other_side(call: Call, name: str) -> None:
+    """The program on the other side is one of this machine where the other repository is."""
+    if name not in _REMOTE:
+        return
+    word = call.named("upload-pack", "receive-pack", "exec")
+    if word is not None:
+        call.note("unknown", "runs a program that an option names, also on this machine", at=word)
+    for word in call.arguments:
+        if "ext::" in word.shape:
+            call.note("unknown", "runs a program to reach another repository", at=word)
 
 
 def _harmless(setting: str | None) -> bool:
@@ -101,10 +117,12 @@ def _harmless(setting: str | None) -> bool:
 
 def _output(call: Call) -> None:
     """Reads; but ``--output`` writes a file, and some run programs."""
-    options = call.options("output=; ext-diff; O= open-files-in-pager=; upload-pack= exec=; textconv")
+    options = call.options("output=; ext-diff; O= open-files-in-pager=; textconv")
     call.change(options.values("output"), "write", "writes")
-    if options.has("upload-pack") or (options.has("O") and call.program == "git grep"):
+    if options.has("O") and call.program == "git grep":
         call.note("unknown", "runs a program")
+    if options.has("ext-diff"):
+        call.note("unknown", "runs a program to compare")
 
 
 def _push(call: Call) -> None:
@@ -117,8 +135,6 @@ def _push(call: Call) -> None:
     )
     if options.has("n"):
         return
-    if options.has("receive-pack"):
-        call.note("unknown", "runs a program on the other side")
     refs = [word.text or word.lead for word in options.operands[1:]]
     if options.has("f", "force-with-lease", "mirror") or any(ref.startswith("+") for ref in refs):
         call.note("dangerous", "overwrites the history that others have")
@@ -285,16 +301,41 @@ def _rm(call: Call) -> None:
         call.note("risky", _KEEPS if options.has("cached") else _WRITES["rm"])
 
 
-def _difference(call: Call) -> None:
-    _output(call)
-    if any(word.text == "--ext-diff" for word in call.arguments):
-        call.note("unknown", "runs a program to compare")
+def _clone(call: Call) -> None:
+    options = call.options(
+        """
+            u= upload-pack=; c= config=; template=; b= branch= revision=; o= origin=; j= jobs=; depth=; reference=
+            reference-if-able=; separate-git-dir=; filter=; shallow-since=; shallow-exclude=; server-option=;
+            bundle-uri=; l; q; v; n; s
+        """
+    )
+    if options.has("u"):
+        call.note("unknown", "runs a program that an option names, also on this machine")
+    if options.has("template") or any(not _harmless(word.text) for word in options.values("c")):
+        call.note("unknown", "a setting or a hook that is given on the way may run any program")
+    call.change(options.values("separate-git-dir"), "write", "writes")
+    call.change(options.operands[1:2], "write", "writes")
+    call.note("risky", _WRITES["clone"])
+
+
+def _rebase(call: Call) -> None:
+    options = call.options("x= exec=; s= strategy=; X= strategy-option=; C=; onto=; i; p; f; q; v; r; S")
+    for word in options.values("x"):
+        call.script(word, call.shell.copy(), "a command for each commit")
+    call.note("risky", _WRITES["rebase"])
+
+
+def _bisect(call: Call) -> None:
+    words = call.arguments
+    if words and words[0].text == "run":
+        call.run(words[1:], call.shell.copy())
+    call.note("risky", _WRITES["bisect"])
 
 
 _RULES: Mapping[str, Callable[[Call], None]] = {
     "push": _push, "reset": _reset, "clean": _clean, "checkout": _checkout, "restore": _restore, "branch": _branch,
     "tag": _tag, "stash": _stash, "reflog": _reflog, "gc": _gc, "prune": _gc, "filter-branch": _filter,
     "filter-repo": _filter, "remote": _remote, "config": _config, "worktree": _listed, "submodule": _listed,
-    "apply": _apply, "format-patch": _format_patch, "archive": _archive, "rm": _rm, "diff": _difference,
-    "grep": _output,
+    "apply": _apply, "format-patch": _format_patch, "archive": _archive, "rm": _rm, "diff": _output,
+    "grep": _output, "clone": _clone, "rebase": _rebase, "bisect": _bisect,
 }  # fmt: skip

@@ -6,9 +6,11 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from holdfast.engine.safety.files import here
+from holdfast.engine.safety.wrappers import names_program
 
 if TYPE_CHECKING:
     from holdfast.engine.safety.call import Call
+    from holdfast.engine.safety.words import Word
 
 FETCHING = frozenset(("curl", "wget", "fetch", "http", "https", "aria2c", "lynx", "w3m"))
 """What they print comes from the network."""
@@ -21,7 +23,8 @@ _CURL = """
         time-cond=; L location; s silent; S show-error; f fail; i include; I head; k insecure; v verbose; g globoff; G
         get; N no-buffer; compressed; url=; resolve=; retry-delay=; limit-rate=; trace= trace-ascii=; stderr=;
         unix-socket=; interface=; ciphers=; proto=; Q= quote=; P=; max-redirs=; fail-with-body; progress-bar; n; 0; 1;
-        2; 3; 4; 6; t=; y=; Y=; etag-save=; etag-compare=; dns-servers=; V version; h help; a; create-dirs; j; l; p;
+        2; 3; 4; 6; t=; y=; Y=; etag-save= libcurl= hsts= alt-svc=; engine=;
+        etag-compare=; dns-servers=; V version; h help; a; create-dirs; j; l; p;
         q; R; tlsv1.2; http1.1; http2; no-progress-meter
     """
 
@@ -29,8 +32,11 @@ _CURL = """
 def curl(call: Call) -> None:
     """Fetches, or sends."""
     options = call.options(_CURL)
-    if options.has("K"):
+    if options.has("K", "engine"):
         call.note("unknown", "is told by a file what to do")
+    for word in options.values("w"):
+        if word.lead.startswith("@") or "%output" in word.shape:
+            call.note("unknown", "may write a file that its format names", at=word)
     call.change([word for word in options.values("o") if word.text != "-"], "write", "writes")
     for name in ("c", "D", "trace", "stderr", "etag-save"):
         call.change([word for word in options.values(name) if word.text != "-"], "write", "writes")
@@ -61,16 +67,19 @@ def wget(call: Call) -> None:
             O= output-document=; o= output-file=; a= append-output=; P= directory-prefix=; q quiet; c continue; r
             recursive; N; post-data= post-file= method= body-data= body-file=; e= execute=; i= input-file=; U=
             user-agent=; header=; T= timeout=; t= tries=; spider; S; nv; n=; x; k; p; m mirror; l=; A=; R=; D=; np;
-            nc; no-check-certificate; show-progress; use-askpass=; load-cookies=; save-cookies=; w=; limit-rate=;
+            nc; no-check-certificate; show-progress; use-askpass=; config=; load-cookies=; save-cookies=
+            hsts-file= warc-file= rejected-log=; w=; limit-rate=;
             version; help; V; h
         """
     )
-    if options.has("version", "help", "V", "h", "spider"):
+    if options.has("version", "help", "V", "h"):
         return
+    if options.has("e", "use-askpass", "config"):
+        call.note("unknown", "is given a setting that may run a program")
     for name in ("o", "a", "save-cookies"):
         call.change(options.values(name), "write", "writes")
-    if options.has("e", "use-askpass"):
-        call.note("unknown", "is given a setting that may run a program")
+    if options.has("spider"):
+        return
     if options.has("post-data"):
         call.note("risky", "sends something to another machine, which cannot be taken back")
     else:
@@ -87,7 +96,7 @@ def wget(call: Call) -> None:
 def scp(call: Call) -> None:
     """Copies from or to another machine."""
     options = call.options("P=; i=; o=; F=; c=; l=; S=; J=; r; p; q; v; C; B; 3; 4; 6; O; T; A; D=; X=")
-    if options.has("S", "D"):
+    if options.has("S", "D") or names_program(options):
         call.note("unknown", "runs a program to get there")
     if not options.operands:
         return
@@ -98,10 +107,40 @@ def scp(call: Call) -> None:
         call.change((target,), "write", "writes")
 
 
+def connects(call: Call) -> None:
+    """``nc`` and such: connect to another machine; with some options a program answers it."""
+    for word in call.arguments:
+        letters = word.lead.startswith("-") and not word.lead.startswith("--") and not {"e", "c"}.isdisjoint(word.lead)
+        if letters or any(kind in word.shape.lower() for kind in ("exec:", "system:", "shell:")):
+            call.note("unknown", "may run a program for the other side", at=word)
+    if call.named("exec", "sh-exec", "lua-exec"):
+        call.note("unknown", "runs a program for the other side")
+    call.note("risky", "connects to another machine, or lets it in")
+
+
+_BUILD_RUNS = (
+    "-B", "-fplugin", "-fpass-plugin", "-wrapper", "--wrapper", "-specs", "--specs", "-fuse-ld", "--ld-path", "-load",
+    "-plugin", "--plugin", "-pgm", "-processor", "--processor", "-Xplugin", "-Xclang", "linker=", "-Clinker",
+    "--codegen=linker", "--config", "-iplugindir", "@",
+)  # fmt: skip
+
+
+def _extends(call: Call, word: Word) -> bool:
+    """True if ``word`` has a compiler or converter run another program."""
+    if call.program == "pandoc":
+        one = call._replace(arguments=(word,))
+        named = one.named("filter", "lua-filter", "pdf-engine", "defaults", "data-dir")
+        return named is not None or word.lead.startswith(("-F", "-L", "-d"))
+    return word.lead.startswith(_BUILD_RUNS)
+
+
 def builds(call: Call) -> None:
     """Compilers and converters: write what ``-o`` names, or something here."""
     if len(call.arguments) == 1 and call.arguments[0].text in ("--version", "-v", "-V", "--help"):
         return
+    for word in call.arguments:
+        if _extends(call, word):
+            call.note("unknown", "runs a program or a library that an option names", at=word)
     if any(word.text in ("--noEmit", "-fsyntax-only", "-E", "--list-formats") for word in call.arguments):
         return
     words = list(call.arguments)

@@ -6,6 +6,7 @@ with commands of their own have a table in `tools`; what a shell does by itself 
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 Rule = Callable[[Call], None]
 
 _LESS = """
-    o= O= log-file= LOG-FILE=; b= buffers=; D= color=; h= max-back-scroll=; j= jump-target=; k= lesskey-file=;
+    o= O= log-file= LOG-FILE=; b= buffers=; D= color=; h= max-back-scroll=; j= jump-target=;
+    k= lesskey-file= lesskey-src= lesskey-content=;
     p= pattern=; P= prompt=; t= tag=; T= tag-file=; x= tabs=; y= max-forw-scroll=; z= window=; #= shift=; quotes=
 """
 _MOVES = re.compile(r"\+\+?([0-9]*[gGF]?|/[^!]*)")
 """To begin at a line, at the end, or at a word."""
+_DC_RUNS = re.compile(r"!(?![<>=])|\?")
 
 
 def _named(names: str, rule: Rule) -> dict[str, Rule]:
@@ -68,12 +71,17 @@ def _sets(*changing: str, text: str) -> Rule:
     return rule
 
 
-def _edits(*options: str, does: str = "changes files of the project") -> Rule:
-    """A rule for a program that reads, and with one of ``options`` changes the files that it is about."""
+def _edits(*options: str, runs: str = "") -> Rule:
+    """A rule for a program that reads, and with one of ``options`` changes the files that it is about.
+
+    With one of the long options ``runs`` it may run another program.
+    """
 
     def rule(call: Call) -> None:
         if any(word.lead.split("=")[0] in options for word in call.arguments):
-            call.note("changes", does)
+            call.note("changes", "changes files of the project")
+        if call.named(*runs.split()):
+            call.note("unknown", "runs a program that an option names")
 
     return rule
 
@@ -90,10 +98,30 @@ def _unless(spec: str, option: str, level: Level, does: str) -> Rule:
 
 def _pages(call: Call) -> None:
     """``less``: may keep what it reads in a file, and begins with the commands that stand behind a plus."""
-    call.change(call.options(_LESS).values("o"), "write", "writes")
+    options = call.options(_LESS)
+    call.change(options.values("o"), "write", "writes")
+    if options.has("k"):
+        call.note("unknown", "is given keys and variables that may run any program")
     for word in call.arguments:
         if word.lead.startswith("+") and not _MOVES.fullmatch(word.text or "?"):
             call.note("unknown", "begins with commands of its own, which may run any program", at=word)
+
+
+def _calculates(call: Call) -> None:
+    """``dc``: a line of its language may run a command (``!``), or what it reads (``?``)."""
+    options = call.options("e= expression=; f= file=; h help; V version")
+    texts = [word.text for word in options.values("e")]
+    if not texts and not options.operands and not options.has("f", "h", "V"):
+        texts = [call.shell.input.text if call.shell.input.kind == "text" else None]
+    if options.has("f") or options.operands or any(text is None or _DC_RUNS.search(text) for text in texts):
+        call.note("unknown", "what it calculates may run commands")
+
+
+def _links(call: Call) -> None:
+    """``ldd``: lets the program that it is given load its libraries, which may run it."""
+    for word in call.options("v verbose; u unused; d data-relocs; r function-relocs").operands:
+        if word.text is None or posixpath.dirname(posixpath.normpath(word.text)) not in STANDARD_PLACES:
+            call.note("unknown", f"may run {word.shown}", at=word)
 
 
 def _formats(*checks: str) -> Rule:
@@ -107,16 +135,16 @@ def _formats(*checks: str) -> Rule:
 
 
 _READERS = """
-    arch base32 base64 basename cat cksum cmp col column comm cut df diff diff3 dir dircolors dirname du egrep
+    arch base32 base64 basename cat cksum cmp col column comm cut df diff dir dircolors dirname du egrep
     expand expr factor fgrep fmt fold free getconf getent getopt grep groups head hexdump hostid htop id
-    jobs join last locale locate logname look ls lsattr lsblk lscpu lsmod lsof lspci lsusb md5sum more
-    nl nm nproc numfmt objdump od paste pathchk pgrep pidof pinky pr printenv ps pstree readelf readlink realpath rev
-    seq sha1sum sha224sum sha256sum sha384sum sha512sum b2sum shasum md5 size sleep stat strings sum tac tail top tput
+    jobs join last locale locate logname look ls lsattr lsblk lscpu lsmod lsof lspci lsusb md5sum
+    nl nproc numfmt od paste pathchk pgrep pidof pinky pr printenv ps pstree readlink realpath rev
+    seq sha1sum sha224sum sha256sum sha384sum sha512sum b2sum shasum md5 sleep stat sum tac tail top tput
     tr tsort tty uname unexpand uptime users vdir vmstat w wc whatis whereis which who whoami yes zcat bzcat xzcat
-    zgrep zdiff eza exa cloc tokei scc jobs ldd cal bc dc factor nslookup dig host ping
-    traceroute mtr whois netstat tldr apropos hexyl delta difft dust duf procs neofetch lsb_release
-    sw_vers acpi mypy pyright flake8 pylint shellcheck hadolint yamllint markdownlint protolint
-    getfacl getfattr namei findmnt stty clear sync cksum b3sum xxhsum
+    zgrep zdiff eza exa tokei scc jobs cal bc nslookup dig host ping
+    traceroute mtr whois netstat tldr apropos hexyl difft dust duf procs lsb_release
+    sw_vers acpi shellcheck hadolint yamllint
+    getfacl getfattr namei findmnt stty clear sync b3sum xxhsum
 """
 
 PROGRAMS: Mapping[str, Rule] = {
@@ -128,16 +156,37 @@ PROGRAMS: Mapping[str, Rule] = {
                     runs="compress-program"),
     "tree": outputs("o=; L=; P=; I=; H=; T=; charset=; filelimit=", "o"),
     "jq": _reads,
+    "diff3": outputs("diff-program=; L= label=", runs="diff-program"),
+    "dc": _calculates,
+    "ldd": _links,
+    **_named("nm objdump readelf size strings", outputs("plugin=", runs="plugin")),
+    "delta": outputs("pager=", runs="pager"),
+    "cloc": outputs("vcs=; extract-with=; config=; out= report-file=; write-lang-def=; ignored=; counted=; found=; "
+                    "categorized=; sql=", "out", "write-lang-def", "ignored", "counted", "found", "categorized", "sql",
+                    runs="vcs extract-with config"),
+    "neofetch": outputs("config=; source=; print_config", runs="config source"),
+    "mypy": outputs("config-file=; python-executable=; install-types; junit-xml=; cache-dir=; p= package=; "
+                    "m= module=; c= command=; html-report= txt-report= xml-report= xslt-html-report= xslt-txt-report= "
+                    "any-exprs-report= cobertura-xml-report= linecount-report= linecoverage-report= "
+                    "lineprecision-report=", "junit-xml", "cache-dir", "html-report",
+                    runs="config-file python-executable install-types"),
+    "pyright": outputs("pythonpath=; p= project=; createstub=", runs="pythonpath"),
+    "pylint": outputs("init-hook=; load-plugins=; rcfile=; output=; output-format=", "output",
+                      runs="init-hook load-plugins rcfile output-format"),
+    "flake8": outputs("config= append-config=; output-file=", "output-file", runs="config"),
+    "markdownlint": outputs("c= config=; r= rules=; o= output=; f fix", "o", also="f", runs="c r"),
+    "protolint": always("unknown", "runs the plugins, and makes the changes, that its options name"),
     "yq": outputs("i inplace in-place; o=; p=", also="i"),
     "rg": outputs("pre=; e= regexp=; f=; g= glob=; t= type=; T=; A=; B=; C=; m=; r= replace=; hostname-bin=",
                   runs="pre hostname-bin"),
     "fd": wrappers.fd,
-    **_named("less zless", _pages),
+    **_named("less zless more", _pages),
     "man": outputs("P= pager=; H html; C= config-file=; L= locale=; m= systems=; M= manpath=; s= S= sections=; e= "
                    "extension=; E= encoding=; p= preprocessor=; r= prompt=; T troff-device; R= recode=; k; f; l; w; a",
-                   runs="P H"),
-    **_named("ag ack bat", outputs("pager=", runs="pager")),
-    "info": outputs("o= output=; d= directory=; f= file=; n= node=; k= apropos=; restore=; dribble=", "o", "dribble"),
+                   runs="P H C"),
+    **_named("ag ack bat", outputs("pager=; ackrc=", runs="pager ackrc")),
+    "info": outputs("o= output=; d= directory=; f= file=; n= node=; k= apropos=; restore=; dribble=", "o", "dribble",
+                    runs="restore"),
     "file": _unless("C compile; m= magic-file=; f= files-from=; F= separator=; e= exclude=; P= parameter=", "C",
                     "changes", "writes what it has compiled here"),
     "fuser": _unless("k kill; N= signal; n= namespace=", "k", "risky",
@@ -219,7 +268,7 @@ PROGRAMS: Mapping[str, Rule] = {
     "curl": network.curl,
     "wget": network.wget,
     **_named("scp rcp", network.scp),
-    **_named("nc ncat netcat socat telnet", always("risky", "connects to another machine, or lets it in")),
+    **_named("nc ncat netcat socat telnet", network.connects),
     **_named("ftp sftp rclone s3cmd aria2c", always("risky", "exchanges files with another machine")),
     **_named("""
         aws gcloud az heroku vercel netlify fly flyctl doctl wrangler firebase eb sam pulumi ansible ansible-playbook
@@ -239,7 +288,7 @@ PROGRAMS: Mapping[str, Rule] = {
     "gofmt": _edits("-w"),
     "rustfmt": _formats("--check"),
     **_named("black isort autopep8 yapf", _formats("--check", "--diff", "--check-only", "-d", "-c")),
-    "prettier": _edits("--write", "-w"),
+    "prettier": _edits("--write", "-w", runs="plugin config"),
     "clang-format": _edits("-i"),
     "shfmt": _edits("-w"),
     # What no checkpoint brings back.

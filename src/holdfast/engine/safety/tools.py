@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from holdfast.engine.safety.words import Word
 from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
@@ -364,12 +367,62 @@ _REVERSED: Mapping[tuple[str, str], tuple[str, ...]] = {("ruff", "format"): ("--
 _IP_CHANGES = frozenset(("add", "del", "delete", "set", "flush", "change", "replace", "up", "down", "append", "exec"))
 
 
+# Long options that name a program, or settings that may name one. (Go has one dash or two, and cuts nothing short.)
+_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    "cargo": ("config",),
+    "docker": ("config",),
+    "gh": ("upload-pack", "config"),
+    "helm": ("kubeconfig", "post-renderer"),
+    "kubectl": ("kubeconfig",),
+    **dict.fromkeys(
+        ("npm", "pnpm", "yarn", "bun"),
+        ("node-options", "script-shell", "userconfig", "viewer", "git", "editor", "browser"),
+    ),
+    **dict.fromkeys(("pip", "pip3", "uv"), ("python",)),
+    **dict.fromkeys(("apt", "apt-get", "apt-cache", "aptitude"), ("option", "config-file")),
+    **dict.fromkeys(("dnf", "yum"), ("setopt", "config")),
+}
+_GO = re.compile(r"--?(vettool|toolexec|exec|overlay|compiler|gccgoflags)=|--?ldflags=.*-extld", re.DOTALL)
+# The same as letters.
+_SHORT: Mapping[str, str] = {**dict.fromkeys(("apt", "apt-get", "apt-cache", "aptitude"), "oc"), "uv": "p", "dnf": "c"}
+
+
+def _names_program(call: Call) -> Word | None:
+    """The first argument that may have the program run another."""
+    short = set(_SHORT.get(call.program, ""))
+    for word, after in pairwise((*call.arguments, Word("", *call.span))):
+        lead = word.lead
+        if call.program == "go" and _GO.match(word.shape if "=" in lead else f"{word.shape}={after.shape}"):
+            return word
+        # Of npm; any shorter, it is the everyday `--global`.
+        if lead.startswith("--globalc") or (lead.startswith("-") and not lead.startswith("--") and short & set(lead)):
+            return word
+    return call.named(*_SETTINGS.get(call.program, ()))
+
+
+def _sets_go(call: Call, command: str) -> bool:
+    """``go env -w``: keeps settings for all later calls, also such as run programs."""
+    texts = {word.lead.split("=")[0].lstrip("-") for word in call.arguments if word.lead.startswith("-")}
+    return command == "env" and not texts.isdisjoint(("w", "u"))
+
+
+def _values_of_o(call: Call) -> list[Word]:
+    """What ``-o`` names, where options have one dash or two."""
+    found = [after for word, after in pairwise(call.arguments) if word.text in ("-o", "--o")]
+    return found + [
+        word.after(word.lead.index("=") + 1) for word in call.arguments if word.lead.startswith(("-o=", "--o="))
+    ]
+
+
 def rule_of(name: str) -> Callable[[Call], None]:
     """The rule for one of `TOOLS`."""
     tool = TOOLS[name]
 
     def rule(call: Call) -> None:
         does, command = _find(call, tool)
+        option = _names_program(call)
+        if option is not None:
+            call.note("unknown", "runs a program, or follows settings, that an option names", at=option)
         texts = {word.text for word in call.arguments}
         if texts & _DRY and does.level != "unknown":
             return
@@ -377,6 +430,10 @@ def rule_of(name: str) -> Callable[[Call], None]:
             name == "ip" and not texts.isdisjoint(_IP_CHANGES)
         ):
             does = _EDITS if name != "ip" else _OUTSIDE
+        if name == "go" and _sets_go(call, command):
+            does = _HOME
+        if name == "go" and command == "build":
+            call.change(_values_of_o(call), "write", "writes")
         if not texts.isdisjoint(_REVERSED.get((name, command), ())):
             return
         if does.level != "safe":

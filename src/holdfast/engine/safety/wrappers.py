@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from holdfast.engine.safety import variables
 from holdfast.engine.safety.places import kinds
 from holdfast.engine.safety.shell import MAX_VALUE
 from holdfast.engine.safety.words import STAR, UNKNOWN, Word, as_pattern
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.engine.safety.call import Call
+    from holdfast.engine.safety.options import Options
     from holdfast.engine.safety.shell import Shell
 
 
@@ -49,24 +51,10 @@ def env(call: Call) -> None:
         call.run(words, shell)
 
 
-# Variables that make programs run others, and values with which they do not.
-_RUNS_OTHERS = frozenset(
-    (
-        "LD_PRELOAD", "LD_LIBRARY_PATH", "LD_AUDIT", "DYLD_INSERT_LIBRARIES", "DYLD_LIBRARY_PATH", "BASH_ENV", "ENV",
-        "PROMPT_COMMAND", "IFS", "SHELLOPTS", "BASHOPTS", "PS4", "GIT_SSH", "GIT_SSH_COMMAND", "GIT_EXTERNAL_DIFF",
-        "GIT_PAGER", "PAGER", "MANPAGER", "EDITOR", "VISUAL", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "GIT_ASKPASS",
-        "GIT_PROXY_COMMAND", "GIT_DIR", "GIT_WORK_TREE", "GIT_EXEC_PATH", "GIT_CONFIG_COUNT", "GIT_CONFIG_GLOBAL",
-        "GIT_CONFIG_SYSTEM", "LESSOPEN", "LESSCLOSE", "RSYNC_RSH", "TAR_OPTIONS", "SUDO_ASKPASS", "GIT_TEMPLATE_DIR",
-    )
-)  # fmt: skip
-_HARMLESS = frozenset(
-    ("", "cat", "less", "more", "true", ":", "vi", "vim", "nano", "/bin/true", "/dev/null", "less -R", "\n")
-)
-
-
 def assign(call: Call, shell: Shell, name: str, shape: str) -> None:
     """Give a variable a value in ``shell``, and say so if that changes what programs are run."""
     shape = shape if len(shape) <= MAX_VALUE else UNKNOWN
+    same = UNKNOWN not in shape and shape == shell.value(name)
     shell.variables[name] = shape
     if name == "PATH":
         parts = shape.split(":")
@@ -75,8 +63,8 @@ def assign(call: Call, shell: Shell, name: str, shape: str) -> None:
         ):
             shell.shadowed = True
             call.note("unknown", "programs may then be others than their names say: PATH is changed")
-    elif name in _RUNS_OTHERS and shape not in _HARMLESS:
-        shell.shadowed = shell.shadowed or name.startswith(("LD_", "DYLD_")) or name in ("IFS", "BASH_ENV", "ENV")
+    elif not same and variables.runs(name, shape):
+        shell.shadowed = shell.shadowed or variables.shadows(name)
         call.note("unknown", f"the variable {name} changes what programs run")
     elif "$(" in shape or "`" in shape:
         call.note("unknown", f"the value of {name} holds a command, which `$((…))`, an index or `${{…@P}}` runs")
@@ -254,6 +242,18 @@ def sudo(call: Call) -> None:
     call.run(words)
 
 
+_SSH_RUNS = (
+    "proxycommand", "localcommand", "permitlocal", "knownhostscommand", "pkcs11provider", "securitykeyprovider",
+    "xauthlocation", "include", "match",
+)  # fmt: skip
+
+
+def names_program(options: Options) -> bool:
+    """True if these options of ``ssh``, or one that is called like it, may name a program or a library to run."""
+    settings = [word.lead.strip().lower() for word in options.values("o")]
+    return options.has("F", "I") or any(not one or one.startswith(_SSH_RUNS) for one in settings)
+
+
 def ssh(call: Call) -> None:
     """Another machine."""
     options = call.options(
@@ -266,11 +266,9 @@ def ssh(call: Call) -> None:
     if options.has("V", "Q"):
         return
     call.note("risky", "works on another machine, of which no checkpoint is taken")
-    if any(
-        (word.text or "").lower().startswith(("proxycommand", "localcommand", "permitlocal"))
-        for word in options.values("o")
-    ):
+    if names_program(options):
         call.note("unknown", "runs a program to get there")
+    call.change(options.values("E"), "write", "writes")
     words = options.operands[1:]
     there = call.shell.copy()
     there.forget()
@@ -304,11 +302,13 @@ def _shell_words(call: Call, words: tuple[Word, ...]) -> None:
 
 def script(call: Call) -> None:
     """``script``: a shell, with a record of it in a file."""
-    options = call.options("c= command=; q; a; e; f; O=; I=; B=; t")
+    options = call.options("c= command=; q; a; e; f; O= log-out=; I= log-in=; B= log-io=; T= log-timing=; t")
     for word in options.values("c"):
         call.script(word, call.shell.copy(), "a script")
     if not options.has("c"):
         call.note("unknown", "runs what is typed into it")
+    for name in ("O", "I", "B", "T"):
+        call.change(options.values(name), "write", "writes")
     call.change(options.operands or (Word("typescript", *call.span),), "write", "writes")
 
 
@@ -330,6 +330,12 @@ def apart(call: Call) -> None:
     call.note("unknown", "where the command runs, or on what, cannot be told")
 
 
+_FD = """
+        x= exec= X= exec-batch=; t= type=; e= extension=; d= max-depth=; E= exclude=; S= size=; c= color=; j= threads=;
+        o= owner=; H; I; u; s; i; g; F; a; l; L; p; 0; 1; q
+    """
+
+
 def fd(call: Call) -> None:
     """Looks for files, as `find` does; may run a command for each."""
     texts = [word.text for word in call.arguments]
@@ -338,6 +344,8 @@ def fd(call: Call) -> None:
             found = [Word(f"./{STAR}", *call.span, many=True)]
             _for_each(call, [*call.arguments[at + 1 :], Word("{}", *call.span)], found)
             return
+    if call.options(_FD).has("x"):
+        call.note("unknown", "runs a command for each that it finds")
 
 
 def traced(call: Call) -> None:
@@ -349,7 +357,11 @@ def traced(call: Call) -> None:
         """,
         first=True,
     )
-    call.change(options.values("o"), "write", "writes")
+    for word in options.values("o"):
+        if word.lead.startswith(("|", "!")):
+            call.note("unknown", "gives what it sees to a program", at=word)
+        else:
+            call.change((word,), "write", "writes")
     call.run(options.operands)
 
 
