@@ -24,6 +24,7 @@ from holdfast.engine.mount_server import MountServer, Order
 from holdfast.engine.opening import Opener
 from holdfast.engine.upkeep import freeing
 from holdfast.files.replicate import make_read_only, remove_whole
+from holdfast.files.staying import refuse_others
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
 from holdfast.model.ids import CheckpointId
@@ -267,7 +268,10 @@ def _forget_fork(home: HomeContext, forked: Workspace) -> None:
 
 
 def _unmount(path: bytes) -> None:
-    """Take away whatever is mounted on ``path``, at once for whoever comes."""
+    """Take away what we have mounted on ``path``, at once for whoever comes. Raises `RefusedError` (``mounted_over``)
+    if somebody else has mounted something there.
+    """
+    refuse_others(path)
     device.detach(path, helped=os.geteuid() != 0)
     if os.geteuid() == 0:
         detach_overlays(path)

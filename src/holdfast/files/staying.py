@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.files import kernel
 from holdfast.files.watch.root import parse_mounts
+from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display, under
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_OURS = ((b"overlay", b"holdfast"), (b"fuse.holdfast", b"holdfast"))
+"""Type and source of what Holdfast mounts itself."""
 
 
 def mounted_at(path: bytes, *, below: bool = False) -> Sequence[bytes]:
@@ -31,6 +35,29 @@ def type_mounted_at(path: bytes) -> bytes | None:
     with open("/proc/self/mountinfo", "rb") as file:
         found = [mount.type for mount in parse_mounts(file.read()) if mount.point == path]
     return found[-1] if found else None
+
+
+def others_at(path: bytes) -> Sequence[bytes]:
+    """``path``, a real one, once for each mount that has to be taken away before none is there that Holdfast has not
+    made itself.
+    """
+    with open("/proc/self/mountinfo", "rb") as file:
+        found = [(mount.type, mount.source) in _OURS for mount in parse_mounts(file.read()) if mount.point == path]
+    return [] if all(found) else [path] * (len(found) - found.index(False))
+
+
+def refuse_others(path: bytes, *, below: int = 0) -> None:
+    """Raise `RefusedError` (``mounted_over``) if something is mounted right at the real path ``path`` that Holdfast has
+    not mounted there itself: it would be taken away with what is below it, and a tmpfs with all that is in it. The
+    first ``below`` of such mounts may be there.
+    """
+    points = others_at(path)
+    if len(points) > below:
+        raise RefusedError(
+            f"something is mounted over {display(path)}",
+            hint=_unmounting(points[below:]),
+            code="mounted_over",
+        )
 
 
 def what_to_do(error: OSError) -> str | None:
