@@ -86,9 +86,9 @@ def _wait(fd: int, timeout: float, clock: Clock, what: str) -> None:
                     hint="try again when it is done, or wait longer with lock.timeout in config.toml",
                 ) from None
             if waited >= _SILENT and not told:
-                told = True
                 holder = _holder(fd)
                 if holder != os.getpid():  # (whoever has begun this process can do nothing about its own threads)
+                    told = True
                     _LOG.warning("%s is busy in %s; waiting at most %g s", what, _where(holder), timeout)
         time.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)

@@ -37,25 +37,18 @@ def type_mounted_at(path: bytes) -> bytes | None:
     return found[-1] if found else None
 
 
-def others_at(path: bytes) -> Sequence[bytes]:
-    """``path``, a real one, once for each mount that has to be taken away before none is there that Holdfast has not
-    made itself.
-    """
-    with open("/proc/self/mountinfo", "rb") as file:
-        found = [(mount.type, mount.source) in _OURS for mount in parse_mounts(file.read()) if mount.point == path]
-    return [] if all(found) else [path] * (len(found) - found.index(False))
-
-
 def refuse_others(path: bytes, *, below: int = 0) -> None:
     """Raise `RefusedError` (``mounted_over``) if something is mounted right at the real path ``path`` that Holdfast has
     not mounted there itself: it would be taken away with what is below it, and a tmpfs with all that is in it. The
-    first ``below`` of such mounts may be there.
+    first ``below`` mounts there may be anybody's.
     """
-    points = others_at(path)
-    if len(points) > below:
+    with open("/proc/self/mountinfo", "rb") as file:
+        there = [mount for mount in parse_mounts(file.read()) if mount.point == path][below:]
+    ours = [(mount.type, mount.source) in _OURS for mount in there]
+    if not all(ours):
         raise RefusedError(
             f"something is mounted over {display(path)}",
-            hint=_unmounting(points[below:]),
+            hint=_unmounting([path] * (len(ours) - ours.index(False))),
             code="mounted_over",
         )
 
