@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.bridge.overlay import detach_overlays
+from holdfast.files.staying import mounted_at
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.snapshot import overlay_held
 from holdfast.snapshot.overlay import overlay_provider
@@ -178,6 +179,23 @@ def test_it_is_mounted_again_after_a_restart(root: Path, provider: Provider) -> 
     assert differences(expected, photograph(own.path)) == []
     assert inside(hidden, "cat", "added", "linked") == "kept\nplain\nx\n"
     assert photograph(provider.mount(taken).path)[b"added"].content == b"kept\n"
+
+
+def test_what_somebody_has_mounted_over_it_keeps_it(root: Path, provider: Provider) -> None:
+    prepared = provider.prepare("worktree")
+    own = mounted_at(prepared.path)
+    subprocess.run(["mount", "-t", "tmpfs", "none", prepared.path], check=True)
+    try:
+        Path(os.fsdecode(prepared.path), "precious").write_text("precious")
+        with pytest.raises(RefusedError) as caught:
+            provider.cleanup(prepared.token)
+        assert caught.value.code == "mounted_over"
+        assert Path(os.fsdecode(prepared.path), "precious").read_text() == "precious"
+    finally:
+        while len(mounted_at(prepared.path)) > len(own):
+            subprocess.run(["umount", prepared.path], check=True)
+    provider.cleanup(prepared.token)
+    assert not os.path.lexists(prepared.path)
 
 
 def test_what_still_runs_there_keeps_it_from_being_mounted_twice(root: Path, provider: Provider) -> None:

@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast.engine.opening import Opener
 from holdfast.engine.sessions.sessions import Sessions
+from holdfast.files.staying import mounted_at
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class House:
         (self.mine / "kept").write_text("kept")
         self.session = sessions.start(self.tree, "one")
         self.fork = Path(os.fsdecode(self.session.fork("side", provider=provider).root))
+
+    def mounts(self) -> int:
+        """How many are right at the fork."""
+        return len(mounted_at(bytes(self.fork)))
 
     def is_there(self) -> bool:
         return "side" in [one.id for one in self.sessions.list()]
@@ -66,27 +71,29 @@ def advised(error: holdfast.HoldfastError) -> str:
 
 @pytest.mark.parametrize("how", [["--bind"], ["-t", "tmpfs"]])
 def test_what_is_mounted_over_it(house: House, how: list[str], caplog: pytest.LogCaptureFixture) -> None:
-    subprocess.run(["mount", *how, house.mine, house.fork], check=True)
-    mounted = True
+    """It stays, with all that is in it, and so does the fork; which is also said beforehand."""
+    own = house.mounts()
+    for _ in range(2):
+        subprocess.run(["mount", *how, house.mine, house.fork], check=True)
     try:
-        house.sessions.delete("side")
-        assert how[0] == "-t"
-        mounted = False  # what is made by mounting goes with all that is mounted there
-    except (RefusedError, StorageError) as error:
-        assert advised(error) == f"umount {house.fork}"
-        assert house.is_there()
-        house.sessions.sweep()
-        (warned,) = caplog.records
-        assert f"`umount {house.fork}` first" in warned.getMessage()
-        caplog.clear()
+        (house.fork / "precious").write_text("precious")
+        for looking in (True, False):
+            with pytest.raises(RefusedError) as caught:
+                house.sessions.delete("side", dry_run=looking)
+            assert caught.value.code == "mounted_over"
+            assert advised(caught.value) == f"umount {house.fork} && umount {house.fork}"
+            assert (house.fork / "precious").read_text() == "precious"
+        assert not house.sessions.sweep().removed
+        assert not caplog.records, "nothing of it is deleted yet"
         assert house.is_there()
         assert (house.mine / "kept").read_text() == "kept"
-        subprocess.run(advised(error), shell=True, check=True)
-        mounted = False
-        assert house.sessions.sweep().removed == ("side",)
+        subprocess.run(advised(caught.value), shell=True, check=True)
     finally:
-        if mounted:
+        while house.mounts() > own:
             subprocess.run(["umount", house.fork], check=True)
+    with house.sessions.open("side") as fork:
+        assert Path(os.fsdecode(fork.root), "sub/file").read_text() == "1"
+    house.sessions.delete("side")
     assert not house.fork.exists()
     assert not house.is_there()
     assert (house.mine / "kept").read_text() == "kept"

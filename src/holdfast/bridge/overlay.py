@@ -7,6 +7,7 @@ import errno
 import os
 from typing import Final, Literal
 
+from holdfast.files.staying import refuse_others
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 from holdfast.model.paths import display
 
@@ -116,7 +117,16 @@ def unmount_overlay(directory: bytes) -> None:
 
 
 def detach_overlays(directory: bytes) -> None:
-    """Take away all that is mounted on ``directory``, at once for whoever comes. Harmless if nothing is."""
+    """Take away our own mounts on ``directory``, at once for whoever comes. Harmless if there are none. Raises
+    `RefusedError` (``mounted_over``), and takes nothing away, if there are others.
+    """
+    refuse_others(directory)
+    while not _libc.umount2(directory, _MNT_DETACH):
+        refuse_others(directory)  # somebody may have mounted just now
+
+
+def detach_all(directory: bytes) -> None:
+    """Take away all that is mounted on ``directory``, whoever has mounted it, at once for whoever comes."""
     while not _libc.umount2(directory, _MNT_DETACH):
         pass
 

@@ -24,6 +24,7 @@ from holdfast.engine.mount_server import MountServer, Order
 from holdfast.engine.opening import Opener
 from holdfast.engine.upkeep import freeing
 from holdfast.files.replicate import make_read_only, remove_whole
+from holdfast.files.staying import refuse_others
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
 from holdfast.model.ids import CheckpointId
@@ -267,7 +268,10 @@ def _forget_fork(home: HomeContext, forked: Workspace) -> None:
 
 
 def _unmount(path: bytes) -> None:
-    """Take away whatever is mounted on ``path``, at once for whoever comes."""
+    """Take away what we have mounted on ``path``, at once for whoever comes. Raises `RefusedError` (``mounted_over``)
+    if somebody else has mounted something there.
+    """
+    refuse_others(path)
     device.detach(path, helped=os.geteuid() != 0)
     if os.geteuid() == 0:
         detach_overlays(path)
@@ -291,18 +295,22 @@ def _end(folder: bytes, path: bytes) -> int | None:
 
     None if its folder is gone, or a process uses what was mounted: that goes on, with what the kernel still has.
     """
-    deadline = time.monotonic() + _SECONDS
-    while True:
-        _unmount(path)
-        if not os.path.isdir(folder):
-            return None
+    _unmount(path)
+    deadline = time.monotonic() + _SECONDS  # (unmounting has written all of a disk back, which may have taken longer)
+    while os.path.isdir(folder):
         lock = taken(folder)
         if lock is not None:
             _unmount(path)
             return lock
         if time.monotonic() > deadline:
-            _LOG.warning("%s is removed, though somebody still uses what was mounted there", display(path))
+            _LOG.warning(
+                "%s is removed, though what was mounted there is still in use, by a process that is in it or one in a "
+                "mount namespace of its own, such as a container",
+                display(path),
+            )
             return None
+        _unmount(path)
+    return None
 
 
 def _wait_for_view(home: HomeContext, path: bytes) -> None:

@@ -30,8 +30,9 @@ _MOST_OF_COMMAND = 100
 def exclusive(path: bytes, *, timeout: float, clock: Clock, what: str) -> Generator[None]:
     """Hold the lock file ``path`` for the length of the block; wait at most ``timeout`` seconds for it.
 
-    A wait of more than a second is logged, with who holds the lock. ``what`` is named there, and in the message of the
-    `LockedError` that is raised when the wait runs out. Not reentrant. Whoever holds it may remove the file.
+    A wait of more than a second for another process is logged, with who holds the lock. ``what`` is named there, and in
+    the message of the `LockedError` that is raised when the wait runs out. Threads of one process wait for each other
+    as well. Not reentrant. Whoever holds it may remove the file.
     """
     fd = _open(path)
     try:
@@ -81,31 +82,42 @@ def _wait(fd: int, timeout: float, clock: Clock, what: str) -> None:
             waited = clock.monotonic() - begun
             if waited >= timeout:
                 raise LockedError(
-                    f"{what} is busy in another process{_holder(fd)}, and {timeout:g} s of waiting were not enough",
+                    f"{what} is busy in {_where(_holder(fd))}, and {timeout:g} s of waiting were not enough",
                     hint="try again when it is done, or wait longer with lock.timeout in config.toml",
                 ) from None
             if waited >= _SILENT and not told:
-                told = True
-                _LOG.warning("%s is busy in another process%s; waiting at most %g s", what, _holder(fd), timeout)
+                holder = _holder(fd)
+                if holder != os.getpid():  # (whoever has begun this process can do nothing about its own threads)
+                    told = True
+                    _LOG.warning("%s is busy in %s; waiting at most %g s", what, _where(holder), timeout)
         time.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
 
 
-def _holder(fd: int) -> str:
-    """Who holds the lock, as far as the kernel tells (Linux, proc_locks(5))."""
+def _where(holder: int | None) -> str:
+    """What holds a lock, for people."""
+    if holder is None:
+        return "another process"
+    if holder == os.getpid():
+        return "another thread of this process"
+    return f"another process (process {holder}{_command(holder)})"
+
+
+def _holder(fd: int) -> int | None:
+    """Which process holds the lock, as far as the kernel tells (Linux, proc_locks(5))."""
     try:
         about = os.fstat(fd)
         with open("/proc/locks", encoding="ascii") as locks:
             for line in locks:
                 fields = line.split()
                 if len(fields) > 5 and fields[1] == "FLOCK" and fields[5].endswith(f":{about.st_ino}"):
-                    return f" (process {fields[4]}{_command(fields[4])})"
+                    return int(fields[4])
     except OSError:
         pass
-    return ""
+    return None
 
 
-def _command(process: str) -> str:
+def _command(process: int) -> str:
     """The beginning of what a process was called with, as far as we may know it (Linux, proc_pid_cmdline(5))."""
     try:
         with open(f"/proc/{process}/cmdline", "rb") as file:

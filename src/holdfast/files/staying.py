@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.files import kernel
 from holdfast.files.watch.root import parse_mounts
+from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display, under
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_OURS = ((b"overlay", b"holdfast"), (b"fuse.holdfast", b"holdfast"))
+"""Type and source of what Holdfast mounts itself."""
 
 
 def mounted_at(path: bytes, *, below: bool = False) -> Sequence[bytes]:
@@ -31,6 +35,22 @@ def type_mounted_at(path: bytes) -> bytes | None:
     with open("/proc/self/mountinfo", "rb") as file:
         found = [mount.type for mount in parse_mounts(file.read()) if mount.point == path]
     return found[-1] if found else None
+
+
+def refuse_others(path: bytes, *, below: int = 0) -> None:
+    """Raise `RefusedError` (``mounted_over``) if something is mounted right at the real path ``path`` that Holdfast has
+    not mounted there itself: it would be taken away with what is below it, and a tmpfs with all that is in it. The
+    first ``below`` mounts there may be anybody's.
+    """
+    with open("/proc/self/mountinfo", "rb") as file:
+        there = [mount for mount in parse_mounts(file.read()) if mount.point == path][below:]
+    ours = [(mount.type, mount.source) in _OURS for mount in there]
+    if not all(ours):
+        raise RefusedError(
+            f"something is mounted over {display(path)}",
+            hint=_unmounting([path] * (len(ours) - ours.index(False))),
+            code="mounted_over",
+        )
 
 
 def what_to_do(error: OSError) -> str | None:

@@ -31,11 +31,9 @@ def fault_of(location: str | bytes) -> str | None:
     """
     path = local_directory(location)
     if path is not None:
-        return (
-            None
-            if path.startswith(b"/") and b"\0" not in path
-            else f"{_shown(os.fsdecode(path))} is not an absolute path"
-        )
+        if path.startswith(b"/") and b"\0" not in path:
+            return None
+        return f"{_shown(os.fsdecode(location))} names no absolute path"
     text = os.fsdecode(location)
     scheme = text.partition("://")[0]
     if scheme not in REMOTE_SCHEMES:

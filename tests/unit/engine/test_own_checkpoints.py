@@ -147,6 +147,28 @@ def test_after_a_restart_everything_is_cleaned_up(mounted: Ground) -> None:
 
 
 @MOUNTS
+@pytest.mark.parametrize("kind", ["fork", "view"])
+def test_what_somebody_has_mounted_over_it_keeps_it(mounted: Ground, kind: str) -> None:
+    provider = mounted.make("one")
+    fork = provider.prepare("worktree")
+    it = fork if kind == "fork" else provider.mount(provider.snapshot(fork, "s"))
+    subprocess.run(["mount", "-t", "tmpfs", "none", it.path], check=True)
+    precious = os.path.join(it.path, b"precious")
+    try:
+        with open(precious, "w", encoding="ascii") as file:
+            file.write("precious")
+        with pytest.raises(RefusedError) as caught:
+            provider.cleanup(it.token)
+        assert caught.value.code == "mounted_over"
+        assert os.path.exists(precious)
+    finally:
+        while os.path.exists(precious):
+            subprocess.run(["umount", it.path], check=True)
+    provider.cleanup(it.token)
+    assert not os.path.lexists(it.path)
+
+
+@MOUNTS
 def test_somebody_who_still_works_in_a_fork_does_not_keep_it(mounted: Ground) -> None:
     provider = mounted.make("one")
     prepared = provider.prepare("worktree")

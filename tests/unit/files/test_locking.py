@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -118,6 +120,34 @@ def test_a_long_wait_is_said_once_with_who_holds_it_and_how_long_it_may_last(
     (said,) = caplog.messages
     assert said.startswith(f"the workspace /w is busy in another process (process {process.pid}: ")
     assert said.endswith("; waiting at most 3 s")
+
+
+def test_threads_of_one_process_wait_for_each_other_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, waited = bytes(tmp_path / "lock"), threading.Event()
+
+    class Long(SystemClock):
+        ticks = 0.0
+
+        def monotonic(self) -> float:
+            self.ticks += 0.4
+            if self.ticks > 3:
+                waited.set()
+            return self.ticks
+
+    def wait(timeout: float) -> None:
+        with exclusive(path, timeout=timeout, clock=Long(), what="what sessions share"):
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        with exclusive(path, timeout=0, clock=SystemClock(), what="it"):
+            waiting = pool.submit(wait, 1e9)
+            assert waited.wait(60)
+            with pytest.raises(LockedError, match="is busy in another thread of this process, and 2 s of waiting"):
+                wait(2)
+        waiting.result(60)
+    assert caplog.messages == []
 
 
 def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ def test_a_directory_or_a_bucket_is_a_place(location: str | bytes) -> None:
 @pytest.mark.parametrize(
     ("location", "said"),
     [
-        ("", "not an absolute path"),
-        ("place", "'place' is not an absolute path"),
-        ("C:/place", "not an absolute path"),
-        ("file://host/place", "'host/place' is not an absolute path"),
-        ("/a\0b", "not an absolute path"),
+        ("", "names no absolute path"),
+        ("place", "'place' names no absolute path"),
+        ("C:/place", "names no absolute path"),
+        ("file://host/place", "'file://host/place' names no absolute path"),
+        ("file://", "'file://' names no absolute path"),
+        ("/a\0b", "names no absolute path"),
         ("s4://bucket", "'s4' is not the scheme of an object store; those are abfs, "),
         ("://bucket", "'' is not the scheme"),
         (b"\xff://bucket", "is not the scheme"),

@@ -9,14 +9,14 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.overlay import detach_overlays
+from holdfast.bridge.overlay import detach_all
 from holdfast.engine import identity
 from holdfast.engine.folder import SNAPSHOTS
 from holdfast.engine.made import refuse
 from holdfast.engine.sessions.directories import only_in
 from holdfast.engine.sessions.results import Deleted
 from holdfast.files.replicate import remove_whole
-from holdfast.files.staying import mounted_at, what_to_do
+from holdfast.files.staying import mounted_at, refuse_others, what_to_do
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
@@ -40,7 +40,7 @@ def delete(opener: Opener, shelf: Shelf, record: SessionRecord, *, look: bool = 
     that somebody has moved elsewhere stays. ``look`` as in `what_goes`.
 
     Raises `RefusedError` while other forks stand on what goes with it (code ``has_forks``), or other sessions work in
-    its directory (``in_use``).
+    its directory (``in_use``), or something is mounted over that (``mounted_over``).
     """
     goes = what_goes(opener, record, look=look)
     if record.purpose != "session":
@@ -68,10 +68,12 @@ def delete(opener: Opener, shelf: Shelf, record: SessionRecord, *, look: bool = 
 
 def what_goes(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
     """What would go with a session now. ``look``: also what no checkpoint holds of a fork's directory, for which all of
-    that is walked. Deletes nothing.
+    that is walked. Deletes nothing. Raises `RefusedError` (``mounted_over``) if something is mounted over that.
     """
     from holdfast.engine.gone import find_moved
 
+    if record.purpose != "session":
+        _refuse_mounted_over(opener, record)
     nothing = Deleted(record.id, None)
     if record.purpose == "session" or record.status != "live" or record.workspace is None:
         return nothing
@@ -203,7 +205,13 @@ def _detach_inside(workspaces: Iterable[Workspace]) -> None:
         root = seen_at(one.path)
         for point in mounted_at(root, below=True):
             if point != root:
-                detach_overlays(point)
+                detach_all(point)
+
+
+def _refuse_mounted_over(opener: Opener, record: SessionRecord) -> None:
+    """Raise `RefusedError` if somebody has mounted something over a fork's directory."""
+    for one in _workspaces(opener, record):
+        refuse_others(seen_at(one.path), below=1 if record.provider == "zfs" else 0)  # (its dataset)
 
 
 def _refuse_others(opener: Opener, record: SessionRecord, workspaces: Iterable[Workspace]) -> None:

@@ -323,8 +323,8 @@ class Sessions:
         On a full disk what is kept back for that is used. ``dry_run`` says what would go, deletes nothing, and takes no
         lock of the session. Without ``look`` a fork's directory is not walked for what no checkpoint holds.
 
-        Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``), `LockedError`
-        (``session_busy``).
+        Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``, ``mounted_over``),
+        `LockedError` (``session_busy``).
         """
         from holdfast.engine.sessions.deleting import delete, what_goes
         from holdfast.engine.sessions.owning import check_owned

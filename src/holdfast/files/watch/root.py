@@ -32,10 +32,11 @@ REMOTE = frozenset(
 
 
 class Mount(NamedTuple):
-    """A line of the mount table: where a file system hangs, and of which type it is."""
+    """A line of the mount table: where a file system hangs, of which type it is, and what was mounted."""
 
     point: bytes
     type: bytes
+    source: bytes
 
     @property
     def remote(self) -> bool:
@@ -112,7 +113,7 @@ class WatchedRoot:
 
     def mount(self) -> Mount:
         """The mount that the root itself is on."""
-        best = Mount(b"/", b"")
+        best = Mount(b"/", b"", b"")
         for mount in self._table():
             if _under(self.real, mount.point) and len(mount.point) >= len(best.point):
                 best = mount
@@ -134,11 +135,15 @@ def parse_mounts(text: bytes) -> list[Mount]:
         left, _, right = line.partition(b" - ")
         fields = left.split(b" ")
         if len(fields) > 4 and right:
-            point = fields[4]
-            for escape, byte in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
-                point = point.replace(escape, byte)
-            mounts.append(Mount(point, right.split(b" ", 1)[0]))
+            type_, _, rest = right.partition(b" ")
+            mounts.append(Mount(_plain(fields[4]), type_, _plain(rest.partition(b" ")[0])))
     return mounts
+
+
+def _plain(escaped: bytes) -> bytes:
+    for escape, byte in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+        escaped = escaped.replace(escape, byte)
+    return escaped
 
 
 def _under(path: bytes, above: bytes) -> bool:
