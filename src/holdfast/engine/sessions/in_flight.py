@@ -13,6 +13,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ _LOG = Log(__name__)
 _PREFIX = b"holdfast-"
 _OURS = re.compile(rb"/(.*/)?holdfast-[0-9a-f]{16}", re.DOTALL)
 _MOST = 1 << 14
+_LOOKS, _LOOK_SECONDS = 10, 0.002
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGCONT)
 
 
@@ -135,7 +137,7 @@ def _members(note: _Note, folder: bytes, session: SessionId) -> Iterator[int]:
     if not note.process:
         # Killed before it was noted what was started: that was given the directory's name, which nobody else has.
         known = found if _OURS.fullmatch(folder) else {}
-        named = {pid: sid for pid, sid in known.items() if folder in _said(pid, "cmdline", "environ")}
+        named = {pid: sid for pid, sid in known.items() if folder in _begun_as(pid)}
         leaders = [sid for sid in {*named.values()} if sid in named]
         # (Of one that has ended, its subshells have the command line still.)
         leaders += {sid for pid, sid in named.items() if sid not in found and is_own(pid)}
@@ -161,6 +163,18 @@ def _sid(name: str) -> int:
         return 0 if fields[0] == b"Z" else int(fields[3])
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def _begun_as(pid: int) -> bytes:
+    """The command line and the environment of a process. One that is just beginning its program has neither, for a
+    moment after whoever started it has been told that it has begun.
+    """
+    for _ in range(_LOOKS):
+        said = _said(pid, "cmdline", "environ")
+        if said or not _sid(str(pid)) or not os.access(f"/proc/{pid}/environ", os.R_OK):
+            return said
+        time.sleep(_LOOK_SECONDS)
+    return b""
 
 
 def _said(pid: int, *names: str) -> bytes:
