@@ -140,7 +140,7 @@ def _abort(workspace: Workspace, progress: Progress | None) -> RestoreResult:
 
 def _go(console: Console, work: Work, verb: str, *, asks: bool) -> int:
     """Do ``work``; at a terminal, ask first what shall become of a restore that was cut short."""
-    with console.open() as workspace:
+    with console.open(scan=True) as workspace:
         if asks and console.interactive and workspace.unfinished() is not None:
             choice = ask("[f]inish it, go [b]ack to what was before it, or [q]uit? ", "fbq")
             if choice == "q":

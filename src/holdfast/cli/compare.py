@@ -36,7 +36,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _diff(console: Console, arguments: argparse.Namespace) -> int:
     base, target = _states(arguments.names)
-    with console.open() as workspace:
+    with console.open(scan=target is None) as workspace:
 
         def compare(paths: list[bytes]) -> Diff:
             return workspace.diff(base, target, paths=paths, renames=not arguments.no_renames)

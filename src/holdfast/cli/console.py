@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Console:
     """Where a command reads its global options and puts its words."""
 
-    __slots__ = ("directory", "home", "json", "log_level", "paint", "quiet", "verbose")
+    __slots__ = ("_scouting", "directory", "home", "json", "log_level", "paint", "quiet", "verbose")
 
     def __init__(
         self,
@@ -46,6 +46,7 @@ class Console:
         self.quiet = quiet
         self.verbose = verbose
         self.log_level: Level | None = log_level
+        self._scouting = False
         self.paint = Palette(wants_colour(sys.stdout, os.environ) and not json)
 
     @classmethod
@@ -107,15 +108,22 @@ class Console:
 
     # -- the workspace ------------------------------------------------------------------------------------------
 
-    def open(self, *, offer: bool = True, strict: bool = False, freeing: bool = False) -> Workspace:
+    def open(self, *, offer: bool = True, strict: bool = False, freeing: bool = False, scan: bool = False) -> Workspace:
         """Open the workspace at or above the directory; warn of a restore that was cut short (if ``offer``).
 
         A wrong ``holdfast.toml`` in the workspace is a warning, unless the command is ``strict``: one that begins to
-        save by its rules. ``freeing``: one that can do on a full disk.
+        save by its rules. ``freeing``: one that can do on a full disk. ``scan``: one that will look at the whole tree,
+        which begins at once (`close` ends that).
         """
+        where = self.directory or here()
+        if scan:
+            from holdfast.engine import scouting
+
+            scouting.send(where, self.home, os.environ)
+            self._scouting = True
         import holdfast
 
-        workspace = holdfast.open(self.directory or here(), home=self.home, lenient=not strict, freeing=freeing)
+        workspace = holdfast.open(where, home=self.home, lenient=not strict, freeing=freeing)
         if workspace.misconfigured is not None:
             self.warn(workspace.misconfigured.message)
         if offer and (unfinished := workspace.unfinished()) is not None:
@@ -124,6 +132,13 @@ class Console:
                 "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
             )
         return workspace
+
+    def close(self) -> None:
+        """End what `open` may have begun, and the command has not come to use."""
+        if self._scouting:
+            from holdfast.engine import scouting
+
+            scouting.recall()
 
     def open_home(self, *, freeing: bool = False) -> Home:
         """Open the home, which needs no workspace."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def _status(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine import encoding
 
-    with console.open() as workspace:
+    with console.open(scan=True) as workspace:
         result = workspace.status()
         ignored = workspace.ignored() if arguments.ignored else None
     if console.json:

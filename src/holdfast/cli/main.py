@@ -137,7 +137,10 @@ def _run(line: Line, as_json: bool) -> int:
         return 0
     console = Console.of(parsed)
     console.prepare_log()
-    return command.run(console, parsed)
+    try:
+        return command.run(console, parsed)
+    finally:
+        console.close()
 
 
 def _unknown(word: str) -> UsageError:

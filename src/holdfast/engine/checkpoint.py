@@ -13,6 +13,7 @@ from holdfast.engine.changes import saved_in
 from holdfast.engine.git_heads import remember
 from holdfast.engine.made import refuse_other_mount
 from holdfast.engine.recognising import noting
+from holdfast.engine.scouting import note as note_place
 from holdfast.engine.upkeep import make_room, make_room_for
 from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
 from holdfast.model.entries import Change, Counts, count_changes
@@ -108,6 +109,7 @@ def take_locked(
                 checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded)
                 note(checkpoint.root)
             remember(context, checkpoint)
+            note_place(context, checkpoint.total_files)
         except VanishedError:
             # Collection was just deleting content that this manifest names: read and store all of it again.
             full_hash = True

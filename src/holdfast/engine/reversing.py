@@ -17,6 +17,7 @@ from holdfast.engine.foreseeing import brought, foreseen, reversible
 from holdfast.engine.recognising import noting
 from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.results import RestoreResult
+from holdfast.engine.scouting import recall
 from holdfast.engine.states import kept
 from holdfast.engine.status import present
 from holdfast.engine.steps import infos
@@ -52,6 +53,7 @@ def take_back(
     note = _note(context, "undo", steps)
     seen = [service.changes(step) for step in note.steps]
     try:
+        recall()
         with _noted(context, note):
             service.undo(note.steps, force=force)
     except RefusedError as error:
@@ -105,6 +107,7 @@ def _bring_forward(
     progress: Progress | None,
 ) -> RestoreResult:
     note = _note(context, "redo", reversible(service, steps, backward=False), target)
+    recall()
     with _noted(context, note):
         service.redo(note.steps, force=force)
     return enter_redone(context, service, note, progress)

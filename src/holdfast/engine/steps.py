@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.folder import UNDO_LOG
 from holdfast.engine.home import own_directories
 from holdfast.engine.inside import run_around
+from holdfast.engine.scouting import recall
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import KEEPER_SOCKET, UNDO_LOG_IN_TREE, display
@@ -81,6 +82,8 @@ def reached(
             with keeper, _at_hand(context, None if looking else keeper):
                 yield keeper
             return
+        if not looking:
+            recall()  # what a killed keeper left is rolled back now
         wait = context.clock.monotonic() < deadline
         own = _open(context, directory, told, own_limits or limits(context), wait=wait, looking=looking)
         if own is not None:

@@ -230,6 +230,8 @@ class StatIndex:
         """Each path whose entry is not the one in the labelled manifest: that one, and the present one."""
         self.changed = False
         """True if `save` would write something else than is in the file."""
+        self.checksum = _NO_HASH
+        """That of the file, as it was loaded or saved; zeros if there is none."""
         self._open: dict[bytes, tuple[Columns, dict[bytes, int]]] = {}
 
     def label(self, root: Hash) -> None:
@@ -392,6 +394,7 @@ class StatIndex:
         except OSError as error:
             raise StorageError(f"cannot write the index {display(path)}: {error.strerror}") from error
         self.changed = False
+        self.checksum = checksum
 
 
 def captured(path: bytes, columns: Columns) -> Iterator[tuple[bytes, Entry]]:
@@ -446,3 +449,4 @@ def _decode(data: bytes, index: StatIndex) -> None:
         raise ValueError("the lengths do not add up")
     index.delta = {name: (before, after) for name, (before, after) in sides.items()}
     index.root = None if label == _NO_HASH else Hash(label)
+    index.checksum = checksum

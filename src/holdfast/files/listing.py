@@ -6,6 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from holdfast.files.ignore import FINGERPRINT_BYTES
 from holdfast.files.index import COLUMNS, Columns, Directory, make_key, numbers
 
 if TYPE_CHECKING:
@@ -158,6 +159,13 @@ class Listing:
     def columns(self) -> array[int]:
         """The stat columns of the names."""
         return numbers(self.stats)
+
+    def is_as_known(self) -> bool:
+        """After `fill`: True if all is as the record has it, and that knows what is in every file, as long as the rules
+        that it was made under are in force.
+        """
+        record = self._record
+        return record is not None and not record.values[0] and self.key(record.key[:FINGERPRINT_BYTES]) == record.key
 
     def key(self, fingerprint: bytes) -> bytes:
         """The key of a record that holds this."""

@@ -16,6 +16,7 @@ from holdfast.files.reading import KEPT
 from holdfast.files.reserved import Reserved, find_reserved
 from holdfast.files.rooted import Root, open_root
 from holdfast.files.scan import REPLACED, Scanner, open_directory, rules_above
+from holdfast.files.scout import recall_ahead
 from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError, room_hint
@@ -365,6 +366,7 @@ class LocalTree:
         from holdfast.files.modes import DirectoryModes
         from holdfast.files.owner import owner_for
 
+        recall_ahead()
         uid, gid = self._owner
         modes = DirectoryModes(self._modes_path)
         with self._rooted(find_reserved(self.root, self._never), modes) as root:
@@ -380,6 +382,7 @@ class LocalTree:
         """See `Tree.clean`."""
         from holdfast.files.apply import Applier
 
+        recall_ahead()
         with self._rooted(find_reserved(self.root, self._never)) as root:
             return Applier(root, self.index).clean(nonce)
 

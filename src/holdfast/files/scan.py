@@ -27,7 +27,7 @@ from holdfast.files.index import (
 )
 from holdfast.files.listing import Listing, encode
 from holdfast.files.reading import KEPT, Reader, unseen
-from holdfast.files.scout import LINKED, SEEN, send
+from holdfast.files.scout import LINKED, send, take_over
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.ids import HASH_BYTES
 from holdfast.model.log import Log
@@ -105,7 +105,7 @@ class Scanner:
         if self._trust.everywhere and unchanged is not None:
             self._scout, meanwhile = unchanged, None
         elif self._trust.everywhere:
-            self._scout = send(self._index, root_fd, outer, self._open_quietly, self._compare_quietly)
+            self._scout = take_over(self._index, root_fd) or send(self._index, root_fd, self._reserved.places)
         try:
             if self._scout is not None and meanwhile is not None:
                 meanwhile()
@@ -158,33 +158,22 @@ class Scanner:
                 os.close(open_fd)
 
     def _seen_by_scout(self, path: bytes, rules: DirectoryRules) -> list[bytes] | None:
-        """The names of the directories in one that the scout has found unchanged under these ``rules``, those of its
-        parent; None if it has rules of its own, which whatever is below must be given.
+        """The names of the directories in one that the scout has found unchanged; None if it has to be looked at here:
+        it may hold what is stored nowhere, it is decided under other rules than these ``rules``, those of its parent,
+        has some of its own, which whatever is below must be given, or is not to be walked at all.
         """
         record = self._index.directories[path]
-        if GITIGNORE in record.key or CHECKPOINTIGNORE in record.key or not record.key.startswith(rules.fingerprint):
+        if (
+            path in self._reserved.paths
+            or path in self._trust.suspects
+            or not record.key.startswith(rules.fingerprint)
+            or GITIGNORE in record.key
+            or CHECKPOINTIGNORE in record.key
+        ):
             return None
         self.visited.add(path)
         self._count(len(record.values) // (HASH_BYTES + 1))
         return record.directories()
-
-    def _open_quietly(self, above: int, path: bytes) -> int:
-        """See `holdfast.files.scout.Open`. The root is opened anew: a copied descriptor would share its place in it."""
-        if path in self._reserved.paths or len(path) > MAX_PATH_BYTES:
-            return -1
-        try:
-            fd = os.open(path.rpartition(b"/")[2] or b".", DIRECTORY, dir_fd=above)
-        except OSError:
-            return -1
-        if path and self._reserved.is_one(fd):
-            os.close(fd)
-            return -1
-        return fd
-
-    def _compare_quietly(self, fd: int, path: bytes, above: DirectoryRules) -> tuple[int, DirectoryRules, list[bytes]]:
-        """See `holdfast.files.scout.Look`."""
-        listing, rules, unchanged = self._list_known(fd, path, above, self._index.directories[path], _raise)
-        return unchanged and (LINKED if listing.linked else SEEN), rules, listing.directories()
 
     def _open(self, root_fd: int, at: bytes, inner: bytes, name: bytes, descriptors: dict[bytes, int]) -> int:
         """The descriptor of the directory ``inner``; -1 if it is not to be walked, which is then written down."""

@@ -4,33 +4,38 @@ Looking at files is the kernel's work, and one process keeps one core busy with 
 they meet, take little more than half the time. The scout only looks. What it finds to be exactly as the index has it,
 it marks; all else, and whatever it does not come to, is left to the scanner, who walks everything that is not marked.
 So the scout may fail or be killed at any moment: the scan is then slower, never wrong.
+
+Of the ignore rules it knows nothing. A directory that it has marked is what its record says, under the rules that the
+record names; whether those are still in force, the scanner knows.
+
+Most of a short command's time goes into loading its modules and opening the store. Meanwhile a scout can be *ahead*:
+sent out by what the index's file holds, before the command has read that. The first scan takes it over, if it is about
+the same tree and the same index by then (`send_ahead`, `take_over`).
 """
 
 from __future__ import annotations
 
 import os
+import time
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from holdfast.files import forking
 from holdfast.model.ids import HASH_BYTES
+from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping
 
-    from holdfast.files.ignore import DirectoryRules
     from holdfast.files.index import StatIndex
-
-    Open = Callable[[int, bytes], int]
-    """Opens the directory of a path from its parent's descriptor (the root from its own); -1 if it is not to be walked,
-    or cannot be."""
-    Look = Callable[[int, bytes, DirectoryRules], tuple[int, DirectoryRules, Sequence[bytes]]]
-    """`SEEN` or `LINKED` if the directory of a path, given open, is as the index has it, else 0; its rules, given those
-    of its parent; the names of the directories in it, in the order in which the scanner walks them. May raise
-    `OSError`."""
 
 MIN_FILES = 2000
 """From how many known files on a scout is sent out: making a process takes as long as looking at a few hundred."""
+_MIN_FILE_BYTES = 57
+"""What a file takes in the index's file, at the least: its columns, its flag, its hash."""
+_MIN_DIRECTORY_BYTES = 12
+"""What a directory takes there, at the least: three lengths."""
 
 _MAX_DEPTH = 48
 """How deep a scout goes: it has a descriptor open for each level."""
@@ -39,18 +44,25 @@ LINKED = 3
 """Seen, and a file in it has several names."""
 _UNDER_WAY = 2
 
+_ABOUT = Struct("=16sQQ")
+"""What a scout ahead goes by, behind its marks: the index's checksum, the root's device and inode."""
+_MOST_AHEAD = 1.0
+"""Seconds after which nobody takes over a scout that is ahead: what it saw first may say too little of now, as when its
+sender has had to wait for somebody."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NOWHERE: frozenset[tuple[int, int]] = frozenset()
+
 
 class Scout:
-    """A scout that is under way: made by `send`, and to be ended by `recall`."""
+    """A scout that is under way: made by `send` or `take_over`, and to be ended by `recall`."""
 
-    def __init__(self, numbers: dict[bytes, int], marks: mmap.mmap, process: int) -> None:
+    def __init__(self, numbers: Mapping[bytes, int], marks: mmap.mmap, process: int) -> None:
         self._numbers = numbers
         self._marks = marks
         self._process = process
 
     def has_seen(self, path: bytes) -> int:
-        """`SEEN` or `LINKED` if since `send` the directory ``path`` was as the index had it then, under the rules that
-        it names.
+        """`SEEN` or `LINKED` if since it was sent the directory ``path`` was as the index had it then.
 
         After 0 the caller looks at it, and the scout leaves it and what comes before it alone.
         """
@@ -69,62 +81,168 @@ class Scout:
         self._marks.close()
 
 
-def send(index: StatIndex, root_fd: int, outer: DirectoryRules, open_inner: Open, look: Look) -> Scout | None:
-    """Send a scout through the tree; None where that does not pay or is not possible.
-
-    ``open_inner`` and ``look`` are called in the other process: they must not change or use anything outside of it but
-    the tree, which they may read.
+def send(index: StatIndex, root_fd: int, never: frozenset[tuple[int, int]]) -> Scout | None:
+    """Send a scout through the tree; None where that does not pay or is not possible. ``never`` are directories that it
+    leaves alone, by device and inode.
     """
-    if not _pays(index):
+    files = sum(len(record.values) for record in index.directories.values())
+    if files < MIN_FILES * (HASH_BYTES + 1) or not forking.pays():
         return None
     import mmap
 
-    numbers = {path: number for number, path in enumerate(index.directories)}
+    numbers = _numbers(index)
     marks = mmap.mmap(-1, len(numbers))
     parent = os.getpid()
-    process = forking.start(
-        lambda: _Walk(numbers, marks, parent, open_inner, look).directory(open_inner(root_fd, b""), b"", outer, 0)
-    )
+    process = forking.start(lambda: _Walk(index, numbers, marks, parent, never).root(root_fd))
     if process is None:
         marks.close()
         return None
     return Scout(numbers, marks, process)
 
 
-def _pays(index: StatIndex) -> bool:
-    files = sum(len(record.values) for record in index.directories.values())
-    return files >= MIN_FILES * (HASH_BYTES + 1) and forking.pays()
+class _Ahead(NamedTuple):
+    """A scout that nobody has taken over yet."""
+
+    marks: mmap.mmap
+    process: int
+    sent_at: float
+
+
+_ahead: _Ahead | None = None
+"""This process's one."""
+
+
+def send_ahead(root: bytes, index: bytes) -> None:
+    """Send a scout through the tree at ``root``, by what the file ``index`` holds now, for the first scan of this
+    process; not where that does not pay or is not possible. Whoever calls this calls `recall_ahead` in the end.
+    """
+    global _ahead  # noqa: PLW0603 - a process has one first scan
+    try:
+        known = os.stat(index, follow_symlinks=False).st_size
+    except OSError:
+        return
+    if _ahead is not None or known < MIN_FILES * _MIN_FILE_BYTES or not forking.pays():
+        return
+    import mmap
+
+    marks = mmap.mmap(-1, known // _MIN_DIRECTORY_BYTES + _ABOUT.size)
+    parent = os.getpid()
+    process = forking.start(lambda: _walk_ahead(root, index, marks, parent))
+    if process is None:
+        marks.close()
+        return
+    _ahead = _Ahead(marks, process, time.monotonic())
+
+
+def take_over(index: StatIndex, root_fd: int) -> Scout | None:
+    """The scout that this process has sent ahead; None if there is none, or it went by another index or through another
+    tree, or has not begun yet, or has been gone for long: then it is recalled.
+    """
+    ahead = _ahead
+    if ahead is None:
+        return None
+    same = not index.changed and ahead.marks[-_ABOUT.size :] == _about(index, root_fd)
+    if not same or time.monotonic() - ahead.sent_at > _MOST_AHEAD:
+        recall_ahead()
+        return None
+    _forget_ahead()
+    return Scout(_numbers(index), ahead.marks, ahead.process)
+
+
+def recall_ahead() -> None:
+    """End the scout that is ahead, if there is one that nobody has taken over."""
+    ahead = _ahead
+    if ahead is not None:
+        _forget_ahead()
+        forking.end(ahead.process)
+        ahead.marks.close()
+
+
+def _forget_ahead() -> None:
+    global _ahead  # noqa: PLW0603 - see `send_ahead`
+    _ahead = None
+
+
+def _walk_ahead(root: bytes, index_file: bytes, marks: mmap.mmap, parent: int) -> None:
+    """What a scout does that is ahead, in its own process."""
+    from holdfast.files.index import load
+
+    index = load(index_file)
+    numbers = _numbers(index)
+    if not 0 < len(numbers) <= len(marks) - _ABOUT.size:
+        return  # another index than the one whose size was looked at, or none
+    try:
+        fd = os.open(root, _DIRECTORY)
+    except OSError:
+        return
+    marks[-_ABOUT.size :] = _about(index, fd)
+    _Walk(index, numbers, marks, parent, _NOWHERE).root(fd)
+
+
+def _about(index: StatIndex, root_fd: int) -> bytes:
+    root = os.fstat(root_fd)
+    return _ABOUT.pack(index.checksum, root.st_dev, root.st_ino)
+
+
+def _numbers(index: StatIndex) -> dict[bytes, int]:
+    """The place of each directory's mark: the same for all who have loaded the same index."""
+    return {path: number for number, path in enumerate(index.directories)}
 
 
 class _Walk:
     """What the scout does, in its own process."""
 
-    def __init__(self, numbers: dict[bytes, int], marks: mmap.mmap, parent: int, open_inner: Open, look: Look) -> None:
+    def __init__(
+        self,
+        index: StatIndex,
+        numbers: Mapping[bytes, int],
+        marks: mmap.mmap,
+        parent: int,
+        never: frozenset[tuple[int, int]],
+    ) -> None:
+        from holdfast.files.listing import Listing
+
+        self._known = index.directories
         self._numbers = numbers
         self._marks = marks
         self._parent = parent
-        self._open = open_inner
-        self._look = look
+        self._never = never
+        self._listing = Listing
 
-    def directory(self, fd: int, path: bytes, above: DirectoryRules, depth: int) -> bool:
+    def root(self, fd: int) -> None:
+        """Walk the tree. Its root is opened anew: a copied descriptor would share its place in it."""
+        self._directory(os.open(b".", _DIRECTORY, dir_fd=fd), b"", 0)
+
+    def _directory(self, fd: int, path: bytes, depth: int) -> bool:
         """Walk the directory ``path``, open as ``fd``, last things first; False if the scanner has come to it already,
         so that all that comes before it is done.
         """
-        number = self._numbers.get(path)
-        if fd < 0 or number is None:
-            return True
         try:
+            number = self._numbers[path]
             met = self._marks[number] == _UNDER_WAY
-            mark, rules, names = self._look(fd, path, above)
-            if mark and not met:
-                self._marks[number] = mark
+            listing = self._listing(self._known[path])
+            listing.fill(fd)
+            if not met and listing.is_as_known():
+                self._marks[number] = LINKED if listing.linked else SEEN
             if depth < _MAX_DEPTH:
-                for name in reversed(names):
+                for name in reversed(listing.directories()):
                     inner = path + b"/" + name if path else name
-                    if not self.directory(self._open(fd, inner), inner, rules, depth + 1):
+                    if inner in self._numbers and not self._enter(fd, name, inner, depth + 1):
                         return False
         except OSError:
             return True  # the scanner will hear it, too
         finally:
             os.close(fd)
         return not met and os.getppid() == self._parent
+
+    def _enter(self, above: int, name: bytes, path: bytes, depth: int) -> bool:
+        try:
+            fd = os.open(name, _DIRECTORY, dir_fd=above)
+        except OSError:
+            return True  # likewise
+        if self._never:
+            about = os.fstat(fd)
+            if (about.st_dev, about.st_ino) in self._never:
+                os.close(fd)
+                return True
+        return self._directory(fd, path, depth)

@@ -153,7 +153,6 @@ check()
 def test_a_process_with_threads_sends_no_scout(root: Path) -> None:
     from holdfast.files import scout
     from holdfast.files.hashing import HashSink
-    from holdfast.files.ignore import IgnoreSources
     from holdfast.files.local import LocalTree
 
     tree = LocalTree(bytes(root))
@@ -165,8 +164,9 @@ def test_a_process_with_threads_sends_no_scout(root: Path) -> None:
         before = scout.MIN_FILES
         scout.MIN_FILES = 1
         try:
-            outer = IgnoreSources(bytes(root)).outer()
-            assert scout.send(tree.index, -1, outer, lambda *_: -1, lambda *_: (False, outer, ())) is None
+            assert scout.send(tree.index, -1, frozenset()) is None
+            scout.send_ahead(bytes(root), b"index")
+            assert scout.take_over(tree.index, -1) is None
         finally:
             scout.MIN_FILES = before
     finally:
@@ -191,5 +191,146 @@ assert tree.linked
 os.unlink(elsewhere)
 check()
 assert not tree.linked
+""",
+    )
+
+
+AHEAD = """
+index = root + b".index"
+kept = LocalTree(root, index=index)
+kept.scan(HashSink())
+while kept.scan(HashSink()).files_read:
+    pass
+kept.save_index()
+scan.send = lambda *arguments: None  # nobody but whoever is ahead
+_, taken = scan.take_over, []
+def take_over(*arguments):
+    taken.append(real_take_over(*arguments))
+    return taken[-1]
+real_take_over, scan.take_over = scan.take_over, take_over
+
+def send_ahead(to=root, by=index):
+    "Lets it come to its end."
+    scout.send_ahead(to, by)
+    os.waitid(os.P_PID, scout._ahead.process, os.WEXITED | os.WNOWAIT)
+
+def check_ahead(expected_looks, used=True, tree=None):
+    looked.clear()
+    found = (tree or LocalTree(root, index=index)).scan(HashSink())
+    assert sorted(looked) == sorted(expected_looks), looked
+    assert [one is not None for one in taken] == [used]
+    assert scout._ahead is None
+    assert found.changes == LocalTree(root).scan(HashSink()).changes
+def back():
+    os.unlink(root)
+    os.rename(root + b"2", root)
+everything = [b"", b"a", b"a/deep", b"a/deep/er", b"b", b"c", b"c/rules", b"c/rules/below", b"d"]
+"""
+
+
+def test_what_a_scout_ahead_has_seen_is_not_looked_at_again(root: Path) -> None:
+    run(root, AHEAD + 'send_ahead()\ncheck_ahead([b"", b"c/rules"])')
+
+
+def test_what_changes_before_a_scout_ahead_comes_there_is_found(root: Path) -> None:
+    edit = 'open(root + b"/b/file", "w").close()\n'
+    run(root, AHEAD + edit + 'send_ahead()\ncheck_ahead([b"", b"b", b"c/rules"])')
+
+
+def test_rules_that_change_behind_a_scout_ahead_are_obeyed(root: Path) -> None:
+    rules = 'open(root + b"/.gitignore", "w").write("file")\n'
+    run(root, AHEAD + "send_ahead()\n" + rules + "check_ahead(everything)")
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        'other = LocalTree(root, index=index); other.index.label(b"x" * 16); other.save_index()',
+        "os.unlink(index)",
+        'open(index, "wb").write(b"damaged")',
+    ],
+)
+def test_a_scout_ahead_that_went_by_another_index_is_not_believed(root: Path, meanwhile: str) -> None:
+    run(root, AHEAD + f"send_ahead()\n{meanwhile}\ncheck_ahead(looked, used=False)")
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        'os.mkdir(root + b".other"); send_ahead(to=root + b".other")',
+        'was = root + b"2"; os.rename(root, was); os.symlink(was, root); send_ahead(); back()',
+        "send_ahead(); scout._ahead = scout._ahead._replace(sent_at=scout._ahead.sent_at - 2)",
+        "send_ahead(); scout._ahead.marks[-32:] = bytes(32)",  # it has not begun
+    ],
+)
+def test_a_scout_ahead_that_says_nothing_of_this_tree_now_is_not_believed(root: Path, ahead: str) -> None:
+    run(root, AHEAD + f"{ahead}\ncheck_ahead(everything, used=False)")
+
+
+def test_an_index_that_this_process_has_changed_is_not_what_a_scout_ahead_went_by(root: Path) -> None:
+    run(
+        root,
+        AHEAD
+        + """
+mine = LocalTree(root, index=index)
+mine.index.put(b"b/file", mine.index.get(b"b/file").entry, mine.index.get(b"b/file").signature)
+send_ahead()
+check_ahead(everything, used=False, tree=mine)
+""",
+    )
+
+
+def test_whoever_changes_the_tree_recalls_the_scout_ahead(root: Path) -> None:
+    """Else what it saw before would pass for what is there now."""
+    run(
+        root,
+        AHEAD
+        + """
+from holdfast.model.entries import Change
+mine = LocalTree(root, index=index)
+before = mine.index.get(b"b/file").entry
+send_ahead()
+mine.apply([Change(b"b/file", before, None)], [], nonce="0" * 16)
+assert scout._ahead is None
+everything.remove(b"b")  # which was the last file in there
+check_ahead(everything, used=False, tree=mine)
+""",
+    )
+
+
+def test_a_scout_ahead_whose_sender_dies_ends_too(root: Path) -> None:
+    run(
+        root,
+        AHEAD
+        + """
+first = os.fork()
+if not first:
+    scout.send_ahead(root, index)
+    os.write(1, b"")
+    open(root + b".pid", "w").write(str(scout._ahead.process))
+    os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(first, 0)
+process = int(open(root + b".pid").read())
+try:
+    while open(f"/proc/{process}/stat", "rb").read().rpartition(b")")[2].split()[0] != b"Z":
+        pass
+except OSError:
+    pass  # and its new parent has waited for it
+""",
+    )
+
+
+def test_nobody_is_sent_ahead_where_it_does_not_pay(root: Path) -> None:
+    run(
+        root,
+        AHEAD
+        + """
+scout.MIN_FILES = 1000
+scout.send_ahead(root, index)
+assert scout._ahead is None
+scout.MIN_FILES = 1
+scout.send_ahead(root, index + b".none")
+assert scout._ahead is None
+scout.recall_ahead()
 """,
     )
