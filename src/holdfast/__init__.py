@@ -14,7 +14,7 @@ raise. Names are loaded when they are first used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # as in `holdfast.model.typed`, which need not be loaded for this
 
 if TYPE_CHECKING:
     from holdfast.engine.checkpoint import CheckpointResult

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import HELD, Command, text, whole_number
 from holdfast.cli.steps import step_number
 from holdfast.cli.terminal import ask, show_path
 from holdfast.cli.wording import files, left_alone, reasons, short
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.model.wording import listed, named_steps
 
 if TYPE_CHECKING:

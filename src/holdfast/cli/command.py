@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, NoReturn
 
 from holdfast import UsageError
 from holdfast.model.log import LEVELS
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn
 
     from holdfast.cli.console import Console
 

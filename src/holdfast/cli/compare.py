@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.command import HELD, Command, text
 from holdfast.cli.terminal import STATUS_COLOURS, is_terminal, show_path
 from holdfast.cli.wording import files
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.model.wording import plural
 
 if TYPE_CHECKING:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, TypeVar
 
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.terminal import Palette, is_terminal, show_path, wants_colour
 from holdfast.model.log import Log, arrange
 from holdfast.model.paths import parse_display
+from holdfast.model.typed import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import argparse

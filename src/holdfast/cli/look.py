@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.command import HELD, Command, text, whole_number
 from holdfast.cli.terminal import show_path, when
 from holdfast.cli.wording import changed, compact, counted, files, named, reasons, short
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.model.visible import visible
 from holdfast.model.wording import named_steps, plural, size
 

@@ -7,11 +7,14 @@ import gc
 import os
 import sys
 from io import TextIOWrapper
-from typing import NoReturn
 
 from holdfast import HoldfastError, UsageError
 from holdfast.model.errors import unexpected
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _FLAGS = ("--json", "--quiet", "--verbose")
 _WITH_VALUE = {"--home": "a directory", "--workspace": "a directory", "-w": "a directory", "--log-level": "a level"}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from holdfast import RefusedError
 from holdfast.cli.command import Command, text
 from holdfast.cli.terminal import ask, show_path
 from holdfast.cli.wording import counted, files, named, short
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.model.visible import visible
 from holdfast.model.wording import plural, size
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast import UsageError
 from holdfast.cli.command import Command, text, whole_number
 from holdfast.cli.terminal import show_path, when
 from holdfast.cli.wording import left_alone, reasons
 from holdfast.model.entries import NotCaptured
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.model.visible import visible
 from holdfast.model.wording import named_steps, plural, size
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
 
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TextIO
 
 _COLOURS = {
     "bold": "1",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast import RefusedError
 from holdfast.cli.terminal import STATUS_COLOURS, Palette, show_path
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.model.visible import visible
 from holdfast.model.wording import plural
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from holdfast.engine.states import kept
 from holdfast.model.errors import RefusedError
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:

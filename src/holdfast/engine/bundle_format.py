@@ -60,7 +60,7 @@ class BundleWriter:
     """Writes one bundle to ``file``: `head`, then `pages`, `blobs`, `large` in this order, then `end`."""
 
     def __init__(self, file: BinaryIO) -> None:
-        import zstandard
+        from holdfast.store.zstd import zstandard
 
         self._compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
         self._out = self._compressor.stream_writer(file, closefd=False)
@@ -97,7 +97,7 @@ class BundleWriter:
 
     def end(self) -> None:
         """Write the end; the frame is then complete, and ``file`` is flushed but neither synced nor closed."""
-        import zstandard
+        from holdfast.store.zstd import zstandard
 
         self._member(b"end", END_MAGIC + self._sum.hash())
         self._out.write(bytes(2 * _BLOCK))
@@ -151,7 +151,7 @@ class BundleReader:
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        import zstandard
+        from holdfast.store.zstd import zstandard
 
         self._error = zstandard.ZstdError
         decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES)

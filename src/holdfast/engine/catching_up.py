@@ -7,7 +7,6 @@ is, and the note that says what was under way.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from holdfast.engine import undo_note
 from holdfast.engine.foreseeing import foresee_steps, foreseen
@@ -18,6 +17,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.model.wording import named_steps
 
 if TYPE_CHECKING:

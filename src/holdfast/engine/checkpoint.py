@@ -7,8 +7,6 @@ those.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.engine.changes import saved_in
 from holdfast.engine.git_heads import remember
 from holdfast.engine.made import refuse_other_mount
@@ -22,6 +20,7 @@ from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.late_writer import LateWriter
 from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
 

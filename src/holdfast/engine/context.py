@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Protocol
 
 from holdfast.engine.folder import LOCK, folder_in
 from holdfast.files.locking import exclusive
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable

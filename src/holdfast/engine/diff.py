@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.engine.results import Diff
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import display, under
 from holdfast.model.sinks import whole
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import manifest
 
 if TYPE_CHECKING:

@@ -6,10 +6,11 @@ directories above it have been moved to by then.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
 
     from holdfast.undo.service import PathChange
 

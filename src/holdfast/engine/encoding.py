@@ -6,13 +6,13 @@ microseconds, sizes are bytes, ids are text. Every field is always there; what d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from holdfast.model.clock import isoformat
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any, TypeAlias
 
     from holdfast.engine import objects
     from holdfast.engine.checkpoint import CheckpointResult
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.store.usage import Stats
     from holdfast.store.verify import Verified
 
-Json = dict[str, Any]
+Json: TypeAlias = "dict[str, Any]"
 """One JSON object; one that a face answers as well has a type of its own in `holdfast.engine.objects`."""
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.store.records import Workspace

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.engine.effects import effect, summed
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.steps import infos
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -7,15 +7,13 @@ in ``docs/formats/git-heads.md``.
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
-
 from holdfast.engine.folder import GIT_HEADS
 from holdfast.files.gitconfig import find_repository, read_bounded
 from holdfast.files.notes import NoteFile
 from holdfast.model.errors import FormatError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
@@ -35,8 +33,10 @@ _FILE = NoteFile(
 _MOST = 1000
 _MAX_REF = 512
 _MAX_PACKED = 32 << 20
-_COMMIT = re.compile(rb"[0-9a-f]{40}(?:[0-9a-f]{24})?\Z")
-_REF = re.compile(rb"refs/heads/[^\x00-\x20\x7f]+\Z")
+_BRANCHES = b"refs/heads/"
+_DIGITS = frozenset(b"0123456789abcdef")
+_COMMIT_DIGITS = (40, 64)
+_NOT_IN_NAMES = frozenset((*range(0x21), 0x7F))
 _DETACHED = b"-"
 _SHOWN = 12
 
@@ -107,19 +107,23 @@ def _head(root: bytes) -> tuple[bytes, bytes] | None:
     if repository is None:
         return None
     text = (read_bounded(repository.own + b"/HEAD", _MAX_REF) or b"").strip()
-    if _COMMIT.match(text):
+    if _is_commit(text):
         return _DETACHED, text
     ref = text.removeprefix(b"ref: ")
-    if not _REF.match(ref) or b"/../" in ref:
+    if not ref.startswith(_BRANCHES) or ref == _BRANCHES or b"/../" in ref or not _NOT_IN_NAMES.isdisjoint(ref):
         return None
     commit = (read_bounded(repository.common + b"/" + ref, _MAX_REF) or b"").strip() or _packed(repository.common, ref)
-    return (ref, commit) if _COMMIT.match(commit) else None
+    return (ref, commit) if _is_commit(commit) else None
 
 
 def _packed(common: bytes, ref: bytes) -> bytes:
-    packed = read_bounded(common + b"/packed-refs", _MAX_PACKED) or b""
-    found = re.search(rb"(?m)^([0-9a-f]+) " + re.escape(ref) + rb"$", packed)
-    return found[1] if found else b""
+    packed = b"\n%b\n" % (read_bounded(common + b"/packed-refs", _MAX_PACKED) or b"")
+    end = packed.find(b" %b\n" % ref)
+    return packed[packed.rfind(b"\n", 0, end) + 1 : end] if end >= 0 else b""
+
+
+def _is_commit(text: bytes) -> bool:
+    return len(text) in _COMMIT_DIGITS and _DIGITS.issuperset(text)
 
 
 def _read(context: Context) -> list[_Head]:

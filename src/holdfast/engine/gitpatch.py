@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import zlib
 from base64 import b85encode
-from typing import TYPE_CHECKING
 
 from holdfast.engine.linediff import Region, changed_regions
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

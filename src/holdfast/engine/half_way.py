@@ -6,12 +6,10 @@ one, or already the other; whatever else is there was put there since, or taken 
 
 from __future__ import annotations
 
-import shlex
-from typing import TYPE_CHECKING
-
 from holdfast.model.entries import NotCaptured
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import manifest
 
 if TYPE_CHECKING:
@@ -80,6 +78,8 @@ def sift(pages: Pages, plan: Plan, first: Plan, mending: Mending, target: Checkp
 
 
 def _said(change: Change, target: CheckpointId) -> str:
+    import shlex
+
     if change.after is None:
         return f"changed after that was cut short; {target[:12]} has nothing there: delete it, if it is not needed"
     what = "deleted" if change.before is None else "changed"

@@ -9,7 +9,6 @@ is ever taken out of the history.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from holdfast.engine.catching_up import catch_up, foresee_catching_up
 from holdfast.engine.foreseeing import foresee_steps, reversible
@@ -22,6 +21,7 @@ from holdfast.engine.steps import infos, quiet, reached, required
 from holdfast.engine.walking import Walk, together
 from holdfast.engine.whole_runs import foresee_run, newest_run, undo_run
 from holdfast.model.errors import RefusedError
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

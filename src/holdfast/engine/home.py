@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.locations import local_directory
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

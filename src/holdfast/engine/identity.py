@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from holdfast.engine import disk, own_mount
 from holdfast.engine.folder import ROOT_BIRTH
@@ -11,6 +10,7 @@ from holdfast.files.gitconfig import read_regular
 from holdfast.model.errors import EscapeError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.records import seen_at
 
 if TYPE_CHECKING:

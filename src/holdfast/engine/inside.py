@@ -8,9 +8,9 @@ do so from outside: what is recorded never has a say in the record.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import RefusedError
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.engine.checkpoint import CheckpointResult, Request

@@ -5,13 +5,12 @@ The format is specified in ``docs/formats/restore-journal.md``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, cast
-
 from holdfast.engine.folder import RESTORE_JOURNAL
 from holdfast.files.notes import NoteFile
 from holdfast.model.ids import CheckpointId
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display
+from holdfast.model.typed import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.engine.results import Details, Log
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,11 +5,11 @@ a fork, what is mounted over any, and the empty mount point of one that is not m
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from holdfast.engine import disk, identity, own_mount
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import MERGED, display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.engine.context import Context

@@ -9,13 +9,15 @@ from __future__ import annotations
 import fcntl
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
 
 from holdfast.model.errors import HoldfastError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from typing import Final
+
     from holdfast.engine.context import Context, Shared
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import CheckpointId

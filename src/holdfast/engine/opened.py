@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.engine.inside import refuse_inside
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Self

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
 
 from holdfast.engine import identity, own_mount
 from holdfast.engine.context import Context, HomeContext
@@ -29,6 +28,7 @@ from holdfast.model.errors import (
 from holdfast.model.ids import new_workspace_id
 from holdfast.model.log import Log
 from holdfast.model.paths import MERGED, PROMOTION_PREFIX, display, under
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import ballast
 from holdfast.store.records import Workspace, seen_at
 from holdfast.store.store import Store

@@ -7,11 +7,11 @@ and whatever brings the tree to a checkpoint tells it what it has brought where:
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
 
 from holdfast.engine.steps import kept
 from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.model.log import Log
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable

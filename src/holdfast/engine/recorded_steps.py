@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from holdfast.engine.inside import refuse_inside
 from holdfast.engine.opened import OpenedWorkspace
 from holdfast.model.errors import NotFoundError
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

@@ -9,7 +9,6 @@ was cut short (I3).
 from __future__ import annotations
 
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING
 
 from holdfast.engine import journal as journals
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
@@ -27,6 +26,7 @@ from holdfast.engine.uncaptured import only_uncaptured
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.paths import display, under
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent
 

@@ -8,7 +8,6 @@ the state that they were undone from, which redo brings forward by the same step
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from holdfast.engine import undo_note
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
@@ -24,6 +23,7 @@ from holdfast.engine.steps import infos
 from holdfast.engine.undo_note import Note
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
-from typing import TYPE_CHECKING, Protocol
 
 from holdfast.model.errors import NotFoundError, UsageError
+from holdfast.model.typed import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,9 +17,9 @@ MIN_PREFIX_DIGITS = 4
 ID_DIGITS = 24
 
 _MAX_NAMED = 8
-_HEX = re.compile(rf"[0-9a-fA-F]{{{MIN_PREFIX_DIGITS},{ID_DIGITS}}}\Z")
-_LIKE_ID = re.compile(rf"[0-9a-fA-F]{{{MIN_PREFIX_DIGITS},{ID_DIGITS}}}(?:-[0-9]*)?\Z")
-_ANCESTOR = re.compile(r"(?P<name>.+?)-(?P<count>[0-9]{0,6})\Z", re.DOTALL)
+_HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
+_DIGITS = frozenset("0123456789")
+_MAX_COUNT_DIGITS = 6
 # Directional overrides and isolates: they make a line of output read other than it is.
 _MISLEADING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -62,12 +61,12 @@ def resolve(text: str, names: Names) -> CheckpointId:
     found = _exact(text, names)
     if found is not None:
         return found
-    match = _ANCESTOR.match(text)
-    if match is not None:
-        base = _exact(match["name"], names)
+    name, dash, count = text.rpartition("-")
+    if name and dash and len(count) <= _MAX_COUNT_DIGITS and _DIGITS.issuperset(count):
+        base = _exact(name, names)
         if base is not None:
-            return _ancestor(base, int(match["count"] or 1), match["name"], names)
-        text = match["name"] if match["name"] == "@" else text
+            return _ancestor(base, int(count or 1), name, names)
+        text = name if name == "@" else text
     if text == "@":
         raise NotFoundError("there is no checkpoint yet", hint="take one: holdfast checkpoint")
     near = _near(text, names)
@@ -108,11 +107,21 @@ def check_label(label: str) -> str:
         reason = f"it begins with {label[0]!r}"
     elif ".." in label:
         reason = "it holds '..', which means a range"
-    elif _LIKE_ID.match(label):
+    elif _is_like_id(label):
         reason = "it could be mistaken for a checkpoint's id"
     if reason is not None:
         raise UsageError(f"bad label {label!r}: {reason}")
     return label
+
+
+def _is_hex(text: str, least: int, most: int) -> bool:
+    return least <= len(text) <= most and _HEX_DIGITS.issuperset(text)
+
+
+def _is_like_id(label: str) -> bool:
+    """True for an id, or the beginning of one, also if an ancestor's number follows."""
+    name, dash, count = label.partition("-")
+    return _is_hex(name, MIN_PREFIX_DIGITS, ID_DIGITS) and (not dash or _DIGITS.issuperset(count))
 
 
 def _exact(text: str, names: Names) -> CheckpointId | None:
@@ -121,7 +130,7 @@ def _exact(text: str, names: Names) -> CheckpointId | None:
     labelled = names.by_label(text) if text else None
     if labelled is not None:
         return labelled
-    if not _HEX.match(text):
+    if not _is_hex(text, MIN_PREFIX_DIGITS, ID_DIGITS):
         return None
     found = names.by_prefix(text.lower())
     if len(found) > 1:
@@ -147,9 +156,9 @@ def _near(text: str, names: Names) -> list[str]:
     import difflib
 
     near: list[str] = []
-    if _HEX.match(text):
+    if _is_hex(text, MIN_PREFIX_DIGITS, ID_DIGITS):
         near += names.by_prefix(text[:MIN_PREFIX_DIGITS].lower())
-    elif re.fullmatch(rf"[0-9a-fA-F]{{1,{MIN_PREFIX_DIGITS - 1}}}", text):
+    elif _is_hex(text, 1, MIN_PREFIX_DIGITS - 1):
         near += names.by_prefix(text.lower())
     near += difflib.get_close_matches(text[:MAX_LABEL_CHARACTERS], sorted(set(names.labels())), n=3, cutoff=0.6)
     return near[:_MAX_NAMED]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.engine.changes import SavedState
 from holdfast.files.gitconfig import MAX_RULES_BYTES
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import FORK_NOTE, INDEX, WATCH_SOCKET
 from holdfast.engine.home import default_home
@@ -17,6 +16,7 @@ from holdfast.engine.inside import RUN_VARIABLE
 from holdfast.files import scout
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import hash_bytes
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

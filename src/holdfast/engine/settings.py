@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, cast
 
 from holdfast.model.config import Settings
 from holdfast.model.errors import ConfigError
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

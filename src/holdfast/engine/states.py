@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.engine.rules import left_out
 from holdfast.engine.status import present
 from holdfast.model.errors import NotFoundError, UsageError
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

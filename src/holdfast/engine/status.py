@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.engine import journal as journals
 from holdfast.engine import undo_note
 from holdfast.engine.changes import saved_in
@@ -13,6 +11,7 @@ from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.model.errors import FormatError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.model.wording import named_steps
 from holdfast.store import manifest
 

@@ -7,7 +7,6 @@ import os
 import stat
 import time
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import TYPE_CHECKING
 
 from holdfast.engine.folder import UNDO_LOG
 from holdfast.engine.home import own_directories
@@ -16,6 +15,7 @@ from holdfast.engine.scouting import recall
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import KEEPER_SOCKET, UNDO_LOG_IN_TREE, display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.files.reflink import SharedFile
 from holdfast.model.entries import after_of
 from holdfast.model.sinks import whole
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

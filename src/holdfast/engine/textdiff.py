@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.engine import gitpatch
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.model.sinks import whole
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeAlias
 
     from holdfast.engine import objects
     from holdfast.engine.results import Diff, Renamed

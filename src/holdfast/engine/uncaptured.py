@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from holdfast.engine.rules import left_out, touches_rules
 from holdfast.files.rooted import Root
 from holdfast.model.errors import EscapeError, NotFoundError, StorageError
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.records import seen_at
 
 if TYPE_CHECKING:

@@ -7,11 +7,13 @@ specified in ``docs/formats/undo-note.md``.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from holdfast.engine.folder import UNDO_NOTE
 from holdfast.files.notes import NoteFile
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Literal
 
 _FILE = NoteFile(
     name=UNDO_NOTE,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
-
 from holdfast.engine.mount_pins import release_dead
 from holdfast.model.errors import LockedError, QuotaError, StorageError
 from holdfast.model.log import Log
+from holdfast.model.typed import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

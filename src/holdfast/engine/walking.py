@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import groupby
 from operator import ne
-from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.engine import undo_note
 from holdfast.engine.belonging import (
@@ -33,7 +32,9 @@ from holdfast.engine.steps import infos, required
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, rebuilt
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING, Literal
 from holdfast.model.wording import named_steps
 from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.engine.folder import WATCH_SOCKET
 from holdfast.model.errors import HoldfastError
+from holdfast.model.typed import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
 from holdfast.engine.foreseeing import foresee_steps
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import carry_out, new_nonce, preview, save_first
@@ -13,7 +11,9 @@ from holdfast.engine.status import present
 from holdfast.engine.walking import Walk, together
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, under
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import manifest
 
 if TYPE_CHECKING:

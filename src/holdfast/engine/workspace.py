@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.folder import RESTORE_JOURNAL, UNDO_NOTE
 from holdfast.engine.inside import checkpoint_outside, refuse_inside, run_around
@@ -14,9 +13,11 @@ from holdfast.engine.recorded_steps import RecordedSteps
 from holdfast.engine.watched import by_watcher, paused
 from holdfast.model.checkpoint import Kind, Provenance
 from holdfast.model.errors import UsageError
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
 
     from holdfast.engine.checkpoint import CheckpointResult
     from holdfast.engine.context import Context

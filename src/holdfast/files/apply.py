@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING, Protocol
 
 from holdfast.files import kernel
 from holdfast.files.batch import IN_THE_WAY, Batch, lacks_room, reason_for
@@ -19,6 +18,7 @@ from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -12,7 +12,6 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING
 
 from holdfast.files import kernel, replace
 from holdfast.files.creating import Creator, Order
@@ -23,6 +22,7 @@ from holdfast.files.trash import Trash, remove_tree
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import MAX_PATH_BYTES, display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,13 +6,12 @@ import errno
 import os
 import stat
 import time
-from typing import TYPE_CHECKING
 
 from holdfast.files.index import FAILED, KNOWN, NOT_CAPTURED, RACY, Signature, signature_of
-from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.named import NamedTuple
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,6 +136,8 @@ def _capture_file(
     max_file_bytes: int,
     stillness: Stillness,
 ) -> Captured | None:
+    from holdfast.files.lease import Writer, writer_of
+
     size = seen.size
     if size > max_file_bytes:
         return too_large(seen, max_file_bytes)

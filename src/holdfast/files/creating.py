@@ -7,7 +7,6 @@ two processes make where that pays (see `holdfast.files.mate`).
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from holdfast.files import forking, replace
 from holdfast.files.index import signature_of
@@ -16,6 +15,7 @@ from holdfast.files.replace import Durability
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.named import NamedTuple
 from holdfast.model.sinks import SMALL_BLOB_BYTES
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence

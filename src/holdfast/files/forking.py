@@ -7,7 +7,8 @@ undone, killed at any moment, its maker does.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

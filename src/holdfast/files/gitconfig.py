@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
 
 from holdfast.model.errors import StorageError
@@ -28,6 +27,7 @@ MAX_RULES_BYTES = 1 << 20
 # Compiled, and kept by `re`, when there is a file to read.
 _SECTION = rb"\s*\[\s*([-.A-Za-z0-9]+)\s*(\"(?:[^\"\\]|\\.)*\")?\s*\]"
 _VARIABLE = rb"\s*([A-Za-z][-A-Za-z0-9]*)\s*=\s*"
+_WANTED = (b"excludesfile", b"include")
 _ESCAPES = {0x6E: b"\n", 0x74: b"\t", 0x62: b"\b"}
 
 
@@ -150,8 +150,13 @@ class _Search:
                 _MAX_CONFIG_BYTES,
                 display(path),
             )
+        text = text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\\\n", b"")
+        if not any(name in text.lower() for name in _WANTED):
+            return  # as in most: then nothing has to be loaded
+        import re
+
         section = b""
-        for line in text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\\\n", b"").split(b"\n"):
+        for line in text.split(b"\n"):
             header = re.match(_SECTION, line)
             if header is not None:
                 section = header[1].lower() if header[2] is None else b""

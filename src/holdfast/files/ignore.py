@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -19,6 +18,7 @@ from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import TEMPORARY_PREFIX, display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

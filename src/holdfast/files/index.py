@@ -12,7 +12,6 @@ import stat
 import struct
 import sys
 from array import array
-from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -22,6 +21,7 @@ from holdfast.model.errors import StorageError
 from holdfast.model.ids import HASH_BYTES, Hash
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -13,7 +13,8 @@ import os
 import signal
 from contextlib import contextmanager, suppress
 from enum import Enum
-from typing import TYPE_CHECKING
+
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Generator

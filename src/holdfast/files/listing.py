@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from holdfast.files.ignore import FINGERPRINT_BYTES
 from holdfast.files.index import COLUMNS, Columns, Directory, make_key, numbers
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from array import array

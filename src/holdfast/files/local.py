@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import TYPE_CHECKING
 
 from holdfast.files.capture import failure, is_racy, peek
 from holdfast.files.hashing import HashSink
@@ -23,6 +22,7 @@ from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, Sto
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -7,11 +7,11 @@ import fcntl
 import os
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import LockedError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Generator

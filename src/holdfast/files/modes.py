@@ -7,14 +7,13 @@ No checkpoint holds directories, so that this is all there is to know them by. T
 from __future__ import annotations
 
 import os
-import re
 import stat
-from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import read_regular
 from holdfast.model.ids import hash_bytes
 from holdfast.model.log import Log
 from holdfast.model.paths import TEMPORARY_PREFIX, display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Container
@@ -48,6 +47,8 @@ class DirectoryModes:
         if head != _MAGIC + hash_bytes(body).hex().encode():
             _log.warning("%s is damaged, or of another version: it is not used", display(self._path or b""))
             return
+        import re
+
         for mode, path in re.findall(_RECORD, body):
             self._modes[path] = int(mode, 8)
 

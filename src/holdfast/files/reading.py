@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.files import capture as capturing
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE
 from holdfast.files.index import FAILED, NOT_CAPTURED, RACY, Signature
 from holdfast.files.stillness import Stillness
 from holdfast.model.paths import MAX_PATH_BYTES
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.files.index import StatIndex

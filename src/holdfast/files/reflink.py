@@ -6,13 +6,14 @@ import errno
 import fcntl
 import os
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self
 
 from holdfast.model.ids import Hasher
 from holdfast.model.sinks import CHUNK_BYTES
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Self
 
     from holdfast.model.entries import Entry
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from holdfast.files import kernel
 from holdfast.files.reflink import SharedFile
@@ -22,6 +21,7 @@ from holdfast.model.errors import IntegrityError, RefusedError, UsageError
 from holdfast.model.ids import Hasher, format_hash, hash_bytes
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import MAX_NAME_BYTES, TEMPORARY_PREFIX, display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

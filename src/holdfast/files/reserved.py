@@ -7,12 +7,12 @@ there (``git init --separate-git-dir``, work trees of a bare repository).
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from holdfast.files.gitconfig import find_repository
 from holdfast.model.errors import RefusedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, under
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,12 +12,12 @@ import errno
 import os
 import resource
 import stat
-from typing import TYPE_CHECKING
 
 from holdfast.files.owner import inherited
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import check_path, display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import TracebackType

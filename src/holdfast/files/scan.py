@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 import time
-from typing import TYPE_CHECKING
 
 from holdfast.files import capture
 from holdfast.files.gitconfig import MAX_RULES_BYTES
@@ -32,6 +31,7 @@ from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.ids import HASH_BYTES
 from holdfast.model.log import Log
 from holdfast.model.paths import MAX_PATH_BYTES, display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

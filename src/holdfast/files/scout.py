@@ -18,11 +18,11 @@ from __future__ import annotations
 import os
 import time
 from struct import Struct
-from typing import TYPE_CHECKING
 
 from holdfast.files import forking
 from holdfast.model.ids import HASH_BYTES
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import mmap

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from holdfast.files.lease import Writer, writer_of
 from holdfast.files.rooted import open_regular
@@ -15,6 +14,7 @@ from holdfast.model.entries import file_entry, symlink_entry
 from holdfast.model.ids import Hasher, hash_bytes
 from holdfast.model.named import NamedTuple
 from holdfast.model.sinks import CHUNK_BYTES
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.model.entries import Entry

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING
 
 from holdfast.files import kernel, replace
 from holdfast.files.lease import Writer, writer_of
@@ -16,6 +15,7 @@ from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.files.replace import Marks, TemporaryNames

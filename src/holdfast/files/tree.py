@@ -7,9 +7,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

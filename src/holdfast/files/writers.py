@@ -6,7 +6,8 @@ Only the processes that this one may look into are seen. Source: proc(5), ``fd``
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from holdfast.model.entries import Counts

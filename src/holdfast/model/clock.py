@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+
+from holdfast.model.typed import Protocol
 
 
 class Clock(Protocol):

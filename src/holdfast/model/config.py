@@ -5,9 +5,11 @@ What each means is in `keys`. `values.parse_value` reads one value, `layers.reso
 
 from __future__ import annotations
 
-from typing import Any, Literal
-
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from typing import Any
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 HOUR, DAY = 3600.0, 86400.0

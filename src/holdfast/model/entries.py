@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import stat
-from typing import TYPE_CHECKING
 
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

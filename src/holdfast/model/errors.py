@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Final
+
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Final
 
 
 class HoldfastError(Exception):

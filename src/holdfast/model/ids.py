@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NewType
-
 from blake3 import blake3
+
+from holdfast.model.typed import TYPE_CHECKING, NewType
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import sys
 from _thread import allocate_lock  # (threading would have to be loaded for the same)
-from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.model.typed import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
     from logging import Logger
+    from typing import Any
 
 Level = Literal["error", "warn", "info", "debug", "trace"]
 """How grave a record is; also, from which gravity on records are wanted."""

@@ -7,10 +7,10 @@ Annotations must be text: ``from __future__ import annotations``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from typing import NamedTuple
+    from typing import Any, NamedTuple
 else:
     from collections import _tuplegetter as field_at
 

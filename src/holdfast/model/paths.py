@@ -5,8 +5,6 @@ Names that are not UTF-8 survive: `display` turns any path into text and `parse_
 
 from __future__ import annotations
 
-import re
-
 from holdfast.model.errors import EscapeError, UsageError
 
 MAX_PATH_BYTES = 4095
@@ -56,6 +54,8 @@ def display(path: bytes) -> str:
 
 def parse_display(text: str) -> bytes:
     """The inverse of `display`; raises `UsageError` on a backslash that begins no escape."""
+    import re
+
     out = bytearray()
     at = 0
     while (back := text.find("\\", at)) >= 0:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+
+from holdfast.model.typed import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from holdfast.model.entries import Change

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 # C0, DEL and C1 drive terminals; the bidirectional and line-separating characters make text read as what it is not;
 # lone surrogates cannot be written at all.
 _UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -12,7 +10,9 @@ _UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800
 def visible(text: str) -> str:
     r"""``text`` on one line; characters that could drive or deceive a terminal become ``\xHH`` of their UTF-8 bytes."""
     if text.isascii() and text.isprintable():
-        return text  # most is, and then nothing has to be compiled
+        return text  # most is, and then nothing has to be loaded
+    import re
+
     return re.sub(_UNSAFE, lambda match: escaped(match[0]), text)
 
 

@@ -6,9 +6,8 @@ it is wanted. Whether what a difference stands on is still stored is for the com
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import ConfigError
 from holdfast.model.locations import local_directory
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.open_objects import open_objects
 
 if TYPE_CHECKING:

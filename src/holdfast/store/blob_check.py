@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.model.errors import IntegrityError, NotFoundError
 from holdfast.model.ids import Hash, format_hash, hash_bytes
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import large
 from holdfast.store.codec import decompress
 from holdfast.store.pack import HEADER, encode_head, read_index

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import FormatError, IntegrityError, NotFoundError
 from holdfast.model.ids import Hash, format_hash, hash_bytes
 from holdfast.model.sinks import SMALL_BLOB_BYTES
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import large
 from holdfast.store.codec import DELTA, LARGE, decompress
 from holdfast.store.objects import get_ranges, is_far

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError, UsageError
 from holdfast.model.ids import Hash, Hasher, hash_bytes
 from holdfast.model.named import NamedTuple
 from holdfast.model.sinks import SMALL_BLOB_BYTES
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import large
 from holdfast.store.codec import DELTA, LARGE, compress, compress_many, compress_quick, difference, pays_surely, smaller
 from holdfast.store.pack import MAX_RECORDS

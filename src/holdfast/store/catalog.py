@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
 
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.entries import Counts, NotCaptured
 from holdfast.model.errors import NotFoundError
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import commits, history, locations, workspaces
 from holdfast.store.checksums import CHECKPOINTS, WORKSPACES, changing
 from holdfast.store.liveness import chunks, count_root, moment, slots, uncount_root

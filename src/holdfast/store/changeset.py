@@ -10,11 +10,11 @@ from functools import partial
 from itertools import compress
 from operator import eq
 from struct import Struct
-from typing import TYPE_CHECKING, cast
 
 from holdfast.model.entries import Change
 from holdfast.model.errors import FormatError, IntegrityError
 from holdfast.model.ids import HASH_BYTES, hash_bytes
+from holdfast.model.typed import TYPE_CHECKING, cast
 from holdfast.store.codec import decompressor
 from holdfast.store.columns import (
     check_foreign_paths,
@@ -103,7 +103,7 @@ def decode_changeset(data: bytes) -> list[Change]:
 
 
 def _compress(columns: bytes) -> bytes:
-    import zstandard
+    from holdfast.store.zstd import zstandard
 
     return zstandard.ZstdCompressor(level=3).compress(columns)
 
@@ -114,7 +114,7 @@ def _uncompressed(columns: bytes) -> bytes:
 
 
 def _unpack(data: bytes) -> bytes:
-    import zstandard
+    from holdfast.store.zstd import zstandard
 
     if data[:3] != MAGIC:
         raise FormatError("changeset: field 'magic': this is no changeset")

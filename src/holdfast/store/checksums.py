@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any
 
 from holdfast.model.ids import hash_bytes
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Sequence
+    from typing import Any
 
     from holdfast.model.ids import Hash
     from holdfast.store.database import Row, Session, Statement

@@ -6,10 +6,10 @@ Imports neither lz4 nor zstandard before one is needed.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Protocol
 
 from holdfast.model.errors import FormatError, IntegrityError
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,7 @@ _contexts = _Contexts()
 def _compressor() -> ZstdCompressor:
     compressor = _contexts.compressor
     if compressor is None:
-        import zstandard
+        from holdfast.store.zstd import zstandard
 
         compressor = _contexts.compressor = zstandard.ZstdCompressor(level=_LEVEL)
     return compressor
@@ -71,7 +71,7 @@ def decompressor() -> ZstdDecompressor:
     """The thread's own, for frames without a dictionary. To make one takes longer than a short frame does."""
     found = _contexts.decompressor
     if found is None:
-        import zstandard
+        from holdfast.store.zstd import zstandard
 
         found = _contexts.decompressor = zstandard.ZstdDecompressor()
     return found
@@ -119,7 +119,7 @@ def difference(data: bytes, base: bytes) -> Encoded | None:
     """``data`` as a difference against ``base``; None if it is too short for that to pay."""
     if len(data) < _LEAST * 2 or not base:
         return None
-    import zstandard
+    from holdfast.store.zstd import zstandard
 
     dictionary = zstandard.ZstdCompressionDict(base, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
     level = _SMALL_DELTA_LEVEL if len(data) <= _SMALL_DELTA else _DELTA_LEVEL
@@ -180,7 +180,7 @@ def _decompress_lz4(stored: bytes | memoryview, size: int) -> bytes:
 
 
 def _decompress_zstd(stored: bytes | memoryview, size: int, base: bytes | None) -> bytes:
-    import zstandard
+    from holdfast.store.zstd import zstandard
 
     try:
         declared = zstandard.frame_content_size(stored)

@@ -10,12 +10,12 @@ from functools import cache, partial
 from itertools import compress, groupby
 from operator import lt
 from struct import Struct
-from typing import TYPE_CHECKING, cast
 
 from holdfast.model.entries import Entry, is_entry_mode
 from holdfast.model.errors import EscapeError, FormatError
 from holdfast.model.ids import HASH_BYTES, Hash
 from holdfast.model.paths import MAX_NAME_BYTES, check_path, display
+from holdfast.model.typed import TYPE_CHECKING, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import NotFoundError
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.checksums import CHECKPOINTS, WORKSPACES, belonging
 from holdfast.store.history import appending, check_cursor, seal_event, set_cursor
 from holdfast.store.liveness import HASHES_PER_QUERY, RAISE, chunks, count_root, moment_after, note_moment, slots

@@ -14,18 +14,19 @@ import sqlite3
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from holdfast.model.errors import FormatError, HoldfastError, IntegrityError, LockedError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING, Literal, Protocol, TypeVar
 from holdfast.store import wal_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
+    from typing import Any, TypeAlias
 
-Row = tuple[Any, ...]
+Row: TypeAlias = "tuple[Any, ...]"
 Statement = tuple[str, "Sequence[object]"]
 """What is to be run, and its parameters."""
 _T = TypeVar("_T")

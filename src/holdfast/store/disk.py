@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Protocol
+
+from holdfast.model.typed import Protocol
 
 MARKED = 0o1700
 """The mode of a directory with the note of `Disk.mark_durable`."""

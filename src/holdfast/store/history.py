@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.checksums import HISTORY, WORKSPACES
 from holdfast.store.records import Cursor, HistoryEvent
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from holdfast.model.errors import UsageError
 
 MAX_KEY_BYTES = 512
@@ -14,15 +12,14 @@ TEMPORARY = "tmp"
 KINDS = ("packs", "checkpoints", "blobs", "sessions")
 """What the keys of a store's content begin with; behind it stands the tenant."""
 
-_PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}"
-_KEY = rf"(?!{TEMPORARY}(?:/|\Z)){_PART}(?:/{_PART})*\Z"
-_PREFIX = rf"(?!{TEMPORARY}/)(?:{_PART}/)*(?:{_PART})?\Z"
-# Compiled, and kept by `re`, when they are first needed: looking at a store does not.
+_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_MAX_PART = 255
 
 
 def is_key(key: str) -> bool:
     """True if ``key`` may name an object; see `check_key`."""
-    return len(key) <= MAX_KEY_BYTES and re.match(_KEY, key) is not None
+    parts = key.split("/")
+    return len(key) <= MAX_KEY_BYTES and parts[0] != TEMPORARY and all(map(_is_part, parts))
 
 
 def check_key(key: str) -> str:
@@ -41,7 +38,11 @@ def check_prefix(prefix: str) -> tuple[str, str]:
 
     Raises `UsageError` if no key can begin with it.
     """
-    if len(prefix) > MAX_KEY_BYTES or not re.match(_PREFIX, prefix):
-        raise UsageError(f"refused object prefix {prefix[:80]!r}: no key begins with it")
     directory, slash, rest = prefix.rpartition("/")
+    if len(prefix) > MAX_KEY_BYTES or (slash and not (is_key(directory))) or (rest and not _is_part(rest)):
+        raise UsageError(f"refused object prefix {prefix[:80]!r}: no key begins with it")
     return directory + slash, rest
+
+
+def _is_part(part: str) -> bool:
+    return 0 < len(part) <= _MAX_PART and part[0] != "." and _CHARACTERS.issuperset(part)

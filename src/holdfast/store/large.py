@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import FormatError, IntegrityError
 from holdfast.model.ids import Hash, Hasher
 from holdfast.model.sinks import CHUNK_BYTES
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.codec import RAW, ZSTD, decompress
 from holdfast.store.pieces import Pieces
 

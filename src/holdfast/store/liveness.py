@@ -16,10 +16,9 @@ Two properties hold at all times, and everything else leans on them:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
-
 from holdfast.model.errors import IntegrityError
 from holdfast.model.ids import format_hash
+from holdfast.model.typed import TYPE_CHECKING, TypeVar
 from holdfast.store.schema import DEAD_PAGE, PENDING, UNCOUNTED, UNMARKED
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import errno
 import os
 import stat
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import IntegrityError, NotFoundError, StorageError, UsageError
 from holdfast.model.sinks import CHUNK_BYTES
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.disk import SYSTEM_DISK, Disk, is_marked_durable
 from holdfast.store.keys import TEMPORARY, check_key, check_prefix
 from holdfast.store.objects import ObjectInfo, put_parts

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING
 
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.keys import is_key
 from holdfast.store.liveness import chunks, slots
 from holdfast.store.records import Location, large_blob_key

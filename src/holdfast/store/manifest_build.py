@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
 from zlib import crc32
 
 from holdfast.model.errors import FormatError
 from holdfast.model.ids import hash_bytes
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.columns import check_nothing_below
 from holdfast.store.manifest_read import iterate
 from holdfast.store.pages import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import compress
 from operator import itemgetter, ne
-from typing import TYPE_CHECKING, cast
 
 from holdfast.model.entries import Change
 from holdfast.model.errors import FormatError
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING, cast
 from holdfast.store.columns import check_foreign_paths
 from holdfast.store.manifest_read import batches, key_range, load
 from holdfast.store.pages import MAX_ITEMS

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from holdfast.model.errors import FormatError
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING, Protocol, TypeVar
 from holdfast.store.columns import check_foreign_paths
 from holdfast.store.pages import Inner, Leaf, children, decode_known_page
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Final, cast
 
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING, cast
 from holdfast.store.manifest_read import batches, load, load_root, spread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Final
 
     from holdfast.model.ids import Hash
     from holdfast.store.manifest_read import Pages

@@ -5,12 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from holdfast.model.errors import FormatError
 from holdfast.model.ids import hash_bytes
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING, Generic, TypeVar, cast
 from holdfast.store.columns import check_nothing_below
 from holdfast.store.manifest_build import Built, cut, grow
 from holdfast.store.manifest_read import CachedPages

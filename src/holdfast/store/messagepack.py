@@ -9,10 +9,10 @@ from __future__ import annotations
 import sys
 from array import array
 from struct import Struct
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import FormatError
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,9 +9,8 @@ of the content; and what is known is decided in the catalog alone, by its transa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
-
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

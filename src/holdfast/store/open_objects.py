@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import ConfigError
 from holdfast.model.locations import fault_of, local_directory
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.local import LocalObjects
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ more than the index and one record, and only `FormatError` and `IntegrityError` 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
 from holdfast.model.errors import FormatError, IntegrityError
 from holdfast.model.ids import HASH_BYTES, Hash
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.codec import DELTA, MAX_SIZE, RAW
 from holdfast.store.pieces import Pieces
 

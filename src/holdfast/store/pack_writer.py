@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import new_pack_id
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.objects import is_far
 from holdfast.store.pack import MAX_RECORDS, PackEncoder
 from holdfast.store.records import NewBlob, NewPack, pack_key

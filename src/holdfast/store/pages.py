@@ -7,12 +7,11 @@ which is its checksum as well.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.model.entries import Entry
 from holdfast.model.errors import FormatError
 from holdfast.model.ids import HASH_BYTES, Hash, hash_bytes
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.columns import (
     MAX_SIZE,
     check_foreign_paths,

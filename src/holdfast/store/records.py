@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
-
 from holdfast.model.errors import RefusedError
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

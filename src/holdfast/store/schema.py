@@ -5,8 +5,7 @@ Every row belongs to a tenant and every query names one (I10). Times are microse
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.checksums import COVERED, HISTORY, WORKSPACES, damaged, set_checksum
 
 if TYPE_CHECKING:

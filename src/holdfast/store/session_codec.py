@@ -185,14 +185,14 @@ def _encoded(value: object) -> bytes:
 
 
 def _pack(magic: bytes, content: bytes) -> bytes:
-    import zstandard
+    from holdfast.store.zstd import zstandard
 
     packed = zstandard.ZstdCompressor(level=_LEVEL).compress(content)
     return _HEADER.pack(magic, VERSION, len(content), hash_bytes(packed)) + packed
 
 
 def _unpack(data: bytes, magic: bytes, what: str) -> bytes:
-    import zstandard
+    from holdfast.store.zstd import zstandard
 
     if data[:3] != magic:
         raise FormatError(f"{what}: field 'magic': it is something else")

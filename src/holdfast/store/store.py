@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.locations import local_directory
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import ballast, whereabouts
 from holdfast.store.ahead import Ahead
 from holdfast.store.assembly import assemble

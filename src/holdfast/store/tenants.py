@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.model.errors import IntegrityError
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.checksums import TENANTS, damaged, set_checksum
 
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
 from holdfast.model.named import NamedTuple
+from holdfast.model.typed import TYPE_CHECKING, cast
 from holdfast.store.records import DELTA_OVERHEAD, PACK_OVERHEAD, RECORD_OVERHEAD
 from holdfast.store.schema import PAGE
 

@@ -6,11 +6,11 @@ Otherwise every object would look lost. The note is specified in ``docs/formats/
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from holdfast.model.errors import ConfigError, FormatError, NotFoundError, RefusedError, StorageError
 from holdfast.model.locations import local_directory
 from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.assembly import key_id
 
 if TYPE_CHECKING:

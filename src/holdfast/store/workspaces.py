@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.checksums import WORKSPACES, changing, set_checksum
 from holdfast.store.liveness import slots
 from holdfast.store.records import Workspace, aside

@@ -123,7 +123,7 @@ _records_decoder = msgspec.msgpack.Decoder(tuple[Mutation, ...])
 
 def write_step(directory: bytes, name: bytes, sealed: Sealed, *, sync: bool = False) -> None:
     """Put the step in place. Atomic; durable when it returns if ``sync``. Raises `StorageError`."""
-    import zstandard
+    from holdfast.store.zstd import zstandard
 
     head = _encoder.encode(sealed.head)
     records = _encoder.encode(sealed.records)
@@ -150,7 +150,7 @@ def read_head(path: bytes) -> Head:
 
 def read_step(path: bytes) -> Sealed:
     """The step in the file, whole. Raises as `read_head` does."""
-    import zstandard
+    from holdfast.store.zstd import zstandard
 
     data = _read(path)
     head, at = _decode_head(path, data)
