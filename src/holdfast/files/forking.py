@@ -7,12 +7,14 @@ undone, killed at any moment, its maker does.
 from __future__ import annotations
 
 import os
+import sys
 
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_SIGKILL = 9
 _PROCESSOR = 36
 """The place of ``processor`` among the fields behind the command's name."""
 
@@ -32,10 +34,20 @@ def start(work: Callable[[], object]) -> int | None:
 
     No signal's handler runs in it. The caller waits for it (`end`, `wait`).
     """
+    maker = os.getpid()
+    if "signal" not in sys.modules:  # nobody can have set a handler, and to load that takes longer than to make a copy
+        return _start(work, maker)
     import signal
 
     # The caller's handlers of signals are not for a copy of the process to run.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        return _start(work, maker)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _start(work: Callable[[], object], maker: int) -> int | None:
     try:
         process = os.fork()
         if process == 0:
@@ -48,7 +60,8 @@ def start(work: Callable[[], object]) -> int | None:
     except OSError:
         return None
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if os.getpid() != maker:
+            os._exit(0)  # an interrupt has come before the copy began: it is not to go on as its maker
 
 
 def _part(process: int) -> None:
@@ -81,10 +94,8 @@ def wait(process: int) -> None:
 
 def end(process: int) -> None:
     """End the copy."""
-    from signal import SIGKILL
-
     try:
-        os.kill(process, SIGKILL)
+        os.kill(process, _SIGKILL)
     except ProcessLookupError:
         return  # somebody else has waited for it
     wait(process)

@@ -10,33 +10,49 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import signal
 from contextlib import contextmanager, suppress
-from enum import Enum
+from functools import cache
 
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from typing import ClassVar
 
 _READ = fcntl.F_RDLCK
 _WRITE = fcntl.F_WRLCK
 _RELEASE = fcntl.F_UNLCK
 _SET = fcntl.F_SETLEASE
 _SET_SIGNAL = fcntl.F_SETSIG
-_IGNORED_BY_DEFAULT = int(signal.SIGURG)
+_SIGURG = 23
+_GENERIC = frozenset(("aarch64", "armv7l", "i686", "ppc64le", "riscv64", "s390x", "x86_64"))
+"""Machines on which it has that number (asm-generic/signal.h). To load `signal`, and `enum` for it, takes 2 ms."""
 _OVERLAYFS, _FUSE = 0x794C7630, 0x65735546
 _HAND_ON = frozenset((_OVERLAYFS, _FUSE))
 """Magic numbers of file systems whose files may be mapped through others (linux/magic.h)."""
 
 
-class Writer(Enum):
-    """What the kernel says of a file's writers."""
+class Writer:
+    """What the kernel says of a file's writers: one of four."""
 
-    NONE = "nobody has it open or mapped for writing"
-    SOME = "somebody has"
-    UNSAID = "we may not know: it belongs to others, and we lack the privilege"
-    UNTOLD = "the file system has no leases, or they do not tell of every mapping"
+    __slots__ = ("meaning",)
+
+    NONE: ClassVar[Writer]
+    SOME: ClassVar[Writer]
+    UNSAID: ClassVar[Writer]
+    UNTOLD: ClassVar[Writer]
+
+    def __init__(self, meaning: str) -> None:
+        self.meaning = meaning
+
+    def __repr__(self) -> str:
+        return f"<Writer: {self.meaning}>"
+
+
+Writer.NONE = Writer("nobody has it open or mapped for writing")
+Writer.SOME = Writer("somebody has")
+Writer.UNSAID = Writer("we may not know: it belongs to others, and we lack the privilege")
+Writer.UNTOLD = Writer("the file system has no leases, or they do not tell of every mapping")
 
 
 def writer_of(fd: int) -> Writer:
@@ -75,9 +91,18 @@ def keeping_others_out(fd: int) -> Generator[bool]:
 
 
 def _take(fd: int, kind: int) -> None:
-    # The default signal for a broken lease, SIGIO, would kill this process.
-    fcntl.fcntl(fd, _SET_SIGNAL, _IGNORED_BY_DEFAULT)
+    # The default signal for a broken lease, SIGIO, would kill this process. This one is ignored by default.
+    fcntl.fcntl(fd, _SET_SIGNAL, _ignored())
     fcntl.fcntl(fd, _SET, kind)
+
+
+@cache
+def _ignored() -> int:
+    if os.uname().machine in _GENERIC:
+        return _SIGURG
+    from signal import SIGURG
+
+    return int(SIGURG)
 
 
 def _hands_on(fd: int) -> bool:

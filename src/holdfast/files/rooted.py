@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import stat
 
 from holdfast.files.owner import inherited
@@ -69,6 +68,8 @@ class Root:
         ``beneath`` chooses the implementation: True for ``openat2``, False for the walk by component, None for what the
         kernel has. What is removed is noted in ``modes``.
         """
+        import resource
+
         try:
             self.fd = path if isinstance(path, int) else os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:

@@ -55,6 +55,8 @@ _log = Log(__name__)
 _NO_HASH = bytes(HASH_BYTES)
 _MAX_DESCRIPTORS = 64
 _PROGRESS_EVERY = 1000
+_IGNORE = b"ignore"
+"""In the names of both."""
 _GITIGNORE = os.fsdecode(GITIGNORE)
 _CHECKPOINTIGNORE = os.fsdecode(CHECKPOINTIGNORE)
 
@@ -167,8 +169,7 @@ class Scanner:
             path in self._reserved.paths
             or path in self._trust.suspects
             or not record.key.startswith(rules.fingerprint)
-            or GITIGNORE in record.key
-            or CHECKPOINTIGNORE in record.key
+            or (_IGNORE in record.key and (GITIGNORE in record.key or CHECKPOINTIGNORE in record.key))
         ):
             return None
         self.visited.add(path)

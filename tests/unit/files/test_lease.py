@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.files import lease
 from holdfast.files.lease import Writer, writer_of
 from holdfast.files.writers import written_now
 
@@ -89,3 +91,17 @@ def test_what_an_overlay_says_of_a_mapping_is_not_believed(overlay: Path, map_fi
         store(b"c")
     assert asked(file) is Writer.UNTOLD
     assert (about.st_dev, about.st_ino) not in written_now()
+
+
+def test_the_signal_of_a_broken_lease_is_one_that_is_ignored() -> None:
+    assert lease._ignored() == signal.SIGURG
+
+
+def test_that_signal_is_asked_for_where_it_may_have_another_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_GENERIC", frozenset[str]())
+    monkeypatch.setattr(lease, "_SIGURG", -1)
+    lease._ignored.cache_clear()
+    try:
+        assert lease._ignored() == signal.SIGURG
+    finally:
+        lease._ignored.cache_clear()
