@@ -108,9 +108,9 @@ class Reader:
             self._options |= dict.fromkeys(names, argument)
         else:
             known = known and action == "store" and nargs in _TAKES and group is None
-            # What takes many words takes one of two defaults, and which one depends on the version of argparse.
+            # (A default for many words has rules of its own.)
             known = known and (nargs in (None, "?") or default is None)
-            # What takes the rest has to be alone: those in front of it could stand apart.
+            # (What takes the rest has to be alone: those in front of it could stand apart.)
             known = known and not (self._positionals and REST in (nargs, self._positionals[0].nargs))
             self._positionals.append(argument)
         self._odd |= not known
@@ -160,9 +160,8 @@ class Reader:
             option = self._options.get(name)
             if option is None or option.nargs not in (0, None, "?") or value == "--":
                 return None
-            own = (
-                [value] if equals else [word for word in words[at + 1 : at + 2] if option.nargs != 0 and _is_bare(word)]
-            )
+            behind = () if option.nargs == 0 else words[at + 1 : at + 2]
+            own = [value] if equals else [word for word in behind if _is_bare(word)]
             if (equals and option.nargs == 0) or (not own and option.nargs is None):
                 return None
             given.append((option, own))
