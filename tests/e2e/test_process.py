@@ -57,6 +57,54 @@ def test_a_status_loads_no_progress_bar_and_no_network(cli: Cli) -> None:
     assert not set(done.stdout.split()) & {"rich", "obstore", "asyncio", "shtab", "difflib", "zstandard"}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "checkpoint -m two",
+        "status",
+        "diff --stat @-",
+        "restore @- f --dry-run",
+        "undo",
+        "log -n 3 --json",
+        "steps",
+        "gc --dry-run",
+        "session list --all",
+        "hook claude-code frob",
+        "run -- true -x",
+    ],
+)
+def test_a_plain_line_is_read_without_argparse(cli: Cli, line: str) -> None:
+    cli.write("f", "1")
+    cli("checkpoint")
+    cli.write("f", "2")
+    cli("checkpoint")
+    code = (
+        "import sys; from holdfast.cli.main import main; code = main(); print('', *sys.modules, sep='\\n'); exit(code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *line.split()], capture_output=True, text=True, input="", check=True
+    )
+    loaded = set(done.stdout.split())
+    assert not loaded & {"argparse", "gettext", "holdfast.cli.arguments"}
+    assert "locale" not in loaded or "subprocess" in loaded  # which loads it for itself
+
+
+@pytest.mark.parametrize("line", ["checkpoint", "status", "log", "--version"])
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_short_command_loads_no_types_and_no_patterns(cli: Cli, line: str, changed: bool) -> None:
+    """Each of them takes some milliseconds to load, of the forty that such a command has (`holdfast.model.typed`)."""
+    cli.write("f", "1" * 1000)
+    cli("checkpoint")
+    if changed:
+        cli.write("f", "2" + "1" * 999)
+    code = (
+        "import sys; before = set(sys.modules); from holdfast.cli.main import main; code = main(); "
+        "print('', *(set(sys.modules) - before), sep='\\n'); exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, line], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & {"typing", "re", "enum", "signal", "argparse", "locale", "platform", "json"}
+
+
 def test_json_loads_no_types_of_what_it_holds(cli: Cli) -> None:
     cli("checkpoint")
     code = (

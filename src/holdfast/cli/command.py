@@ -1,18 +1,17 @@
-"""What a command is, which ones there are, and how a command's parser is built."""
+"""What a command is, and how the words behind its name are read."""
 
 from __future__ import annotations
 
-import argparse
-import os
-
 from holdfast import UsageError
+from holdfast.cli.plain import Reader
 from holdfast.model.log import LEVELS
 from holdfast.model.named import NamedTuple
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Mapping, Sequence
-    from typing import NoReturn
+    from typing import Any
 
     from holdfast.cli.console import Console
 
@@ -43,23 +42,6 @@ class Command(NamedTuple):
 HELD = "another process held the workspace for longer than lock.timeout"
 """Why a command that only looks at the tree, which has one user at a time, may be refused (exit 4)."""
 
-USUAL_EXITS = ((0, "done"), (1, "failed"), (2, "wrong usage"), (3, "no such workspace, checkpoint or path"))
-
-
-class Parser(argparse.ArgumentParser):
-    """Raises `UsageError` where argparse would print and exit, so that every failure leaves by the same way."""
-
-    def format_help(self) -> str:
-        """See `argparse.ArgumentParser.format_help`; the description is wrapped, what is below the options is not."""
-        from textwrap import fill
-
-        self.description = fill(self.description or "", 100)
-        return super().format_help()
-
-    def error(self, message: str) -> NoReturn:
-        """See `argparse.ArgumentParser.error`."""
-        raise UsageError(message, hint=f"`{self.prog} --help` shows how it is used")
-
 
 def parse(name: str, command: Command, words: list[str]) -> argparse.Namespace | None:
     """Parse what follows a command's name; None if that asked for help, which has then been printed.
@@ -72,14 +54,24 @@ def parse(name: str, command: Command, words: list[str]) -> argparse.Namespace |
     if command.paths_after_dashes and "--" in words:
         cut = words.index("--")
         words, behind = words[:cut], words[cut + 1 :]
-    try:
-        parser = build_parser(name, command)
-        parsed = parser.parse_intermixed_args(words) if command.intermixed else parser.parse_args(words)
-    except SystemExit:
-        return None
-    if command.paths_after_dashes:
+    parsed = read_plain(command, words)
+    if parsed is None:
+        from holdfast.cli import arguments
+
+        parsed = arguments.read(name, command, words)
+    if parsed is not None and command.paths_after_dashes:
         parsed.paths = behind
     return parsed
+
+
+def read_plain(command: Command, words: list[str]) -> argparse.Namespace | None:
+    """What ``words`` say to the command, without argparse; None where that is not certain: see `Reader.read`."""
+    if command.intermixed:
+        return None
+    reader: Any = Reader()  # in place of an `argparse.ArgumentParser`, of which it has what is used
+    command.configure(reader)
+    add_global_options(reader)
+    return reader.read(words)
 
 
 def _parse_verb(
@@ -89,6 +81,8 @@ def _parse_verb(
 
     line = take_apart(words)
     if line.command == "--help":
+        from holdfast.cli.arguments import build_parser
+
         build_parser(name, family).print_help()
         return None
     if line.command is None or line.command not in verbs:
@@ -116,29 +110,6 @@ def load_verb(name: str, family: Command, verb: str) -> Command:
     return __import__(f"holdfast.cli.{module}", fromlist=("COMMANDS",)).COMMANDS[f"{name} {verb}"]
 
 
-def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
-    """The parser of one command, the global options among its own."""
-    parser = Parser(
-        prog=f"holdfast {name}",
-        description=command.description,
-        epilog=_epilog(command),
-        formatter_class=_formatter,
-        allow_abbrev=False,
-    )
-    command.configure(parser)
-    add_global_options(parser)
-    return parser
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """As wide as the terminal, within reason. Left alone, argparse would load shutil to find that out, every time."""
-    try:
-        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(1).columns)
-    except (OSError, ValueError):
-        columns = 100
-    return argparse.RawDescriptionHelpFormatter(prog, width=max(60, min(columns, 110)) - 2)
-
-
 def add_global_options(parser: argparse.ArgumentParser) -> None:
     """The options that every command takes, before or after its name."""
     group = parser.add_argument_group("options of every command")
@@ -154,29 +125,13 @@ def add_global_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _epilog(command: Command) -> str:
-    width = max(len(line) for line, _ in command.examples)
-    lines = ["examples:"]
-    lines += [f"  {line:<{width}}   {meaning}" for line, meaning in command.examples]
-    lines += ["", "exit codes:"]
-    exits = {**dict(USUAL_EXITS if command.usual_exits else ()), **dict(command.exits)}
-    lines += [f"  {code}  {meaning}" for code, meaning in sorted(exits.items())]
-    if command.verbs is not None:
-        width = max(map(len, command.verbs))
-        lines = [
-            "commands:",
-            *(f"  {verb:<{width}}   {about}" for verb, (_, about) in command.verbs.items()),
-            "",
-            *lines,
-        ]
-    return "\n".join(lines)
-
-
 def text(argument: str) -> str:
     """An argument that is kept as text: it has to be UTF-8."""
     try:
         argument.encode()
     except UnicodeEncodeError:
+        import argparse
+
         raise argparse.ArgumentTypeError("it is not valid UTF-8") from None
     return argument
 
@@ -188,5 +143,7 @@ def whole_number(argument: str) -> int:
     except ValueError:
         number = 0
     if number < 1:
+        import argparse
+
         raise argparse.ArgumentTypeError(f"{argument!r} is not a whole number from 1")
     return number

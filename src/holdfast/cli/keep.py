@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
 from holdfast import IntegrityError, UsageError
@@ -13,6 +12,7 @@ from holdfast.model.visible import visible
 from holdfast.model.wording import plural, size
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterator
 
     from holdfast import Forgotten, Policy, Stats
@@ -37,6 +37,8 @@ def _parsed(parse: Callable[[object], float], argument: str) -> float:
     try:
         return parse(argument)
     except ValueError as error:
+        import argparse
+
         raise argparse.ArgumentTypeError(str(error)) from None
 
 

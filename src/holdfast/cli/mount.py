@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import select
@@ -13,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
+from holdfast.cli.plain import REST
 from holdfast.cli.terminal import show_path
 from holdfast.cli.wording import short
 from holdfast.model.errors import NotFoundError, StorageError
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
     from types import FrameType
 
@@ -39,9 +40,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--allow-other", action="store_true", help="other users may look at it, too")
     parser.add_argument("--detach", action="store_true", help="go on in the background, until `holdfast unmount DIR`")
-    parser.add_argument(
-        "--exec", metavar="COMMAND", nargs=argparse.REMAINDER, help="run this, and unmount when it has ended"
-    )
+    parser.add_argument("--exec", metavar="COMMAND", nargs=REST, help="run this, and unmount when it has ended")
 
 
 def _mount(console: Console, arguments: argparse.Namespace) -> int:

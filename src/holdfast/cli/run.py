@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import select
 import sys
@@ -11,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
+from holdfast.cli.plain import REST
 from holdfast.model.keys import KEYS
 from holdfast.model.visible import visible
 from holdfast.model.wording import named_steps, plural
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Sequence
 
     from holdfast.cli.console import Console
@@ -57,7 +58,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--tmp", metavar="WHICH", choices=_TMPS, help="own or shared: whose /tmp and /var/tmp")
     group.add_argument("--env", metavar="NAME", type=text, action="append", help="a variable to let through as well")
-    parser.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="what to run, with its arguments")
+    parser.add_argument("words", metavar="COMMAND", nargs=REST, help="what to run, with its arguments")
 
 
 def _run(console: Console, arguments: argparse.Namespace) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from holdfast.model.visible import visible
 from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from holdfast import Deleted, NotCaptured
@@ -38,6 +38,8 @@ _SETTINGS = {
 def _variable(argument: str) -> tuple[str, str]:
     name, equals, value = argument.partition("=")
     if not equals or not name.isidentifier() or "\0" in value:
+        import argparse
+
         raise argparse.ArgumentTypeError(f"{argument!r} is not NAME=VALUE")
     return name, value
 

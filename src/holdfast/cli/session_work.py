@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
@@ -14,11 +13,13 @@ from holdfast import NotFoundError, UsageError
 from holdfast.cli.chosen import add_options, opened
 from holdfast.cli.command import Command, text
 from holdfast.cli.console import here
+from holdfast.cli.plain import REST
 from holdfast.cli.session_states import BUSY
 from holdfast.cli.terminal import is_terminal
 from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Generator, Mapping, Sequence
 
     from holdfast.cli.console import Console
@@ -47,7 +48,7 @@ def _configure_exec(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", metavar="T", type=duration, help="end it after this time: 90, 10m; 0: never")
     parser.add_argument("--input", metavar="TEXT", type=text, help="what was asked for, in words, for the history")
     parser.add_argument("--generated", action="store_true", help="the command was made from --input by a model")
-    parser.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="a command line, or several words")
+    parser.add_argument("words", metavar="COMMAND", nargs=REST, help="a command line, or several words")
 
 
 def _exec(console: Console, arguments: argparse.Namespace) -> int:
@@ -131,7 +132,7 @@ def _shell(console: Console, arguments: argparse.Namespace) -> int:
 
 def _configure_classify(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    parser.add_argument("words", metavar="COMMAND", nargs=argparse.REMAINDER, help="a command line, or several words")
+    parser.add_argument("words", metavar="COMMAND", nargs=REST, help="a command line, or several words")
 
 
 def _classify(console: Console, arguments: argparse.Namespace) -> int:

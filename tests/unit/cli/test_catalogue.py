@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import catalogue
-from holdfast.cli.command import add_global_options, build_parser
+from holdfast.cli.arguments import build_parser
+from holdfast.cli.command import add_global_options
 
 DOCS = Path(__file__).parents[3] / "docs"
 SECTIONS = re.split(r"^#{2,3} ", (DOCS / "commands.md").read_text(), flags=re.MULTILINE)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.cli import catalogue
-from holdfast.cli.command import Command, build_parser, parse
+from holdfast.cli.arguments import build_parser
+from holdfast.cli.command import Command, parse
 from holdfast.cli.console import inside
 from holdfast.cli.main import Line, main, take_apart
 from holdfast.model.errors import (

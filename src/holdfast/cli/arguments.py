@@ -1,0 +1,82 @@
+"""The parser of a command, as argparse builds it: for help, and for the command lines that are not plain."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, NoReturn
+
+from holdfast import UsageError
+from holdfast.cli.command import add_global_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.cli.command import Command
+
+USUAL_EXITS = ((0, "done"), (1, "failed"), (2, "wrong usage"), (3, "no such workspace, checkpoint or path"))
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises `UsageError` where argparse would print and exit, so that every failure leaves by the same way."""
+
+    def format_help(self) -> str:
+        """See `argparse.ArgumentParser.format_help`; the description is wrapped, what is below the options is not."""
+        from textwrap import fill
+
+        self.description = fill(self.description or "", 100)
+        return super().format_help()
+
+    def error(self, message: str) -> NoReturn:
+        """See `argparse.ArgumentParser.error`."""
+        raise UsageError(message, hint=f"`{self.prog} --help` shows how it is used")
+
+
+def read(name: str, command: Command, words: Sequence[str]) -> argparse.Namespace | None:
+    """What ``words`` say to the command; None if they asked for help, which has then been printed."""
+    try:
+        parser = build_parser(name, command)
+        return parser.parse_intermixed_args(words) if command.intermixed else parser.parse_args(words)
+    except SystemExit:
+        return None
+
+
+def build_parser(name: str, command: Command) -> argparse.ArgumentParser:
+    """The parser of one command, the global options among its own."""
+    parser = Parser(
+        prog=f"holdfast {name}",
+        description=command.description,
+        epilog=_epilog(command),
+        formatter_class=_formatter,
+        allow_abbrev=False,
+    )
+    command.configure(parser)
+    add_global_options(parser)
+    return parser
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """As wide as the terminal, within reason. Left alone, argparse would load shutil to find that out, every time."""
+    try:
+        columns = int(os.environ.get("COLUMNS") or os.get_terminal_size(1).columns)
+    except (OSError, ValueError):
+        columns = 100
+    return argparse.RawDescriptionHelpFormatter(prog, width=max(60, min(columns, 110)) - 2)
+
+
+def _epilog(command: Command) -> str:
+    width = max(len(line) for line, _ in command.examples)
+    lines = ["examples:"]
+    lines += [f"  {line:<{width}}   {meaning}" for line, meaning in command.examples]
+    lines += ["", "exit codes:"]
+    exits = {**dict(USUAL_EXITS if command.usual_exits else ()), **dict(command.exits)}
+    lines += [f"  {code}  {meaning}" for code, meaning in sorted(exits.items())]
+    if command.verbs is not None:
+        width = max(map(len, command.verbs))
+        lines = [
+            "commands:",
+            *(f"  {verb:<{width}}   {about}" for verb, (_, about) in command.verbs.items()),
+            "",
+            *lines,
+        ]
+    return "\n".join(lines)
