@@ -48,14 +48,16 @@ def start(work: Callable[[], object]) -> int | None:
 
 
 def _start(work: Callable[[], object], maker: int) -> int | None:
+    here = _processor()
     try:
         process = os.fork()
         if process == 0:
             try:
+                _leave(0, here)
                 work()
             finally:
                 os._exit(0)
-        _part(process)
+        _leave(process, here)
         return process
     except OSError:
         return None
@@ -64,24 +66,29 @@ def _start(work: Callable[[], object], maker: int) -> int | None:
             os._exit(0)  # an interrupt has come before the copy began: it is not to go on as its maker
 
 
-def _part(process: int) -> None:
-    """Have the copy go on at another processor than this one. The scheduler may queue it behind its maker, and takes
-    tens of milliseconds to notice that somebody is idle: as long as all that it was made for.
+def _leave(process: int, processor: int) -> None:
+    """Have the copy (0: this process) go on at another ``processor`` than its maker's.
+
+    The scheduler often begins it there, in its maker's place or behind it, and takes tens of milliseconds to notice
+    that somebody is idle: as long as all that it was made for. So whichever of the two comes first sends it away.
     """
     try:
         allowed = os.sched_getaffinity(process)
-        others = allowed - {_processor()}
+        others = allowed - {processor}
         if others:
             os.sched_setaffinity(process, others)
             os.sched_setaffinity(process, allowed)
-    except (AttributeError, OSError, ValueError):
+    except (AttributeError, OSError):
         return
 
 
 def _processor() -> int:
-    """Where this process runs just now: see proc_pid_stat(5)."""
-    with open("/proc/self/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[_PROCESSOR])
+    """Where this process runs just now (proc_pid_stat(5)); -1 if that cannot be told."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[_PROCESSOR])
+    except (OSError, ValueError, IndexError):
+        return -1
 
 
 def wait(process: int) -> None:
