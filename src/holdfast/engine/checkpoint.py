@@ -218,7 +218,7 @@ def _store(
     recorded: Recorded | None,
 ) -> Checkpoint:
     """Write the pages and commit. What was written stays unreferenced if this fails."""
-    from holdfast.store.blobs import write_pages
+    from holdfast.store.blob_writer import write_pages
     from holdfast.store.changeset import encode_changeset
 
     store = context.store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.engine.mount_pins import release_dead
 from holdfast.model.errors import LockedError, QuotaError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.typed import TYPE_CHECKING, TypeVar
@@ -37,6 +36,8 @@ def collect(
     collector = context.store.collector()
     if dry_run:
         return collector.foresee(seconds, progress=progress)
+    from holdfast.engine.mount_pins import release_dead
+
     release_dead(context)
     done = freeing(context, lambda: collector.collect(seconds, progress=progress))
     _tidy_sessions(context, seconds)

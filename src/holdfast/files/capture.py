@@ -8,6 +8,7 @@ import stat
 import time
 
 from holdfast.files.index import FAILED, KNOWN, NOT_CAPTURED, RACY, Signature, signature_of
+from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.named import NamedTuple
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
@@ -136,8 +137,6 @@ def _capture_file(
     max_file_bytes: int,
     stillness: Stillness,
 ) -> Captured | None:
-    from holdfast.files.lease import Writer, writer_of
-
     size = seen.size
     if size > max_file_bytes:
         return too_large(seen, max_file_bytes)
@@ -145,7 +144,7 @@ def _capture_file(
     if fd is None:
         return None
     try:
-        found = writer_of(fd)
+        found = writer_of(fd, stillness.handing_on)
         # What may have a writer that we are not told of is read again every time: slower, never wrong.
         writer = found in (Writer.SOME, Writer.UNSAID)
         if found in (Writer.SOME, Writer.UNTOLD):

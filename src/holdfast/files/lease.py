@@ -55,10 +55,11 @@ Writer.UNSAID = Writer("we may not know: it belongs to others, and we lack the p
 Writer.UNTOLD = Writer("the file system has no leases, or they do not tell of every mapping")
 
 
-def writer_of(fd: int) -> Writer:
+def writer_of(fd: int, handing_on: dict[int, bool] | None = None) -> Writer:
     """Whether somebody has the file open or mapped for writing.
 
-    ``fd`` is a regular file opened for reading only. The lease is given back before this returns.
+    ``fd`` is a regular file opened for reading only. The lease is given back before this returns. ``handing_on`` is
+    what was found out of file systems, by device, and is added to: for who asks of many files at about the same time.
     """
     try:
         _take(fd, _READ)
@@ -67,7 +68,7 @@ def writer_of(fd: int) -> Writer:
             return Writer.SOME
         return Writer.UNSAID if error.errno in (errno.EACCES, errno.EPERM) else Writer.UNTOLD
     fcntl.fcntl(fd, _SET, _RELEASE)
-    return Writer.UNTOLD if _hands_on(fd) else Writer.NONE
+    return Writer.UNTOLD if _hands_on(fd, handing_on) else Writer.NONE
 
 
 @contextmanager
@@ -105,10 +106,16 @@ def _ignored() -> int:
     return int(SIGURG)
 
 
-def _hands_on(fd: int) -> bool:
+def _hands_on(fd: int, known: dict[int, bool] | None) -> bool:
     """True if the file's mappings may be those of another file."""
-    if os.major(os.fstat(fd).st_dev):
+    device = os.fstat(fd).st_dev
+    if os.major(device):
         return False  # it lies on a device of its own, as most do: no need to ask
-    from holdfast.files import kernel
+    found = None if known is None else known.get(device)
+    if found is None:
+        from holdfast.files import kernel
 
-    return kernel.file_system(fd) in _HAND_ON
+        found = kernel.file_system(fd) in _HAND_ON
+        if known is not None:
+            known[device] = found
+    return found

@@ -20,6 +20,8 @@ class Stillness:
 
     def __init__(self) -> None:
         """Nothing is asked or written back before a file needs it."""
+        self.handing_on: dict[int, bool] = {}
+        """See `holdfast.files.lease.writer_of`."""
         self._since: dict[int, int] = {}
         self._written: set[tuple[int, int]] = set()
 
