@@ -61,8 +61,8 @@ def resolve(text: str, names: Names) -> CheckpointId:
     found = _exact(text, names)
     if found is not None:
         return found
-    name, dash, count = text.rpartition("-")
-    if name and dash and len(count) <= _MAX_COUNT_DIGITS and _DIGITS.issuperset(count):
+    name, _, count = text.rpartition("-")
+    if name and len(count) <= _MAX_COUNT_DIGITS and _DIGITS.issuperset(count):
         base = _exact(name, names)
         if base is not None:
             return _ancestor(base, int(count or 1), name, names)
@@ -120,8 +120,8 @@ def _is_hex(text: str, least: int, most: int) -> bool:
 
 def _is_like_id(label: str) -> bool:
     """True for an id, or the beginning of one, also if an ancestor's number follows."""
-    name, dash, count = label.partition("-")
-    return _is_hex(name, MIN_PREFIX_DIGITS, ID_DIGITS) and (not dash or _DIGITS.issuperset(count))
+    name, _, count = label.partition("-")
+    return _is_hex(name, MIN_PREFIX_DIGITS, ID_DIGITS) and _DIGITS.issuperset(count)
 
 
 def _exact(text: str, names: Names) -> CheckpointId | None:

@@ -39,7 +39,7 @@ def check_prefix(prefix: str) -> tuple[str, str]:
     Raises `UsageError` if no key can begin with it.
     """
     directory, slash, rest = prefix.rpartition("/")
-    if len(prefix) > MAX_KEY_BYTES or (slash and not (is_key(directory))) or (rest and not _is_part(rest)):
+    if len(prefix) > MAX_KEY_BYTES or (slash and not is_key(directory)) or (rest and not _is_part(rest)):
         raise UsageError(f"refused object prefix {prefix[:80]!r}: no key begins with it")
     return directory + slash, rest
 

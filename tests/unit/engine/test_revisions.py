@@ -91,6 +91,9 @@ def test_of_very_many_only_some_are_named() -> None:
         ("quite-else", "holdfast log lists the checkpoints"),
         ("", "holdfast log lists the checkpoints"),
         ("v9-7", "holdfast log lists the checkpoints"),
+        ("start-x", "did you mean start?"),
+        ("start-\N{ARABIC-INDIC DIGIT TWO}", "did you mean start?"),
+        ("start-0000001", "holdfast log lists the checkpoints"),
     ],
 )
 def test_an_unknown_name_comes_with_what_is_near(name: str, hint: str) -> None:
@@ -105,6 +108,8 @@ def test_too_few_ancestors_are_counted() -> None:
         resolve("@-9", LINE)
     with pytest.raises(NotFoundError):
         resolve("@-99999999999999999999", LINE)
+    with pytest.raises(NotFoundError):
+        resolve("@-" + "9" * 5000, LINE)
 
 
 @pytest.mark.parametrize("name", ["@", "@-", "@-2"])
@@ -135,7 +140,11 @@ def test_what_is_no_range(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "label", ["", "before refactor", "v1.2", "release-2", "été", "abc", "face it", "👍🏽", "x" * 200]
+    "label",
+    [
+        *("", "before refactor", "v1.2", "release-2", "été", "abc", "face it", "👍🏽", "x" * 200),
+        *("a" * 25, "cafe-2x", "cafe-2-2", "abc-1", "caféé"),
+    ],
 )
 def test_good_labels(label: str) -> None:
     assert check_label(label) == label
@@ -152,6 +161,8 @@ def test_good_labels(label: str) -> None:
         ("DEADBEEF", "mistaken for a checkpoint's id"),
         ("2026", "mistaken for a checkpoint's id"),
         ("cafe-2", "mistaken for a checkpoint's id"),
+        ("cafe-", "mistaken for a checkpoint's id"),
+        ("a" * 24, "mistaken for a checkpoint's id"),
         ("a\nb", "control character"),
         ("\x1b[31m", "control character"),
         ("a\u202eb", "control character"),
