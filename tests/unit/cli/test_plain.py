@@ -110,10 +110,21 @@ def test_what_is_run_may_look_like_options() -> None:
         "run make -=",
         "serve --socket s",
         "integrate claude-code",
+        "mount --exec ls dir",
     ],
 )
 def test_all_else_is_left_to_argparse(line: str) -> None:
     assert read(line) is None
+
+
+def test_text_that_stands_where_there_is_no_word_is_taken_as_a_word_is() -> None:
+    reader = Reader()
+    reader.add_argument("--first", type=int, default="1")
+    reader.add_argument("--second", type=int, nargs="?", const="2")
+    assert vars(reader.read(["--second"])) == {"first": 1, "second": 2}
+    reader.add_argument("--third", type=int, default="x")
+    assert reader.read([]) is None
+    assert vars(reader.read(["--third", "3"])) == {"first": 1, "second": None, "third": 3}
 
 
 def test_an_option_that_has_to_be_given_is_missed() -> None:
@@ -129,6 +140,7 @@ def test_an_option_that_has_to_be_given_is_missed() -> None:
         (("--deep",), {"action": "count"}),
         (("--old",), {"deprecated": True}),
         (("words",), {"nargs": 2}),
+        (("words",), {"nargs": "?", "action": "append"}),
         (("words",), {"nargs": "*", "default": ["a"]}),
         (("words",), {"nargs": "..."}),
         (("known",), {}),
@@ -148,3 +160,9 @@ def test_a_group_of_which_one_has_to_be_given_leaves_every_line_to_argparse() ->
     reader = Reader()
     reader.add_mutually_exclusive_group(required=True).add_argument("--one")
     assert reader.read(["--one", "1"]) is None
+
+
+def test_a_word_that_excludes_an_option_leaves_every_line_to_argparse() -> None:
+    reader = Reader()
+    reader.add_mutually_exclusive_group().add_argument("word", nargs="?")
+    assert reader.read([]) is None
