@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -10,8 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.files import scout
+from holdfast.files.hashing import HashSink
+from holdfast.files.local import LocalTree
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from holdfast.files.index import StatIndex
 
 SCRIPT = """
 import os, signal, sys
@@ -151,12 +158,10 @@ check()
 
 
 def test_a_process_with_threads_sends_no_scout(root: Path) -> None:
-    from holdfast.files import scout
-    from holdfast.files.hashing import HashSink
-    from holdfast.files.local import LocalTree
-
-    tree = LocalTree(bytes(root))
+    index = bytes(root) + b".index"
+    tree = LocalTree(bytes(root), index=index)
     tree.scan(HashSink())
+    tree.save_index()
     release = threading.Event()
     thread = threading.Thread(target=release.wait)
     thread.start()
@@ -165,8 +170,8 @@ def test_a_process_with_threads_sends_no_scout(root: Path) -> None:
         scout.MIN_FILES = 1
         try:
             assert scout.send(tree.index, -1, frozenset()) is None
-            scout.send_ahead(bytes(root), b"index")
-            assert scout.take_over(tree.index, -1) is None
+            scout.send_ahead(bytes(root), index)
+            assert scout._ahead is None
         finally:
             scout.MIN_FILES = before
     finally:
@@ -280,6 +285,20 @@ check_ahead(everything, used=False, tree=mine)
     )
 
 
+def test_what_has_become_ours_is_not_walked_whoever_has_looked(root: Path) -> None:
+    """A scout ahead does not know what is ours (I14)."""
+    run(
+        root,
+        AHEAD
+        + """
+mine = LocalTree(root, index=index, never=[root + b"/c"])
+send_ahead()
+assert not any(path.startswith(b"c/") for path in mine.scan(HashSink()).changes)
+assert taken[0] is not None
+""",
+    )
+
+
 def test_whoever_changes_the_tree_recalls_the_scout_ahead(root: Path) -> None:
     """Else what it saw before would pass for what is there now."""
     run(
@@ -320,6 +339,20 @@ except OSError:
     )
 
 
+def test_there_is_one_scout_ahead_at_most(root: Path) -> None:
+    run(
+        root,
+        AHEAD
+        + """
+send_ahead()
+first = scout._ahead
+scout.send_ahead(root, index)
+assert scout._ahead is first
+check_ahead([b"", b"c/rules"])
+""",
+    )
+
+
 def test_nobody_is_sent_ahead_where_it_does_not_pay(root: Path) -> None:
     run(
         root,
@@ -334,3 +367,81 @@ assert scout._ahead is None
 scout.recall_ahead()
 """,
     )
+
+
+@pytest.fixture
+def known(root: Path) -> StatIndex:
+    """The index of the tree, with nothing racy in it."""
+    tree = LocalTree(bytes(root))
+    tree.scan(HashSink())
+    while tree.scan(HashSink()).files_read:
+        pass
+    return tree.index
+
+
+def walk(
+    root: Path, index: StatIndex, *, met: bytes = b"-", parent: int | None = None, never: tuple[str, ...] = ()
+) -> set[bytes]:
+    """Which directories a scout marks, with this process as the scout; the scanner has come to ``met`` already."""
+    numbers = scout._numbers(index)
+    abouts = [os.stat(root / inner) for inner in never]
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    with mmap.mmap(-1, len(numbers)) as marks:
+        if met in numbers:
+            marks[numbers[met]] = scout._UNDER_WAY
+        scout._Walk(
+            index,
+            numbers,
+            marks,
+            os.getppid() if parent is None else parent,
+            frozenset((about.st_dev, about.st_ino) for about in abouts),
+        ).root(fd)
+        os.close(fd)
+        return {path for path, number in numbers.items() if marks[number] in (scout.SEEN, scout.LINKED)}
+
+
+def test_a_scout_goes_no_further_than_to_where_the_scanner_is(root: Path, known: StatIndex) -> None:
+    everything = set(known.directories)
+    assert walk(root, known) == everything
+    for number, met in enumerate(order := known.directories[b""].directories()):
+        left_alone = {path for path in everything if path.split(b"/")[0] in order[:number]}
+        assert walk(root, known, met=met) == everything - left_alone - {met}
+
+
+def test_a_scout_whose_sender_has_died_ends(root: Path, known: StatIndex) -> None:
+    last = known.directories[b""].directories()[-1]
+    assert walk(root, known, parent=0) == {b"", *(path for path in known.directories if path.split(b"/")[0] == last)}
+
+
+def test_a_scout_leaves_alone_what_it_is_told_to(root: Path, known: StatIndex) -> None:
+    everything = set(known.directories)
+    assert walk(root, known, never=("c", "d")) == everything - {b"c", b"c/rules", b"c/rules/below", b"d"}
+
+
+def test_a_scout_goes_on_behind_what_it_does_not_know(root: Path, known: StatIndex) -> None:
+    everything = set(known.directories)
+    (root / "e/new").mkdir(parents=True)
+    (root / "d/file").unlink()
+    (root / "d").rmdir()
+    (root / "d").symlink_to("b")
+    assert walk(root, known) == everything - {b"", b"d"}
+
+
+def test_a_scout_goes_only_so_deep(root: Path, known: StatIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scout, "_MAX_DEPTH", 1)
+    assert walk(root, known) == {b"", b"a", b"b", b"c", b"d"}
+
+
+@pytest.mark.parametrize("room", [0, 1])
+def test_an_index_that_has_grown_since_it_was_looked_at_is_not_gone_by(
+    root: Path, known: StatIndex, tmp_path: Path, room: int
+) -> None:
+    index = bytes(tmp_path / "index")
+    known.save(index)
+    with mmap.mmap(-1, len(known.directories) - 1 + room + scout._ABOUT.size) as marks:
+        scout._walk_ahead(bytes(root), index, marks, os.getppid())
+        assert any(marks[:]) == bool(room)
+        marks[:] = bytes(len(marks))
+        os.unlink(index)
+        scout._walk_ahead(bytes(root), index, marks, os.getppid())
+        assert not any(marks[:])
