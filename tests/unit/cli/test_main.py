@@ -12,6 +12,7 @@ from holdfast.cli.arguments import build_parser
 from holdfast.cli.command import Command, parse
 from holdfast.cli.console import inside
 from holdfast.cli.main import Line, main, take_apart
+from holdfast.engine import scouting
 from holdfast.model.errors import (
     HoldfastError,
     IntegrityError,
@@ -24,6 +25,7 @@ from holdfast.model.errors import (
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -227,3 +229,14 @@ def test_paths_are_relative_to_the_current_directory_if_that_is_inside(
 def test_paths_outside_the_workspace_are_refused(path: bytes) -> None:
     with pytest.raises(UsageError, match="outside the workspace"):
         inside(b"/w", path, b"/w")
+
+
+@pytest.mark.parametrize(("words", "times"), [("status", 1), ("undo", 1), ("log", 0)])
+def test_what_a_command_began_ends_with_it_also_if_it_fails(
+    words: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(scouting, "send", lambda *_: told.append("sent"))
+    monkeypatch.setattr(scouting, "recall", lambda: told.append("recalled"))
+    assert main(["-w", str(tmp_path), "--home", str(tmp_path / "home"), words]) == NotFoundError.exit_code
+    assert told == ["sent", "recalled"] * times

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine import scouting
+from holdfast.engine import reversing, scouting, steps
 from holdfast.engine.folder import FORK_NOTE, INDEX, WATCH_SOCKET
 from holdfast.files import scout
 from holdfast.model.ids import hash_bytes
@@ -116,6 +116,20 @@ def test_a_home_that_cannot_be_written_to_has_no_notes(workspace: Workspace, tre
         assert workspace.checkpoint().created
 
 
+def test_it_is_recalled_before_a_keeper_is_asked_to_reverse_steps(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper's process knows nothing of it."""
+    bench.step(lambda actor: actor.write(b"f", b"1"))
+    told: list[str] = []
+    noted = reversing._noted
+    monkeypatch.setattr(steps, "recall", lambda: None)  # which is for who is to be the keeper
+    monkeypatch.setattr(scout, "recall_ahead", lambda: told.append("recalled"))
+    monkeypatch.setattr(reversing, "_noted", lambda *note: told.append("begun") or noted(*note))
+    bench.workspace.undo()
+    bench.workspace.redo()
+    assert told == ["recalled", "begun"] * 2
+    bench.check(1)
+
+
 def test_a_workspace_that_was_moved_is_noted_anew(
     folder: bytes, tree: Path, home: Path, workspace: Workspace, sent: Sent
 ) -> None:
@@ -126,3 +140,4 @@ def test_a_workspace_that_was_moved_is_noted_anew(
         again.checkpoint()
     scouting.send(str(moved), str(home), {})
     assert sent == [(bytes(moved), os.path.join(folder, INDEX))]
+    moved.rename(tree)

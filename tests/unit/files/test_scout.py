@@ -285,6 +285,20 @@ check_ahead(everything, used=False, tree=mine)
     )
 
 
+def test_an_index_that_this_process_has_saved_is_what_a_scout_ahead_went_by(root: Path) -> None:
+    run(
+        root,
+        AHEAD
+        + """
+mine = LocalTree(root, index=index)
+mine.index.label(b"x" * 16)
+mine.save_index()
+send_ahead()
+check_ahead([b"", b"c/rules"], tree=mine)
+""",
+    )
+
+
 def test_what_has_become_ours_is_not_walked_whoever_has_looked(root: Path) -> None:
     """A scout ahead does not know what is ours (I14)."""
     run(
@@ -416,6 +430,14 @@ def test_a_scout_whose_sender_has_died_ends(root: Path, known: StatIndex) -> Non
 def test_a_scout_leaves_alone_what_it_is_told_to(root: Path, known: StatIndex) -> None:
     everything = set(known.directories)
     assert walk(root, known, never=("c", "d")) == everything - {b"c", b"c/rules", b"c/rules/below", b"d"}
+
+
+def test_a_scout_does_not_vouch_for_a_file_that_has_to_be_read_again(root: Path, known: StatIndex) -> None:
+    file = known.get(b"b/file")
+    assert file is not None
+    known.put(b"b/file", file.entry, file.signature, racy=True)
+    known.close()
+    assert walk(root, known) == {*known.directories} - {b"b"}
 
 
 def test_a_scout_goes_on_behind_what_it_does_not_know(root: Path, known: StatIndex) -> None:
