@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -12,7 +13,7 @@ SAME = "assert zstandard.ZstdCompressor is package.ZstdCompressor; assert zstand
 
 
 def run(code: str, **environment: str) -> None:
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **environment})
 
 
 def test_the_library_comes_without_its_package() -> None:
