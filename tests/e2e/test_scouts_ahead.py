@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 TOLD = """
 import sys
 from holdfast.files import scan, scout
-real = scout.take_over
+real, real_send = scout.take_over, scout.send_ahead
 def take_over(*arguments):
     found = real(*arguments)
     sys.stderr.write("taken over\\n" if found is not None else "alone\\n")
     return found
-scan.take_over = take_over
+def send_ahead(*arguments):
+    real_send(*arguments)
+    sys.stderr.write("sent\\n")
+scan.take_over, scout.send_ahead = take_over, send_ahead
 from holdfast.cli.main import run
 run()
 """
@@ -107,9 +110,10 @@ def test_a_wrong_note_costs_nothing_but_time(large: Cli, tmp_path: Path) -> None
 
 
 def test_nobody_is_sent_ahead_beside_a_watcher(large: Cli) -> None:
+    assert "sent" in told(large, "checkpoint")
     large.process("watch", "--detach", "--yes")
     try:
-        assert "taken over" not in told(large, "checkpoint")
+        assert "sent" not in told(large, "checkpoint")
     finally:
         large.process("watch", "--stop")
 
