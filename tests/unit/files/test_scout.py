@@ -327,6 +327,28 @@ mine.apply([Change(b"b/file", before, None)], [], nonce="0" * 16)
 assert scout._ahead is None
 everything.remove(b"b")  # which was the last file in there
 check_ahead(everything, used=False, tree=mine)
+send_ahead()
+mine.clean("0" * 16)
+assert scout._ahead is None
+""",
+    )
+
+
+def test_a_copy_of_the_process_may_run_wherever_its_maker_may(root: Path) -> None:
+    run(
+        root,
+        """
+import time
+from holdfast.files import forking
+everywhere = os.sched_getaffinity(0)
+def work():
+    until = time.monotonic() + 10
+    while os.sched_getaffinity(0) != everywhere:
+        assert time.monotonic() < until
+    open(root + b".done", "w").close()
+forking.wait(forking.start(work))
+assert os.path.exists(root + b".done")
+assert os.sched_getaffinity(0) == everywhere
 """,
     )
 
@@ -452,6 +474,16 @@ def test_a_scout_goes_on_behind_what_it_does_not_know(root: Path, known: StatInd
 def test_a_scout_goes_only_so_deep(root: Path, known: StatIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scout, "_MAX_DEPTH", 1)
     assert walk(root, known) == {b"", b"a", b"b", b"c", b"d"}
+
+
+def test_what_the_scanner_comes_to_first_the_scout_is_told_of(known: StatIndex) -> None:
+    numbers = scout._numbers(known)
+    with mmap.mmap(-1, len(numbers)) as marks:
+        marks[numbers[b"b"]] = scout.LINKED
+        sent = scout.Scout(numbers, marks, 0)
+        assert [sent.has_seen(path) for path in (b"a", b"b", b"unknown")] == [0, scout.LINKED, 0]
+        assert {path for path, number in numbers.items() if marks[number] == scout._UNDER_WAY} == {b"a"}
+        assert marks[numbers[b"b"]] == scout.LINKED
 
 
 @pytest.mark.parametrize("room", [0, 1])
