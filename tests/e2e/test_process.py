@@ -89,7 +89,9 @@ def test_a_plain_line_is_read_without_argparse(cli: Cli, line: str) -> None:
     assert "locale" not in loaded or "subprocess" in loaded  # which loads it for itself
 
 
-@pytest.mark.parametrize("line", ["checkpoint", "status", "log", "--version"])
+@pytest.mark.parametrize(
+    "line", ["checkpoint", "status", "log", "diff --name-status", "restore @ --dry-run", "--version"]
+)
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_short_command_loads_no_types_and_no_patterns(cli: Cli, line: str, changed: bool) -> None:
     """Each of them takes some milliseconds to load, of the forty that such a command has (`holdfast.model.typed`)."""
@@ -101,7 +103,7 @@ def test_a_short_command_loads_no_types_and_no_patterns(cli: Cli, line: str, cha
         "import sys; before = set(sys.modules); from holdfast.cli.main import main; code = main(); "
         "print('', *(set(sys.modules) - before), sep='\\n'); exit(code)"
     )
-    done = subprocess.run([sys.executable, "-c", code, line], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code, *line.split()], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & {"typing", "re", "enum", "signal", "argparse", "locale", "platform", "json"}
 
 

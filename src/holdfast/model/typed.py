@@ -3,7 +3,8 @@
 Loading `typing` takes 4 milliseconds, and `re` with it 6 more: together a tenth of a command that looks at ten
 thousand files, which never asks for a type. Annotations must be text, ``from __future__ import annotations``; what
 stands in them alone is imported from `typing` under ``if TYPE_CHECKING``. Who is asked for types at run time,
-as msgspec's structures are, takes all of it from there.
+as msgspec's structures are, takes all of it from there, and nothing that was made of what is here: to msgspec a
+`Literal` of these is any `str`.
 """
 
 from __future__ import annotations

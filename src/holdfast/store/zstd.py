@@ -2,7 +2,8 @@
 
 The package asks `platform` which interpreter this is, and `typing` for one name: with `re` that takes ten milliseconds,
 a tenth of what saving a hundred files takes, and the library itself half of one. So its extension in C is loaded from
-the package's directory, under its own name; the package, if anybody loads that, uses the same. Where there is no such
+the package's directory, under its own name; the package, if anybody loads that, uses the same. What the package adds in
+Python (`open`, `compress`, `decompress`) is not to be used, though type checkers know it. Where there is no such
 extension, or the environment asks for another, the package decides.
 """
 
