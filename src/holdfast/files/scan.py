@@ -56,7 +56,7 @@ _NO_HASH = bytes(HASH_BYTES)
 _MAX_DESCRIPTORS = 64
 _PROGRESS_EVERY = 1000
 _IGNORE = b"ignore"
-"""In the names of both."""
+"""In the names of both rule files. Most records have it not: then they need not be searched twice."""
 _GITIGNORE = os.fsdecode(GITIGNORE)
 _CHECKPOINTIGNORE = os.fsdecode(CHECKPOINTIGNORE)
 

@@ -85,8 +85,8 @@ def send(index: StatIndex, root_fd: int, never: frozenset[tuple[int, int]]) -> S
     """Send a scout through the tree; None where that does not pay or is not possible. ``never`` are directories that it
     leaves alone, by device and inode.
     """
-    files = sum(len(record.values) for record in index.directories.values())
-    if files < MIN_FILES * (HASH_BYTES + 1) or not forking.pays():
+    known = sum(len(record.values) for record in index.directories.values()) // (HASH_BYTES + 1)
+    if known < MIN_FILES or not forking.pays():
         return None
     import mmap
 
