@@ -40,8 +40,8 @@ def test_where_there_is_no_such_extension_the_package_decides(found: str) -> Non
         "from importlib.machinery import PathFinder\n"
         "from importlib.util import spec_from_loader\n"
         "class Broken:\n"
-        "    def create_module(self, spec): raise ImportError(spec.name)\n"
-        "    def exec_module(self, module): pass\n"
+        "    def create_module(self, spec): pass\n"
+        "    def exec_module(self, module): raise ImportError(module.__name__)\n"
         "real = PathFinder.find_spec\n"
         "asked = []\n"
         "def find_spec(name, path=None, target=None):\n"
@@ -51,4 +51,5 @@ def test_where_there_is_no_such_extension_the_package_decides(found: str) -> Non
         "from holdfast.store.zstd import zstandard\n"
         "assert asked[:2] == ['zstandard', 'zstandard.backend_c']\n"
         "assert zstandard is sys.modules['zstandard']\n"
+        "zstandard.ZstdCompressor()\n"
     )
