@@ -109,6 +109,19 @@ def test_a_wrong_note_costs_nothing_but_time(large: Cli, tmp_path: Path) -> None
     assert large.json("show")["changes"]["modified"] == 1
 
 
+def test_an_index_of_terabytes_sends_nobody(large: Cli) -> None:
+    index = large.home / "workspaces" / large.json("init")["workspace"] / "index"
+    index.unlink()
+    index.touch()
+    try:
+        os.truncate(index, 15 << 40)
+    except OSError:
+        pytest.skip("the file system has no such files")
+    large.write("d1/f50", "edited")
+    told(large, "checkpoint")
+    assert large.json("show")["changes"] == {"added": 0, "modified": 1, "deleted": 0}
+
+
 def test_nobody_is_sent_ahead_beside_a_watcher(large: Cli) -> None:
     assert "sent" in told(large, "checkpoint")
     large.process("watch", "--detach", "--yes")

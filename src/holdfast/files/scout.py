@@ -88,10 +88,10 @@ def send(index: StatIndex, root_fd: int, never: frozenset[tuple[int, int]]) -> S
     known = sum(len(record.values) for record in index.directories.values()) // (HASH_BYTES + 1)
     if known < MIN_FILES or not forking.pays():
         return None
-    import mmap
-
     numbers = _numbers(index)
-    marks = mmap.mmap(-1, len(numbers))
+    marks = _shared(len(numbers))
+    if marks is None:
+        return None
     parent = os.getpid()
     process = forking.start(lambda: _Walk(index, numbers, marks, parent, never).root(root_fd))
     if process is None:
@@ -123,9 +123,9 @@ def send_ahead(root: bytes, index: bytes) -> None:
         return
     if _ahead is not None or known < MIN_FILES * _MIN_FILE_BYTES or not forking.pays():
         return
-    import mmap
-
-    marks = mmap.mmap(-1, known // _MIN_DIRECTORY_BYTES + _ABOUT.size)
+    marks = _shared(known // _MIN_DIRECTORY_BYTES + _ABOUT.size)
+    if marks is None:
+        return
     parent = os.getpid()
     process = forking.start(lambda: _walk_ahead(root, index, marks, parent))
     if process is None:
@@ -156,6 +156,18 @@ def recall_ahead() -> None:
         _forget_ahead()
         forking.end(ahead.process)
         ahead.marks.close()
+
+
+def _shared(size: int) -> mmap.mmap | None:
+    """Memory that is shared with a copy of this process; None if there is not so much, as where a file that was damaged
+    claims to be of terabytes.
+    """
+    import mmap
+
+    try:
+        return mmap.mmap(-1, size)
+    except (OSError, OverflowError):
+        return None
 
 
 def _forget_ahead() -> None:

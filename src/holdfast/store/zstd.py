@@ -4,7 +4,7 @@ The package asks `platform` which interpreter this is, and `typing` for one name
 a tenth of what saving a hundred files takes, and the library itself half of one. So its extension in C is loaded from
 the package's directory, under its own name; the package, if anybody loads that, uses the same. What the package adds in
 Python (`open`, `compress`, `decompress`) is not to be used, though type checkers know it. Where there is no such
-extension, or the environment asks for another, the package decides.
+extension, or the environment asks for another, the package decides; also beside other threads, who may be loading it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,16 @@ def _extension() -> ModuleType | None:
     return module
 
 
+def _is_alone() -> bool:
+    """True if this process has one thread of Python's."""
+    threading = sys.modules.get("threading")
+    return threading is None or threading.active_count() == 1
+
+
 def _load() -> ModuleType:
-    loaded = sys.modules.get(_PACKAGE) or sys.modules.get(_EXTENSION)
+    if _PACKAGE in sys.modules or not _is_alone():  # Python has a thread wait for what another one has begun to load
+        return __import__(_PACKAGE)
+    loaded = sys.modules.get(_EXTENSION)
     if loaded is not None:
         return loaded
     if sys.implementation.name == "cpython" and _POLICY not in os.environ:

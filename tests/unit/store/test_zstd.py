@@ -11,6 +11,29 @@ import pytest
 LOADED = "from holdfast.store.zstd import zstandard; "
 SAME = "assert zstandard.ZstdCompressor is package.ZstdCompressor; assert zstandard.ZstdError is package.ZstdError"
 
+BESIDE = """
+import sys, threading
+sys.setswitchinterval(1e-6)
+barrier, found, failed = threading.Barrier(8), set(), []
+def load(number):
+    barrier.wait()
+    try:
+        if number % 2:
+            import zstandard
+        else:
+            from holdfast.store.zstd import zstandard
+        found.add(zstandard.ZstdError)
+    except BaseException as error:
+        failed.append(error)
+threads = [threading.Thread(target=load, args=(number,)) for number in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert not failed, failed
+assert len(found) == 1
+"""
+
 
 def run(code: str, **environment: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **environment})
@@ -53,3 +76,8 @@ def test_where_there_is_no_such_extension_the_package_decides(found: str) -> Non
         "assert zstandard is sys.modules['zstandard']\n"
         "zstandard.ZstdCompressor()\n"
     )
+
+
+def test_it_is_loaded_while_other_threads_load_it() -> None:
+    for _ in range(20):
+        run(BESIDE)
