@@ -65,7 +65,10 @@ def run() -> NoReturn:
     Python looks for cycles among its objects less often than it would: most of what a command makes is never one.
     """
     gc.set_threshold(_OBJECTS_BETWEEN_LOOKS)
-    code = main()
+    try:
+        code = main()
+    except KeyboardInterrupt:  # once more, while the first one was told of
+        code = INTERRUPTED
     try:
         sys.stderr.flush()
     except OSError:  # nobody listens

@@ -118,8 +118,11 @@ def _head(root: bytes) -> tuple[bytes, bytes] | None:
 
 def _packed(common: bytes, ref: bytes) -> bytes:
     packed = b"\n%b\n" % (read_bounded(common + b"/packed-refs", _MAX_PACKED) or b"")
-    end = packed.find(b" %b\n" % ref)
-    return packed[packed.rfind(b"\n", 0, end) + 1 : end] if end >= 0 else b""
+    end = -1
+    while (end := packed.find(b" %b\n" % ref, end + 1)) >= 0:
+        if _is_commit(commit := packed[packed.rfind(b"\n", 0, end) + 1 : end]):
+            return commit
+    return b""
 
 
 def _is_commit(text: bytes) -> bool:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from holdfast.files.descent import open_directory
 from holdfast.files.notes import NoteFile
 from holdfast.files.rooted import open_root
-from holdfast.files.scan import open_directory
 from holdfast.files.seeding import seed
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.log import Log

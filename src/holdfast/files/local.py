@@ -7,6 +7,7 @@ import stat
 import time
 
 from holdfast.files.capture import failure, is_racy, peek
+from holdfast.files.descent import open_directory, rules_above
 from holdfast.files.hashing import HashSink
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, IgnoreSources
 from holdfast.files.index import StatIndex, load
@@ -14,7 +15,7 @@ from holdfast.files.knowledge import Findings, Trust
 from holdfast.files.reading import KEPT
 from holdfast.files.reserved import Reserved, find_reserved
 from holdfast.files.rooted import Root, open_root
-from holdfast.files.scan import REPLACED, Scanner, open_directory, rules_above
+from holdfast.files.scan import REPLACED, Scanner
 from holdfast.files.scout import recall_ahead
 from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.model.entries import Entry, NotCaptured

@@ -12,8 +12,9 @@ import stat
 import time
 
 from holdfast.files import capture
+from holdfast.files.descent import DIRECTORY, open_directory, rules_in
 from holdfast.files.gitconfig import MAX_RULES_BYTES
-from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules, read_rule_file
+from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT
 from holdfast.files.index import (
     COLUMNS,
     KNOWN,
@@ -30,12 +31,14 @@ from holdfast.files.scout import LINKED, send, take_over
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.ids import HASH_BYTES
 from holdfast.model.log import Log
-from holdfast.model.paths import MAX_PATH_BYTES, display
+from holdfast.model.paths import MAX_PATH_BYTES, display, under
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from holdfast.files.descent import Unreadable
+    from holdfast.files.ignore import DirectoryRules
     from holdfast.files.knowledge import Findings, Trust
     from holdfast.files.layer import Unchanged
     from holdfast.files.reserved import Reserved
@@ -44,9 +47,6 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Entry
     from holdfast.model.sinks import BlobSink, Progress
 
-    Unreadable = Callable[[bytes, OSError], bytes | None]
-
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SWAPPED = "unstable: it was replaced while it was looked at"
 REPLACED = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
 """Errors that say that there is no such directory."""
@@ -86,6 +86,8 @@ class Scanner:
         self._progress = progress
         self._reader = Reader(index, findings, sink, max_file_bytes=max_file_bytes, lookup=lookup, saved=saved)
         self._scout: Scout | Unchanged | None = None
+        self._taken_up: dict[bytes, tuple[bytes, DirectoryRules, list[bytes]]] = {}
+        """What was looked at out of turn: the fingerprint of the rules above, and what `_directory` returned."""
         self._seen = 0
         self._reported = 0
 
@@ -104,20 +106,60 @@ class Scanner:
         """Bring everything up to date; ``outer`` are the rules that hold above the root, ``meanwhile`` as `Tree.scan`
         has it, ``unchanged`` tells what need not be looked at.
         """
+        scout = None
         if self._trust.everywhere and unchanged is not None:
             self._scout, meanwhile = unchanged, None
         elif self._trust.everywhere:
-            self._scout = take_over(self._index, root_fd) or send(self._index, root_fd, self._reserved.places)
+            self._scout = scout = take_over(self._index, root_fd) or send(self._index, root_fd, self._reserved.places)
         try:
             if self._scout is not None and meanwhile is not None:
                 meanwhile()
+            if scout is not None:
+                self._take_up(scout, root_fd, outer)
             self.walk(root_fd, b"", os.dup(root_fd), outer)
         finally:
             if self._scout is not None:
                 self._scout.recall()
                 self._scout = None
+        self.visited.difference_update(self._taken_up)  # which nothing leads to any more
         for path in set(self._index.directories).difference(self.visited):
             self.forget(path)
+
+    def _take_up(self, scout: Scout, root_fd: int, outer: DirectoryRules) -> None:
+        """Look at what the scout has found changed so far, while it walks on. Only where it is plain what rules are in
+        force, the same as before; all else has its turn.
+        """
+        try:
+            rules = rules_in(root_fd, b"", outer)
+        except OSError:
+            return  # the walk will hear it, too
+        plain = {b"": True}
+        for path in scout.changed():
+            record = self._index.directories.get(path)
+            if not path or record is None or not record.key.startswith(rules.fingerprint):
+                continue
+            if not self._is_plain(path.rpartition(b"/")[0], scout, plain):
+                continue
+            if any(under(path, one) for one in self._reserved.paths):
+                continue
+            try:
+                fd = open_directory(root_fd, path)
+            except OSError:
+                continue
+            try:
+                if not self._reserved.is_one(fd):
+                    self._taken_up[path] = (rules.fingerprint, *self._directory(fd, path, rules, True))
+            finally:
+                os.close(fd)
+
+    def _is_plain(self, path: bytes, scout: Scout, known: dict[bytes, bool]) -> bool:
+        """True if neither the directory nor any above it, but for the root, has changed or has rules of its own."""
+        found = known.get(path)
+        if found is None:
+            record = self._index.directories.get(path)
+            same = record is not None and _IGNORE not in record.key and scout.is_same(path)
+            found = known[path] = same and self._is_plain(path.rpartition(b"/")[0], scout, known)
+        return found
 
     def walk(self, root_fd: int, path: bytes, fd: int, above: DirectoryRules, *, recursive: bool = True) -> None:
         """Bring the directory ``path``, open as ``fd``, up to date, and those below it: all, or the unknown ones.
@@ -138,6 +180,10 @@ class Scanner:
                         os.close(descriptors.pop(at))
                     continue
                 inner = at + b"/" + name if at else name
+                taken_up = self._taken_up.pop(inner, None)
+                if taken_up is not None and taken_up[0] == rules.fingerprint:
+                    frames.append((inner, taken_up[1], iter(taken_up[2])))
+                    continue
                 if self._scout is not None and (mark := self._scout.has_seen(inner)):
                     seen = self._seen_by_scout(inner, rules)
                     if seen is not None:
@@ -308,7 +354,7 @@ class Scanner:
             if not record.key.startswith(rules.fingerprint):
                 listing, recursive = None, True  # decided under other rules
         else:
-            rules = _rules(fd, path, above, True, True, self._saved_rules)
+            rules = rules_in(fd, path, above, unreadable=self._saved_rules)
             self._note_rules(path, rules, above)
         old = None if record is None else Columns(record)
         try:
@@ -344,7 +390,9 @@ class Scanner:
         """
         listing = Listing(record)
         listing.fill(fd)
-        rules = _rules(fd, path, above, listing.has(_GITIGNORE), listing.has(_CHECKPOINTIGNORE), unreadable)
+        rules = rules_in(
+            fd, path, above, git=listing.has(_GITIGNORE), own=listing.has(_CHECKPOINTIGNORE), unreadable=unreadable
+        )
         unchanged = (
             listing.key(rules.fingerprint) == record.key
             and not record.values[0]
@@ -441,48 +489,3 @@ class Scanner:
         if self._progress is not None and self._seen - self._reported >= _PROGRESS_EVERY:
             self._reported = self._seen
             self._progress("scan", self._seen, 0)
-
-
-def rules_above(root_fd: int, path: bytes, outer: DirectoryRules) -> DirectoryRules:
-    """The rules in force in the directory that ``path``, below ``root_fd``, lies in. Raises `OSError`."""
-    rules, at = outer, b""
-    for name in (b"", *path.split(b"/")[:-1]):
-        at = at + b"/" + name if at else name
-        fd = open_directory(root_fd, at)
-        try:
-            rules = _rules(fd, at, rules, True, True, _raise)
-        finally:
-            os.close(fd)
-    return rules
-
-
-def _rules(fd: int, path: bytes, above: DirectoryRules, git: bool, own: bool, unreadable: Unreadable) -> DirectoryRules:
-    """The rules in force in a directory, with its own rule files, where it has them; ``unreadable`` gives the content
-    of one that cannot be read.
-    """
-
-    def read(name: bytes) -> bytes | None:
-        try:
-            return read_rule_file(fd, name)
-        except OSError as error:
-            return unreadable(path + b"/" + name if path else name, error)
-
-    gitignore = read(GITIGNORE) if git else None
-    checkpointignore = read(CHECKPOINTIGNORE) if own else None
-    return above.below(path, gitignore, checkpointignore) if path else above.at_root(gitignore, checkpointignore)
-
-
-def _raise(_: bytes, error: OSError) -> bytes | None:
-    raise error
-
-
-def open_directory(root_fd: int, path: bytes) -> int:
-    """Open the directory ``path`` below ``root_fd``, part by part and through no link; raises `OSError`."""
-    fd = os.open(b".", DIRECTORY, dir_fd=root_fd)
-    for part in path.split(b"/") if path else ():
-        try:
-            inner = os.open(part, DIRECTORY, dir_fd=fd)
-        finally:
-            os.close(fd)
-        fd = inner
-    return fd

@@ -3,7 +3,8 @@
 Looking at files is the kernel's work, and one process keeps one core busy with it: two, at either end of the tree until
 they meet, take little more than half the time. The scout only looks. What it finds to be exactly as the index has it,
 it marks; all else, and whatever it does not come to, is left to the scanner, who walks everything that is not marked.
-So the scout may fail or be killed at any moment: the scan is then slower, never wrong.
+What it finds changed it marks as well: the scanner can take that up while the scout walks on. So the scout may fail or
+be killed at any moment: the scan is then slower, never wrong.
 
 Of the ignore rules it knows nothing. A directory that it has marked is what its record says, under the rules that the
 record names; whether those are still in force, the scanner knows.
@@ -43,6 +44,7 @@ SEEN = 1
 LINKED = 3
 """Seen, and a file in it has several names."""
 _UNDER_WAY = 2
+_CHANGED = 4
 
 _ABOUT = Struct("=16sQQ")
 """What a scout ahead goes by, behind its marks: the index's checksum, the root's device and inode."""
@@ -74,6 +76,16 @@ class Scout:
             return mark
         self._marks[number] = _UNDER_WAY
         return 0
+
+    def changed(self) -> list[bytes]:
+        """The directories that it has found not to be as the index had them, until now, and none has come to yet."""
+        marks = self._marks[: len(self._numbers)]
+        return [path for path, mark in zip(self._numbers, marks, strict=True) if mark == _CHANGED]
+
+    def is_same(self, path: bytes) -> bool:
+        """As `has_seen`, but that the scout does not learn of it."""
+        number = self._numbers.get(path)
+        return number is not None and self._marks[number] in (SEEN, LINKED)
 
     def recall(self) -> None:
         """End the process."""
@@ -234,8 +246,9 @@ class _Walk:
             met = self._marks[number] == _UNDER_WAY
             listing = self._listing(self._known[path])
             listing.fill(fd)
-            if not met and listing.is_as_known():
-                self._marks[number] = LINKED if listing.linked else SEEN
+            if not met:
+                same = listing.is_as_known()
+                self._marks[number] = _CHANGED if not same else LINKED if listing.linked else SEEN
             if depth < _MAX_DEPTH:
                 for name in reversed(listing.directories()):
                     inner = path + b"/" + name if path else name

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -240,3 +242,14 @@ def test_what_a_command_began_ends_with_it_also_if_it_fails(
     monkeypatch.setattr(scouting, "recall", lambda: told.append("recalled"))
     assert main(["-w", str(tmp_path), "--home", str(tmp_path / "home"), words]) == NotFoundError.exit_code
     assert told == ["sent", "recalled"] * times
+
+
+def test_a_second_interrupt_while_the_first_is_told_of_shows_no_traceback() -> None:
+    code = (
+        "from holdfast.cli import main\n"
+        "def interrupted(_): raise KeyboardInterrupt\n"
+        "main._guarded = main._wants = interrupted\n"
+        "main.run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -87,3 +87,8 @@ def test_what_is_no_branch_is_none(git: Path, ref: bytes) -> None:
         (git / path).write_bytes(ONE + b"\n")
     (git / "packed-refs").write_bytes(ONE + b" " + ref + b"\n")
     assert head(git) is None
+
+
+def test_a_line_that_holds_no_commit_is_passed_over(git: Path) -> None:
+    (git / "packed-refs").write_bytes(b"# refs/heads/main\nbroken refs/heads/main\n" + ONE + b" refs/heads/main\n")
+    assert head(git) == (b"refs/heads/main", ONE)

@@ -499,3 +499,60 @@ def test_an_index_that_has_grown_since_it_was_looked_at_is_not_gone_by(
         os.unlink(index)
         scout._walk_ahead(bytes(root), index, marks, os.getppid())
         assert not any(marks[:])
+
+
+def test_what_a_scout_has_found_changed_is_looked_at_first(root: Path) -> None:
+    run(
+        root,
+        AHEAD
+        + """
+for path in (b"/d/file", b"/b/file"):
+    open(root + path, "w").close()
+send_ahead()
+looked.clear()
+found = LocalTree(root, index=index).scan(HashSink())
+assert sorted(looked[:2]) == [b"b", b"d"] and sorted(looked[2:]) == [b"", b"c/rules"], looked
+assert found.changes == LocalTree(root).scan(HashSink()).changes
+""",
+    )
+
+
+@pytest.mark.parametrize("rules", ["/b/", "file", "b/"])
+def test_nothing_is_read_ahead_of_the_walk_that_new_rules_leave_out(root: Path, rules: str) -> None:
+    run(
+        root,
+        AHEAD
+        + f"""
+open(root + b"/b/file", "w").write("a secret")
+open(root + b"/.gitignore", "w").write({rules!r})
+send_ahead()
+class Sink(HashSink):
+    def add(self, data, previous=None):
+        assert b"secret" not in data
+        return super().add(data, previous)
+found = LocalTree(root, index=index).scan(Sink())
+assert b"b/file" not in found.changes
+assert found.changes == LocalTree(root).scan(HashSink()).changes
+""",
+    )
+
+
+def test_what_is_gone_when_the_walk_comes_there_is_forgotten(root: Path) -> None:
+    """It was looked at out of turn, and its parent is not there any more."""
+    run(
+        root,
+        AHEAD
+        + """
+open(root + b"/a/deep/er/file", "w").close()
+send_ahead()
+real_take_up = Scanner._take_up
+def take_up(self, *arguments):
+    real_take_up(self, *arguments)
+    assert self._taken_up
+    os.rename(root + b"/a", root + b".away")
+    open(root + b"/new", "w").close()
+Scanner._take_up = take_up
+found = LocalTree(root, index=index).scan(HashSink())
+assert found.changes == LocalTree(root).scan(HashSink()).changes
+""",
+    )
