@@ -119,8 +119,8 @@ class Console:
         if scan:
             from holdfast.engine import scouting
 
-            scouting.send(where, self.home, os.environ)
             self._scouting = True
+            scouting.send(where, self.home, os.environ)
         import holdfast
 
         workspace = holdfast.open(where, home=self.home, lenient=not strict, freeing=freeing)

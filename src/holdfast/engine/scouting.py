@@ -36,7 +36,7 @@ def send(directory: str, home: str | None, environ: Mapping[str, str]) -> None:
     try:
         where = default_home(environ) if home is None else os.path.abspath(os.fsencode(home))
         root: bytes = os.path.realpath(os.fsencode(directory))
-    except (HoldfastError, OSError):
+    except (HoldfastError, OSError, ValueError):  # whoever opens the workspace says what is wrong
         return
     while (folder := _noted(where, root)) is None:
         if root == b"/":

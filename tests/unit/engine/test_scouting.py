@@ -141,3 +141,9 @@ def test_a_workspace_that_was_moved_is_noted_anew(
     scouting.send(str(moved), str(home), {})
     assert sent == [(bytes(moved), os.path.join(folder, INDEX))]
     moved.rename(tree)
+
+
+@pytest.mark.parametrize("directory", ["\0", "\ud800"])
+def test_what_can_be_no_directory_is_for_whoever_opens_it_to_refuse(directory: str, home: Path, sent: Sent) -> None:
+    scouting.send(directory, str(home), {})
+    assert not sent
