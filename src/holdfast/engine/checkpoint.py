@@ -7,6 +7,8 @@ those.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from holdfast.engine.changes import saved_in
 from holdfast.engine.git_heads import remember
 from holdfast.engine.made import refuse_other_mount
@@ -15,17 +17,17 @@ from holdfast.engine.scouting import note as note_place
 from holdfast.engine.upkeep import make_room, make_room_for
 from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
 from holdfast.model.entries import Change, Counts, count_changes
-from holdfast.model.errors import HoldfastError, UsageError
+from holdfast.model.errors import HoldfastError, StorageError, UsageError, lacks_room
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
-from holdfast.model.paths import display
+from holdfast.model.paths import display, under_any
 from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.late_writer import LateWriter
 from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.files.tree import Scan
@@ -67,6 +69,11 @@ class Recorded(NamedTuple):
     event: HistoryEvent
     """Its number, time and checkpoint are filled in."""
     redo_tip: int | None
+
+    @property
+    def is_way_back(self) -> bool:
+        """Whether it is what a restore, an undo or a redo has left."""
+        return self.event.operation in ("restore", "undo", "redo")
 
 
 def take(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
@@ -125,6 +132,91 @@ def take_locked(
     raise AssertionError("unreachable")
 
 
+def take_touched(
+    context: Context,
+    request: Request,
+    touched: Callable[[], Collection[bytes]],
+    progress: Progress | None = None,
+    *,
+    meanwhile: Callable[[], None] | None = None,
+    recorded: Recorded | None = None,
+) -> Checkpoint:
+    """`take_locked`, for what a restore or an undo is about to change, or has changed: on a disk that has no room for
+    all that is unsaved, what is at or below the paths that ``touched`` gives is saved, and the rest stays unsaved.
+
+    Raises `StorageError` if there is no room even for that, or ``touched`` gives nothing; the hint says what helps.
+    """
+    try:
+        return take_locked(context, request, progress, meanwhile=meanwhile, recorded=recorded).checkpoint
+    except StorageError as error:
+        if not lacks_room(error):
+            raise
+        try:
+            saved = _take_part(context, request, touched(), recorded)
+        except StorageError as still:
+            if not lacks_room(still):
+                raise
+            saved = None
+        if saved is None:
+            raise StorageError(
+                f"what would be overwritten or deleted has to be saved first, and there is no room: {error.message}",
+                hint=_what_makes_room(context),
+                code=error.code,
+            ) from error.__cause__
+        _LOG.warning("the disk is full: only what this changes was saved, other unsaved changes stay unsaved")
+        return saved
+
+
+def _take_part(
+    context: Context, request: Request, paths: Collection[bytes], recorded: Recorded | None
+) -> Checkpoint | None:
+    """Save what the tree holds at or below ``paths``; what else has changed is as in the last checkpoint. None if there
+    is no such path, or no checkpoint yet.
+    """
+    from holdfast.engine.status import present
+    from holdfast.files.tree import Scan
+    from holdfast.store import manifest
+
+    cursor = context.catalog.cursor(context.workspace.id)
+    if cursor.head is None or not paths:
+        return None
+    parent = context.catalog.checkpoint(cursor.head)
+    now = present(context, gone_is_empty=True)
+    writer = LateWriter(context.store.writer)
+    try:
+        changes: list[Change] = []
+        for change in now.changes():
+            if not under_any(change.path, frozenset(paths)):
+                continue
+            if change.after is not None:
+                content = context.tree.read(change.path)
+                found = (
+                    (writer.add(content), len(content)) if isinstance(content, bytes) else writer.add_stream(content)
+                )
+                change = change._replace(after=change.after._replace(hash=found[0], size=found[1]))
+            changes.append(change)
+        after = {change.path: change.after for change in changes}
+        built = manifest.update(context.store.pages, parent.root, after)
+        scan = Scan(parent.root, after, list(now.not_captured), 0)
+        return _store(context, request, cursor, parent, scan, built, changes, writer.finish(), recorded)
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def _what_makes_room(context: Context) -> str:
+    """What to do where the home has no room."""
+    can_collect = 0
+    with suppress(HoldfastError):
+        can_collect = context.store.collector().foresee(0).bytes_freed
+    room = (
+        f"`holdfast gc --grace 0` frees {can_collect:,} bytes"
+        if can_collect
+        else "`holdfast forget --keep-last N` and then `holdfast gc --grace 0` free some"
+    )
+    return f"{room}; `holdfast cat ID:PATH` and `holdfast fork ID DIR` onto another disk bring back what is stored"
+
+
 def _mend(context: Context, checkpoint: Checkpoint) -> None:
     """Store anew what the checkpoint holds and the store has lost, as far as the tree still has it."""
     from holdfast.store import manifest
@@ -155,9 +247,10 @@ def _attempt(
     recorded: Recorded | None,
 ) -> tuple[Checkpoint, bool, Scan]:
     catalog = context.catalog
+    is_way_back = request.kind == "rescue" or (recorded is not None and recorded.is_way_back)
     cursor = catalog.cursor(context.workspace.id)
     parent = None if cursor.head is None else catalog.checkpoint(cursor.head)
-    make_room(context, 0)
+    make_room(context, 0, refuse=not is_way_back)
     writer = LateWriter(context.store.writer)
     try:
         scan = context.tree.scan(
@@ -180,7 +273,7 @@ def _attempt(
             return _claim(context, parent, request), False, scan
         assert built is not None
         written = writer.finish()
-        make_room_for(context, written)
+        make_room_for(context, written, refuse=not is_way_back)
         checkpoint = _store(context, request, cursor, parent, scan, built, changes, written, recorded)
     except BaseException:
         writer.abort()

@@ -8,7 +8,8 @@ is ever taken out of the history.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 
 from holdfast.engine.catching_up import catch_up, foresee_catching_up
 from holdfast.engine.foreseeing import foresee_steps, reversible
@@ -17,7 +18,8 @@ from holdfast.engine.restore import refuse_unfinished, save_first
 from holdfast.engine.reversing import bring_forward_alone, take_back
 from holdfast.engine.states import ahead, came_to_light, check_count, nothing
 from holdfast.engine.status import present
-from holdfast.engine.steps import infos, quiet, reached, required
+from holdfast.engine.steps import infos, quiet, reached, required, touched
+from holdfast.engine.upkeep import with_ballast
 from holdfast.engine.walking import Walk, together
 from holdfast.engine.whole_runs import foresee_run, newest_run, undo_run
 from holdfast.model.errors import RefusedError
@@ -67,7 +69,7 @@ def undo(
             make_root(context)
             if not came_to_light(context, cursor):
                 walk.refuse_unsaved()
-                saved = save_first(context, progress)
+                saved = save_first(context, progress, touched=partial(walk.touched, cursor))
                 # What only went out of sight is no change to take back: the state before it is.
                 count += walk.is_out_of_sight(cursor, saved)
                 walk.new = saved if saved.id != cursor.head else None
@@ -109,7 +111,7 @@ def undo_steps(
                     return finished
             if steps:
                 chosen = reversible(required(service), steps, backward=True)
-                save_first(context, progress)
+                save_first(context, progress, touched=partial(touched, service, steps))
                 return take_back(context, required(service), chosen, force=force, progress=progress)
             return undo_run(
                 context,
@@ -187,7 +189,7 @@ def redo_steps(
             if set(finished.steps) == set(steps):
                 return finished
         make_root(context)
-        save_first(context, progress)
+        save_first(context, progress, touched=partial(touched, service, steps))
         return bring_forward_alone(context, required(service), steps, force=force, progress=progress)
 
 
@@ -198,7 +200,8 @@ def _reached(
     """The undo log, with the workspace's lock; and what had been cut short, which the history knows now (``dry_run``:
     what would be finished first).
     """
-    with context.lock(), reached(context, looking=dry_run) as service:
+    room = nullcontext() if dry_run else with_ballast(context)
+    with context.lock(), room, reached(context, looking=dry_run) as service:
         yield service, foresee_catching_up(context, service) if dry_run else catch_up(context, service, progress)
 
 

@@ -13,6 +13,7 @@ from holdfast.engine.looks import looks_of
 from holdfast.engine.mount_pins import RENEWED, MountPin, release_dead
 from holdfast.engine.roots import refuse_own
 from holdfast.engine.stored_content import StoredContent
+from holdfast.engine.upkeep import with_ballast
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
@@ -67,7 +68,8 @@ class Mounted:
         self.path = directory
         """Where it is, the real path."""
         self._served: Served | None = None
-        self._pin = MountPin(context, checkpoint, directory)
+        with with_ballast(context):
+            self._pin = MountPin(context, checkpoint, directory)
         self._made = False
         try:
             self._made = _prepare(directory)

@@ -8,10 +8,10 @@ was cut short (I3).
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from holdfast.engine import journal as journals
-from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.checkpoint import Recorded, Request, take_locked, take_touched
 from holdfast.engine.git_heads import warn_of_commits
 from holdfast.engine.half_way import Plan, sift
 from holdfast.engine.journal import Journal
@@ -23,6 +23,7 @@ from holdfast.engine.status import present
 from holdfast.engine.steps import kept_still
 from holdfast.engine.supply import Stored, hold
 from holdfast.engine.uncaptured import only_uncaptured
+from holdfast.engine.upkeep import with_ballast
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.paths import display, under
@@ -31,7 +32,7 @@ from holdfast.store import manifest
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Generator, Sequence
     from typing import Literal
 
     from holdfast.engine.context import Context
@@ -78,13 +79,15 @@ def restore(
     needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if the
     tree is not as ``expected`` has it: that is then saved, and nothing else has happened.
     """
-    with context.lock(), nullcontext() if dry_run else kept_still(context):
+    with context.lock(), nullcontext() if dry_run else _going_back(context):
         checkpoint = context.catalog.checkpoint(target)
         if dry_run:
             return preview(context, checkpoint, paths)
         refuse_unfinished(context)
         _check_named(context, checkpoint, paths)
-        rescue = save_first(context, progress, meanwhile=lambda: _foresee(context, checkpoint, paths))
+        rescue = save_first(
+            context, progress, meanwhile=lambda: _foresee(context, checkpoint, paths), touched=lambda: paths
+        )
         if expected is not None and rescue.root != context.catalog.checkpoint(expected).root:
             raise RefusedError(
                 f"{display(context.workspace.path)} has changed meanwhile; nothing was brought there",
@@ -111,6 +114,12 @@ def restore(
         return done
 
 
+@contextmanager
+def _going_back(context: Context) -> Generator[None]:
+    with with_ballast(context), kept_still(context):
+        yield
+
+
 def save_as_its_own(context: Context, journal: Journal, progress: Progress | None) -> None:
     """Enter what a restore has left in the history as its own state, unless it is the target's."""
     if context.catalog.cursor(context.workspace.id).position == journal.position:
@@ -131,15 +140,20 @@ def save_as(
 
 
 def save_first(
-    context: Context, progress: Progress | None = None, *, meanwhile: Callable[[], None] | None = None
+    context: Context,
+    progress: Progress | None = None,
+    *,
+    meanwhile: Callable[[], None] | None = None,
+    touched: Callable[[], Collection[bytes]] = tuple,
 ) -> Checkpoint:
     """Save what the tree holds now, if anything is unsaved; return the checkpoint that holds it. Needs the lock.
 
     A workspace whose directory is gone is made again, empty: that is then the state that was saved. ``meanwhile`` as
-    `Tree.scan` has it.
+    `Tree.scan` has it; ``touched`` gives the paths at and below which something is about to be changed, if not
+    anywhere: on a full disk those alone may be saved (`take_touched`).
     """
     make_root(context)
-    return take_locked(context, Request(kind="rescue"), progress, meanwhile=meanwhile).checkpoint
+    return take_touched(context, Request(kind="rescue"), touched, progress, meanwhile=meanwhile)
 
 
 def _foresee(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:

@@ -15,6 +15,7 @@ from holdfast.engine.made import make_root
 from holdfast.engine.restore import UNDO_COMMAND, carry_out, result, save_as, save_as_its_own, save_first
 from holdfast.engine.status import present
 from holdfast.engine.steps import any_since, kept_still
+from holdfast.engine.upkeep import with_ballast
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -49,7 +50,7 @@ def resume(context: Context, progress: Progress | None = None, *, as_state: bool
     Cut short in its turn, it is finished by another call. Raises `NotFoundError` (code ``nothing_unfinished``), also
     before anything is saved or changed if the checkpoint that it was going to is gone; it can be taken back then.
     """
-    with context.lock(), kept_still(context):
+    with context.lock(), with_ballast(context), kept_still(context):
         journal = _require_unfinished(context)
         done = _mend(context, journal, progress)
         # (What it had done before it was cut short is not among what is done now.)
@@ -62,7 +63,7 @@ def abandon(context: Context, progress: Progress | None = None) -> RestoreResult
     """Take a restore that was cut short back: the tree becomes what it was before it began, but for what somebody has
     changed since, which is left alone, and in ``skipped``. Otherwise as `resume`.
     """
-    with context.lock(), kept_still(context):
+    with context.lock(), with_ballast(context), kept_still(context):
         journal = _require_unfinished(context)
         if journal.rescue is None:
             raise RefusedError(

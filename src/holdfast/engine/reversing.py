@@ -8,9 +8,10 @@ the state that they were undone from, which redo brings forward by the same step
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 
 from holdfast.engine import undo_note
-from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.checkpoint import Recorded, Request, take_touched
 from holdfast.engine.effects import effect
 from holdfast.engine.foreseeing import brought, foreseen, reversible
 from holdfast.engine.recognising import noting
@@ -19,7 +20,7 @@ from holdfast.engine.results import RestoreResult
 from holdfast.engine.scouting import recall
 from holdfast.engine.states import kept
 from holdfast.engine.status import present
-from holdfast.engine.steps import infos
+from holdfast.engine.steps import infos, touched
 from holdfast.engine.undo_note import Note
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
@@ -73,8 +74,14 @@ def enter_undone(
     steps = infos(service, note.steps)
     began = min(step.started_at for step in steps) // 1000
     event = HistoryEvent(0, 0, "undo", head, _before(context, note.position, began), note.position, note.steps)
-    done = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, note.redo_tip))
-    return _told(context, service, note, done.checkpoint.id, what)
+    left = take_touched(
+        context,
+        Request(kind="auto"),
+        partial(touched, service, note.steps),
+        progress,
+        recorded=Recorded(event, note.redo_tip),
+    )
+    return _told(context, service, note, left.id, what)
 
 
 def bring_forward(
@@ -124,7 +131,13 @@ def enter_redone(context: Context, service: UndoService, note: Note, progress: P
         event = HistoryEvent(
             0, 0, "redo", head, context.catalog.cursor(context.workspace.id).position, None, note.steps
         )
-        reached = take_locked(context, Request(kind="auto"), progress, recorded=Recorded(event, None)).checkpoint.id
+        reached = take_touched(
+            context,
+            Request(kind="auto"),
+            partial(touched, service, note.steps),
+            progress,
+            recorded=Recorded(event, None),
+        ).id
     return _told(context, service, note, reached, brought(service, note.steps))
 
 

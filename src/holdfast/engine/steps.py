@@ -18,7 +18,7 @@ from holdfast.model.paths import KEEPER_SOCKET, UNDO_LOG_IN_TREE, display
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from holdfast.engine.context import Context
@@ -205,6 +205,14 @@ def infos(service: UndoService, chosen: Sequence[int]) -> list[StepInfo]:
     if missing:
         raise no_step(min(missing))
     return found
+
+
+def touched(service: UndoService | None, steps: Iterable[int]) -> set[bytes]:
+    """The paths that steps have changed, by every name that is known."""
+    if service is None:
+        return set()
+    changes = [change for step in steps for change in service.changes(step)]
+    return {path for change in changes for path in (change.path, change.source) if path is not None}
 
 
 def barriers(context: Context) -> Sequence[BarrierInfo]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 from holdfast.model.errors import LockedError, QuotaError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.typed import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable
 
     from holdfast.engine.context import Context, Shared
     from holdfast.model.entries import Entry
@@ -64,6 +66,21 @@ def freeing(context: Shared, work: Callable[[], T]) -> T:
     return done
 
 
+@contextmanager
+def with_ballast(context: Shared) -> Generator[None]:
+    """For what must not fail because of a full disk, and cannot simply be done again (a restore, an undo): if the disk
+    is full, the ballast is given up before, and what is left of its room is taken back afterwards.
+    """
+    gave_way = context.store.give_way()
+    if gave_way:
+        _LOG.info("the disk is full: using what was kept back for that")
+    try:
+        yield
+    finally:
+        if gave_way:
+            context.store.lay_ballast()
+
+
 def verify(context: Shared, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
     """Check every reference, count and object of the home; with ``read_data`` also every stored byte.
 
@@ -105,9 +122,9 @@ def _largest(entries: Iterable[tuple[bytes, Entry]]) -> list[tuple[bytes, int]]:
     return sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]
 
 
-def make_room(context: Context, incoming: int) -> None:
+def make_room(context: Context, incoming: int, *, refuse: bool = True) -> None:
     """Raise `QuotaError` if ``incoming`` more bytes do not fit into ``store.max_bytes``, even after retention and
-    collection.
+    collection. Without ``refuse`` a warning says so: nobody is kept from going back by a quota.
 
     What retention removes is what it would have removed anyway at its next turn; nothing else is.
     """
@@ -127,19 +144,22 @@ def make_room(context: Context, incoming: int) -> None:
         _LOG.warning("another collection is running; not waiting for it")
     used = context.store.used_bytes()
     if used + incoming > quota:
+        if not refuse:
+            _LOG.warning("the store is beyond its quota of %d bytes, for the sake of what can be taken back", quota)
+            return
         raise QuotaError(
             f"the store holds {used:,} bytes; {incoming:,} more would exceed its quota of {quota:,}. Nothing was lost",
             hint="`holdfast forget --keep-last N` and `holdfast gc --grace 0` make room; store.max_bytes is the quota",
         )
 
 
-def make_room_for(context: Context, written: Written, more: int = 0) -> None:
+def make_room_for(context: Context, written: Written, more: int = 0, *, refuse: bool = True) -> None:
     """`make_room` for what was just written, and ``more`` bytes to come. If it does not fit, its packs are deleted.
 
     No commit knows them yet. Large blobs stay for collection: another process may have written the same ones.
     """
     try:
-        make_room(context, written.stored_bytes + more)
+        make_room(context, written.stored_bytes + more, refuse=refuse)
     except QuotaError:
         for pack in written.packs:
             context.store.objects.delete(pack.key)

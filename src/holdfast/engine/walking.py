@@ -28,7 +28,7 @@ from holdfast.engine.restore import (
 from holdfast.engine.reversing import bring_forward, take_back
 from holdfast.engine.states import ahead, came_to_light, kept, nothing, out_of_sight
 from holdfast.engine.status import present
-from holdfast.engine.steps import infos, required
+from holdfast.engine.steps import infos, required, touched
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, rebuilt
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
@@ -99,6 +99,13 @@ class Walk:
             return False
         head = self._context.catalog.checkpoint(before.head)
         return out_of_sight(self._context, manifest.diff(self._context.store.pages, head.root, saved.root))
+
+    def touched(self, before: Cursor) -> set[bytes]:
+        """What the steps have changed of which the newest is the newest change, if steps made that; ``before``: where
+        the history was when nothing of them was saved.
+        """
+        unsaved = HistoryEvent(0, self._context.clock.now(), "checkpoint", CheckpointId(""), before.position)
+        return touched(self._service, (step.id for step in steps_since(self._context, self._service, unsaved)))
 
     def now(self) -> HistoryEvent:
         """The state that the tree is in."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from holdfast.engine.foreseeing import foresee_steps
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import carry_out, new_nonce, preview, save_first
 from holdfast.engine.reversing import take_back
 from holdfast.engine.states import kept, out_of_sight
 from holdfast.engine.status import present
+from holdfast.engine.steps import touched
 from holdfast.engine.walking import Walk, together
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
@@ -90,7 +93,8 @@ def undo_run(
     or somebody else's changes would be taken back with it (``recorded_only``: might be), and what `take_back` raises.
     """
     chosen, start = _left_of(context, service, run, force=force, recorded_only=recorded_only)
-    save_first(context, progress)
+    # (By the checkpoint that the run began with, anything may be changed.)
+    save_first(context, progress, touched=tuple if start else partial(touched, service, [step.id for step in chosen]))
     walk = Walk(context, service, force=force, progress=progress)
     before = walk.now()
     done: list[RestoreResult] = []

@@ -475,13 +475,16 @@ class Workspace(RecordedSteps, LookedAt):
         def open_fork() -> Context:
             return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
 
-        if mount:
-            from holdfast.engine.fork_mount import fork_mounted
+        from holdfast.engine.upkeep import with_ballast
 
-            return fork_mounted(self._context, source, open_fork, server)
-        from holdfast.engine.fork import fork
+        with with_ballast(self._context):  # a fork is a way to have again what is stored
+            if mount:
+                from holdfast.engine.fork_mount import fork_mounted
 
-        return fork(self._context, source, open_fork, progress=progress)
+                return fork_mounted(self._context, source, open_fork, server)
+            from holdfast.engine.fork import fork
+
+            return fork(self._context, source, open_fork, progress=progress)
 
     def mount(
         self,

@@ -6,6 +6,10 @@ Names that are not UTF-8 survive: `display` turns any path into text and `parse_
 from __future__ import annotations
 
 from holdfast.model.errors import EscapeError, UsageError
+from holdfast.model.typed import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Container
 
 MAX_PATH_BYTES = 4095
 MAX_NAME_BYTES = 255
@@ -67,6 +71,18 @@ def parse_display(text: str) -> bytes:
         at = match.end()
     out += text[at:].encode("utf-8", "surrogateescape")
     return bytes(out)
+
+
+def under_any(path: bytes, prefixes: Container[bytes]) -> bool:
+    """True if ``path`` is `under` one of ``prefixes``; costs what its depth is, not what they are."""
+    if b"" in prefixes or path in prefixes:
+        return True
+    at = path.rfind(b"/")
+    while at > 0:
+        if path[:at] in prefixes:
+            return True
+        at = path.rfind(b"/", 0, at)
+    return False
 
 
 def under(path: bytes, prefix: bytes) -> bool:

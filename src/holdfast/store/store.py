@@ -309,7 +309,7 @@ class Store:
     def lay_ballast(self) -> None:
         """Make the ballast again, if it was given up and there is room for it."""
         if self._home is not None:
-            ballast.lay(self._home)
+            ballast.lay(self._home, again=True)
 
     def used_bytes(self) -> int:
         """What the store takes, the catalog itself not counted."""

@@ -84,14 +84,29 @@ def test_past_the_quota_a_checkpoint_is_refused_and_nothing_is_lost(
     assert context.catalog.checkpoints() == [first]
     assert (objects(home), context.store.used_bytes()) == (before, used), "what was refused left nothing behind"
     assert (tree / "g").stat().st_size == 60_000
-    with pytest.raises(QuotaError):
-        restore(context, first.id)
-    assert (tree / "g").stat().st_size == 60_000, "without a rescue nothing is restored"
+    assert not (tree / "h").exists()
     (tree / "g").unlink()
     assert not take(context, Request()).created
     (tree / "h").write_bytes(b"small")
     assert take(context, Request()).created
     assert take(open_context(store__max_bytes=0), Request()).checkpoint.total_files == 2
+
+
+def test_the_quota_stops_no_way_back(
+    open_context: Callable[..., Context], tree: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = open_context(store__max_bytes=100_000)
+    (tree / "f").write_bytes(os.urandom(60_000))
+    first = take(context, Request()).checkpoint
+    (tree / "g").write_bytes(late := os.urandom(60_000))
+    done = restore(context, first.id)
+    assert done.deleted == [b"g"]
+    assert "beyond its quota" in caplog.text
+    caplog.clear()
+    assert done.rescue is not None
+    restore(context, done.rescue)
+    assert (tree / "g").read_bytes() == late
+    caplog.clear()
 
 
 def test_large_files_past_the_quota_do_not_pile_up(
