@@ -24,6 +24,20 @@ _MAKE = {
 
 
 @contextmanager
+def bound(source: Path, target: Path, *, read_only: bool = False) -> Generator[None]:
+    """``source`` is mounted at ``target`` too, as containers have single files; skips the test where it may not be."""
+    done = subprocess.run(["mount", "--bind", str(source), str(target)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"cannot mount here: {done.stderr.strip()}")
+    try:
+        if read_only:
+            subprocess.run(["mount", "-o", "remount,bind,ro", str(target)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", str(target)], check=True)
+
+
+@contextmanager
 def mounted(kind: str, folder: Path, options: str = "") -> Generator[Path]:
     """A fresh file system of the kind, mounted in the directory ``folder``; skips the test where that cannot be had."""
     if os.geteuid() != 0:

@@ -66,3 +66,21 @@ def test_a_hard_link_on_another_mount_is_brought_back_as_one(cli: Cli) -> None:
         """,
     )
     assert said.split() == ["a", "a", "2"]
+
+
+def test_a_mounted_file_is_restored_and_undone_in_place(cli: Cli) -> None:
+    """As a container's runtime mounts single files."""
+    said = mounted(
+        cli,
+        """
+        mkdir d && touch config d/inner && echo 1 > ../outside && echo 1 > ../other
+        mount --bind ../outside config && mount --bind ../other d/inner
+        hf -q init && hf -q checkpoint -m first >&2
+        echo 2 > config && echo 2 > d/inner && chmod 600 config
+        hf undo >&2 && cat config d/inner && stat -c %a config
+        echo 2 > d/inner && hf restore first d/inner 2> ../told >&2 && cat d/inner ../other
+        grep -c "d/inner is a mount point" ../told
+        hf run -- sh -c 'echo 3 > config' >&2 && hf undo >&2 && cat config ../outside
+        """,
+    )
+    assert said.split() == ["1", "1", "644", "1", "1", "1", "1", "1"]

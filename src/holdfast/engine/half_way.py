@@ -13,11 +13,15 @@ from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Iterator, Sequence
 
-    from holdfast.model.entries import Change
+    from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.store.blob_reader import BlobReader
     from holdfast.store.manifest import Pages
+    from holdfast.store.store import Store
+
+_PIECE = 1 << 16
 
 
 class Plan(NamedTuple):
@@ -50,12 +54,21 @@ class Sifted(NamedTuple):
     """What somebody has changed since, with how to get the other version of it."""
 
 
-def sift(pages: Pages, plan: Plan, first: Plan, mending: Mending, target: CheckpointId, *, empty: bool) -> Sifted:
+def sift(
+    pages: Pages,
+    plan: Plan,
+    first: Plan,
+    mending: Mending,
+    target: CheckpointId,
+    *,
+    empty: bool,
+    half: Container[bytes],
+) -> Sifted:
     """What may be done of ``plan``, which leads from what is there now to ``target``.
 
     ``first`` leads there from the manifest that ``mending`` has as evidence. ``empty``: there is no file at all, as in
-    a directory that was made again; then there is nothing that anybody could lose. What did not exist when the restore
-    began, and is in nobody's way, stays without a word.
+    a directory that was made again; then there is nothing that anybody could lose. ``half`` is what the restore itself
+    has left half written. What did not exist when the restore began, and is in nobody's way, stays without a word.
     """
     paths = sorted({change.path for change in (*plan.deletes, *plan.writes)})
     either = [manifest.get_many(pages, root, paths) for root in mending.ends]
@@ -63,7 +76,7 @@ def sift(pages: Pages, plan: Plan, first: Plan, mending: Mending, target: Checkp
     spared: list[NotCaptured] = []
 
     def may_go(change: Change) -> bool:
-        if empty or any(change.before == entries.get(change.path) for entries in either):
+        if empty or change.path in half or any(change.before == entries.get(change.path) for entries in either):
             return True
         spared.append(NotCaptured(change.path, _said(change, target)))
         return False
@@ -75,6 +88,50 @@ def sift(pages: Pages, plan: Plan, first: Plan, mending: Mending, target: Checkp
         there = {change.path for change in plan.deletes}
         deletes |= {one.path: one for one in first.deletes if one.path not in there}
     return Sifted(Plan(list(deletes.values()), writes), spared)
+
+
+def half_written(
+    store: Store, writes: Sequence[Change], mending: Mending, in_place: Container[bytes]
+) -> frozenset[bytes]:
+    """Those of the paths ``in_place`` that hold nothing but bytes of the two versions that the restore was on its way
+    between.
+    """
+    paths = sorted(change.path for change in writes if change.path in in_place)
+    if not paths:
+        return frozenset()
+    found = {change.path: change.before for change in writes}
+    before, after = (manifest.get_many(store.pages, root, paths) for root in mending.ends)
+
+    def is_half(path: bytes) -> bool:
+        entries = found[path], before.get(path), after.get(path)
+        return None not in entries and _mixes(*(_pieces(store.reader, entry) for entry in entries if entry is not None))
+
+    return frozenset(path for path in paths if is_half(path))
+
+
+def _pieces(reader: BlobReader, entry: Entry) -> Iterator[bytes]:
+    """The content in pieces of one size, the last one shorter; then nothing, without end."""
+    for content in reader.fetch([entry]):
+        rest = b""
+        for piece in (content,) if isinstance(content, bytes) else content:
+            rest += piece
+            while len(rest) >= _PIECE:
+                yield rest[:_PIECE]
+                rest = rest[_PIECE:]
+        yield rest
+    while True:
+        yield b""
+
+
+def _mixes(now: Iterator[bytes], before: Iterator[bytes], after: Iterator[bytes]) -> bool:
+    """Whether each byte of ``now`` is that of one of the others at its place."""
+    while here := next(now):
+        ends = next(before), next(after)
+        if not any(end.startswith(here) for end in ends):
+            for at, byte in enumerate(here):
+                if all(end[at : at + 1] != bytes((byte,)) for end in ends):
+                    return False
+    return True
 
 
 def _said(change: Change, target: CheckpointId) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from holdfast.engine.folder import RESTORE_JOURNAL
 from holdfast.files.notes import NoteFile
 from holdfast.model.ids import CheckpointId
+from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display, parse_display
 from holdfast.model.typed import TYPE_CHECKING, Literal, cast
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 Operation = Literal["restore", "undo", "redo", "fork"]
 
+_LOG = Log(__name__)
 _FILE = NoteFile(
     name=RESTORE_JOURNAL,
     magic=b"HFRJ 1 ",
@@ -47,6 +49,35 @@ class Journal(NamedTuple):
     """The event that `redo` led to: what is saved when the restore is finished or taken back must not hide it."""
     taken_back: CheckpointId | None = None
     """The target of the restore that this takes back: only what that may have made is deleted."""
+    in_place: tuple[bytes, ...] = ()
+    """What cannot be replaced as a whole and may be half written: mount points."""
+    opened: tuple[tuple[bytes, int], ...] = ()
+    """The directories that are open for now, with the permissions that they get back."""
+
+
+class JournalNotes:
+    """What `Tree.apply` notes (see `holdfast.files.tree.Notes`), in the restore's journal."""
+
+    def __init__(self, folder: bytes, journal: Journal) -> None:
+        """``journal`` is the one that is in place."""
+        self._folder = folder
+        self._journal = journal
+
+    @property
+    def opened(self) -> Mapping[bytes, int]:
+        """See `Notes.opened`."""
+        return dict(self._journal.opened)
+
+    def opening(self, modes: Mapping[bytes, int]) -> None:
+        """See `Notes.opening`."""
+        self._journal = self._journal._replace(opened=tuple(modes.items()))
+        write(self._folder, self._journal)
+
+    def in_place(self, path: bytes) -> None:
+        """See `Notes.in_place`; said to the user as well."""
+        _LOG.warning("%s is a mount point: it is written in place", display(path))
+        self._journal = self._journal._replace(in_place=(*self._journal.in_place, path))
+        write(self._folder, self._journal)
 
 
 def write(folder: bytes, journal: Journal) -> None:
@@ -55,6 +86,8 @@ def write(folder: bytes, journal: Journal) -> None:
 
     fields = journal._asdict()
     fields["paths"] = [display(path) for path in journal.paths]
+    fields["opened"] = [[display(path), f"{mode:o}"] for path, mode in journal.opened]
+    fields["in_place"] = [display(path) for path in journal.in_place]
     _FILE.write(folder, json.dumps(fields, sort_keys=True).encode() + b"\n")
 
 
@@ -88,6 +121,11 @@ def _decode(folder: bytes, body: bytes) -> Journal:
             at=cast("int", fields["at"]),
             redo_tip=cast("int | None", fields.get("redo_tip")),
             taken_back=None if taken_back is None else CheckpointId(str(taken_back)),
+            in_place=tuple(parse_display(text) for text in cast("list[str]", fields.get("in_place", ()))),
+            opened=tuple(
+                (parse_display(text), int(mode, 8))
+                for text, mode in cast("list[tuple[str, str]]", fields.get("opened", ()))
+            ),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _FILE.bad(folder, f"lacks a field or has a bad one: {error}") from error

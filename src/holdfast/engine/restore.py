@@ -13,8 +13,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from holdfast.engine import journal as journals
 from holdfast.engine.checkpoint import Recorded, Request, take_locked, take_touched
 from holdfast.engine.git_heads import warn_of_commits
-from holdfast.engine.half_way import Plan, sift
-from holdfast.engine.journal import Journal
+from holdfast.engine.half_way import Plan, half_written, sift
+from holdfast.engine.journal import Journal, JournalNotes
 from holdfast.engine.made import make_root
 from holdfast.engine.recognising import tell_brought_back
 from holdfast.engine.results import RestoreResult
@@ -226,7 +226,8 @@ def carry_out(
     if mending is not None:
         first = _plan(context.store.pages, mending.evidence, target.root, journal.paths)
         empty = now.total_files == 0
-        plan, spared = sift(context.store.pages, plan, first, mending, target.id, empty=empty)
+        half = half_written(context.store, plan.writes, mending, journal.in_place)
+        plan, spared = sift(context.store.pages, plan, first, mending, target.id, empty=empty, half=half)
     if not exact:
         plan, missed = _spare(context, target, plan)
         spared = [*spared, *missed]
@@ -245,7 +246,8 @@ def carry_out(
             context.catalog.unpin_all(pins)
         raise
     writes = ((change, None if _same_content(change) else supply) for change in plan.writes)
-    applied = context.tree.apply(plan.deletes, writes, nonce=journal.nonce, progress=progress)
+    notes = JournalNotes(context.folder, journal)
+    applied = context.tree.apply(plan.deletes, writes, nonce=journal.nonce, progress=progress, notes=notes)
     # (Before it was cut short it may have brought the rest there as well.)
     brought = plan if mending is None else _plan(context.store.pages, mending.evidence, target.root, journal.paths)
     tell_brought_back(context, (*brought.deletes, *brought.writes))

@@ -75,6 +75,11 @@ class Scheduler:
         if self._first is None:
             self._first = self._last
 
+    def doubted(self) -> None:
+        """Something may have changed: that is unsaved, but it does not put off what is due."""
+        if self._first is None:
+            self.changed()
+
     def saved(self, *, counted: bool = True) -> None:
         """All that was changed so far is saved; ``counted``: by a checkpoint that counts towards the hourly limit."""
         self._first = None

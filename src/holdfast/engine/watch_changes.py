@@ -34,11 +34,14 @@ class Exclusion(Protocol):
 class Changes:
     """The watcher's answers, added up until a scan takes them."""
 
-    def __init__(self, watcher: Watcher, exclusion: Exclusion, noticed: Callable[[], None]) -> None:
-        """``noticed`` is called whenever an answer is not empty."""
+    def __init__(
+        self, watcher: Watcher, exclusion: Exclusion, noticed: Callable[[], None], doubted: Callable[[], None]
+    ) -> None:
+        """``noticed`` is called whenever something has changed, ``doubted`` when something may have."""
         self._watcher = watcher
         self._exclusion = exclusion
         self._noticed = noticed
+        self._doubted = doubted
         self._everything = False
         self._paths: set[bytes] = set()
         self._refresh_due = False
@@ -60,7 +63,7 @@ class Changes:
             self._unprepared |= answer.paths
             if len(self._paths) > _MOST_PREPARED:
                 self._unprepared.clear()
-        if answer.everything or answer.paths:
+        if answer.news and (answer.everything or answer.paths):
             self._noticed()
 
     @property
@@ -79,7 +82,7 @@ class Changes:
         self._everything = True
         self._paths.clear()
         self._unprepared.clear()
-        self._noticed()
+        self._doubted()
 
     def drain(self) -> Dirty:
         """See `DirtySource.drain`."""

@@ -125,7 +125,7 @@ class Service:
         self._clock = clock
         self._beside = beside
         self._scheduler = Scheduler(setup.pace, clock)
-        self._changes = Changes(watcher, exclusion, self._scheduler.changed)
+        self._changes = Changes(watcher, exclusion, self._scheduler.changed, self._scheduler.doubted)
         self._started_at = clock.now()
         self._made = 0
         self._failure: str | None = None

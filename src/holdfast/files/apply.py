@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -9,7 +10,8 @@ from holdfast.files import kernel
 from holdfast.files.batch import IN_THE_WAY, Batch, lacks_room, reason_for
 from holdfast.files.creating import TREE_ERRORS, ContentError
 from holdfast.files.index import signature_of
-from holdfast.files.replace import GONE, Durability, TemporaryNames
+from holdfast.files.opened import OpenedDirectories
+from holdfast.files.replace import GONE, MOUNT_POINT, Durability, TemporaryNames, is_mount_point
 from holdfast.files.rooted import Place, Root, open_regular
 from holdfast.files.taken import CHANGED, Taken, identity, read_entry
 from holdfast.files.trash import LeftOvers, Trash, remove_hollow
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.index import Known, Signature
     from holdfast.files.owner import Owner
+    from holdfast.files.tree import Notes
     from holdfast.model.entries import Change
     from holdfast.model.sinks import Content, Progress, Supply
 
@@ -70,6 +73,7 @@ class Applier:
         *,
         nonce: str,
         progress: Progress | None = None,
+        notes: Notes | None = None,
     ) -> Applied:
         """See `Tree.apply`. The phases that ``progress`` hears of are ``delete`` and ``write``.
 
@@ -80,9 +84,13 @@ class Applier:
         """
         names = TemporaryNames(nonce)
         trash = Trash(self._root, names)
-        batch = Batch(self._root, names, trash, self._owner, flags=self._flags)
-        work = _Work(self._root, self._observed, trash, batch, progress)
+        batch = Batch(self._root, names, trash, self._owner, notes, flags=self._flags)
+        opened = None if notes is None else OpenedDirectories(self._root, notes)
+        work = _Work(self._root, self._observed, trash, batch, progress, opened)
         try:
+            if opened is not None:
+                writes = list(writes)
+                opened.open_above([change.path for change in (*deletes, *(change for change, _ in writes))])
             work.delete_all(deletes)
             work.write_all(writes)
             work.finish()
@@ -130,12 +138,21 @@ class Applier:
 class _Work:
     """One call of `Applier.apply`."""
 
-    def __init__(self, root: Root, observed: Observed, trash: Trash, batch: Batch, progress: Progress | None) -> None:
+    def __init__(
+        self,
+        root: Root,
+        observed: Observed,
+        trash: Trash,
+        batch: Batch,
+        progress: Progress | None,
+        opened: OpenedDirectories | None,
+    ) -> None:
         self._root = root
         self._observed = observed
         self._trash = trash
         self._batch = batch
         self._progress = progress
+        self._opened = opened
         self._emptied: set[bytes] = set()
         """Directories that lost something: removed if that left them empty."""
         self._in_place = Durability()
@@ -194,7 +211,12 @@ class _Work:
         if before is None or self._entry_at(change.path, place, info, before) != before:
             return CHANGED
         self._batch.touched.add(parent)
-        return self._trash.take(change.path, self._taken(change.path, info, before))
+        try:
+            return self._trash.take(change.path, self._taken(change.path, info, before))
+        except OSError as error:
+            if error.errno == errno.EBUSY and is_mount_point(*place):
+                return MOUNT_POINT
+            raise
 
     def write_all(self, writes: Iterable[tuple[Change, Content | Supply | None]]) -> None:
         """Write every path that still is what its change expects."""
@@ -367,7 +389,11 @@ class _Work:
         """
         self._empty_trash()
         self._remove_emptied()
-        self._batch.sync(self._in_place)
+        self._batch.sync(self._in_place, self._close_opened)
+
+    def _close_opened(self, durability: Durability) -> None:
+        if self._opened is not None:
+            self._opened.close(durability)
 
     def abandon(self) -> None:
         """After an error: remove the temporaries, and make durable what was done, as far as the system lets us."""
@@ -375,8 +401,9 @@ class _Work:
         try:
             for path, reason in self._empty_trash():
                 _log.warning("%s: %s", display(path), reason)
-            self._batch.sync(self._in_place)
+            self._batch.sync(self._in_place, self._close_opened)
         except (HoldfastError, OSError):
+            self._close_opened(self._in_place)
             self._in_place.close()
 
     def _empty_trash(self) -> list[NotCaptured]:

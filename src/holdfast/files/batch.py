@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.files.creating import TreeError
     from holdfast.files.owner import Owner
     from holdfast.files.taken import Taken
+    from holdfast.files.tree import Notes
     from holdfast.model.entries import Change, Entry
     from holdfast.model.sinks import Content, Supply
 
@@ -86,12 +87,24 @@ def reason_for(error: HoldfastError | OSError, path: bytes, wanted: str = "writt
 class Batch:
     """New files and links of one call that are not in place yet. For one thread; reusable after `commit`."""
 
-    def __init__(self, root: Root, names: TemporaryNames, trash: Trash, owner: Owner | None, *, flags: bool) -> None:
-        """Nothing is created yet; what is replaced goes to ``trash``; ``flags`` as for `replace.exchange`."""
+    def __init__(
+        self,
+        root: Root,
+        names: TemporaryNames,
+        trash: Trash,
+        owner: Owner | None,
+        notes: Notes | None = None,
+        *,
+        flags: bool,
+    ) -> None:
+        """Nothing is created yet; what is replaced goes to ``trash``; ``notes`` as for `Tree.apply`; ``flags`` as
+        for `replace.exchange`.
+        """
         self._root = root
         self._names = names
         self._trash = trash
         self._owner = owner
+        self._notes = notes
         self._flags = flags
         self.touched: set[bytes] = set()
         """Directories whose entries have changed; the caller syncs them after `commit` (see `sync`)."""
@@ -249,13 +262,16 @@ class Batch:
             self._pending.pop()
         self._begin()
 
-    def sync(self, durability: Durability) -> None:
-        """Make every change of a directory so far durable, together with what ``durability`` holds already."""
+    def sync(self, durability: Durability, before: Callable[[Durability], None]) -> None:
+        """Make every change of a directory so far durable, together with what ``durability`` holds already and what
+        ``before``, which is called once nothing has to be opened any more, adds to it.
+        """
         for path in self.touched:
             try:
                 durability.add_directory(self._root.directory(path))
             except HoldfastError:
                 continue  # removed or swapped since: what it held is not at these paths any more
+        before(durability)
         durability.flush()
         self.touched.clear()
 
@@ -286,7 +302,12 @@ class Batch:
             dir_fd, name = self._root.place(change.path)
             if taken is not None:
                 item = self._mark(item, dir_fd, taken)
-                reason = replace.exchange(dir_fd, item.temporary, name, taken, flags=self._flags)
+                try:
+                    reason = replace.exchange(dir_fd, item.temporary, name, taken, flags=self._flags)
+                except OSError as error:
+                    if error.errno != errno.EBUSY or not replace.is_mount_point(dir_fd, name):
+                        raise
+                    return self._write_over(item, dir_fd, name, taken)
             elif replace.move_if_absent(dir_fd, item.temporary, dir_fd, name, flags=self._flags):
                 reason = None
             else:
@@ -304,6 +325,17 @@ class Batch:
             reason = reason_for(error, change.path)
             self._drop(item)
         return Placed(change, reason, seen)
+
+    def _write_over(self, item: _Pending, dir_fd: int, name: bytes, taken: Taken) -> Placed:
+        """Write the content of the temporary into the file ``name``, a mount point. Raises `OSError`."""
+        change, after = item.change, _after(item.change)
+        seen: str | os.stat_result = replace.MOUNT_POINT
+        if self._notes is not None and not after.is_symlink:
+            self._notes.in_place(change.path)
+            seen = replace.write_over(dir_fd, item.temporary, name, taken, after)
+        self._drop(item)
+        self.touched.add(change.path.rpartition(b"/")[0])
+        return Placed(change, seen, None) if isinstance(seen, str) else Placed(change, None, signature_of(seen))
 
     def _mark(self, item: _Pending, dir_fd: int, taken: Taken) -> _Pending:
         """Give the temporary, which is durable, the name under which something of the tree may get into it."""

@@ -17,6 +17,8 @@ class Dirty(NamedTuple):
 
     everything: bool
     paths: frozenset[bytes]
+    news: bool = True
+    """False if nothing was found to have changed since the last answer: ``everything`` says only that it may have."""
 
 
 class DirtySource(Protocol):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from holdfast.files.index import Known, Signature
     from holdfast.files.layer import Layer
     from holdfast.files.modes import DirectoryModes
-    from holdfast.files.tree import Applied, Cleaned, Lookup, Saved
+    from holdfast.files.tree import Applied, Cleaned, Lookup, Notes, Saved
     from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import BlobSink, Content, Progress, Supply
@@ -361,6 +361,7 @@ class LocalTree:
         *,
         nonce: str,
         progress: Progress | None = None,
+        notes: Notes | None = None,
     ) -> Applied:
         """See `Tree.apply`."""
         from holdfast.files.apply import Applier
@@ -374,7 +375,7 @@ class LocalTree:
             observed = _Observed(self.index, self._findings, self._pending)
             try:
                 return Applier(root, observed, owner=owner_for(root.fd, uid=uid, gid=gid)).apply(
-                    deletes, writes, nonce=nonce, progress=progress
+                    deletes, writes, nonce=nonce, progress=progress, notes=notes
                 )
             finally:
                 modes.save()

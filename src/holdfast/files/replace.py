@@ -21,6 +21,7 @@ from holdfast.model.errors import IntegrityError, RefusedError, UsageError
 from holdfast.model.ids import Hasher, format_hash, hash_bytes
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import MAX_NAME_BYTES, TEMPORARY_PREFIX, display
+from holdfast.model.sinks import CHUNK_BYTES
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.model.sinks import Content
 
 GONE = "changed since it was looked at: it is gone"
+MOUNT_POINT = "it is a mount point, which can neither be removed nor replaced: unmount it first"
 
 _MAX_NONCE = 64
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -289,6 +291,52 @@ def _give_back(dir_fd: int, temporary: bytes, name: bytes, ours: Identity, reaso
         # Written yet again in between: the newest stays, and what it followed is not ours to remove.
         kernel.renameat2(dir_fd, temporary, dir_fd, name, kernel.RENAME_EXCHANGE)
     return f"{reason}; an earlier version of it is kept as {display(keep(dir_fd, temporary, name))!r}"
+
+
+def is_mount_point(dir_fd: int, name: bytes) -> bool:
+    """True if something is mounted at ``name``, as a container's runtime does with single files. Raises `OSError`."""
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        return kernel.mount_id(fd) != kernel.mount_id(dir_fd)
+    finally:
+        os.close(fd)
+
+
+def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, entry: Entry) -> str | os.stat_result:
+    """Write what ``temporary`` holds, which is ``entry``, into the file ``name`` if that still is what is to be
+    ``taken``: for a mount point, which no rename replaces.
+
+    Returns what it looks like then, durable, or the reason why nothing was written. Not atomic: killed, or after an
+    `OSError`, the file may begin with the new content and go on with what was there. What another process writes
+    between the look and the end is lost.
+    """
+    reason = taken.problem(dir_fd, name, stays=True)
+    if reason is not None:
+        return reason
+    source = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        try:
+            fd = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=dir_fd)
+        except OSError as error:
+            return f"it is a mount point, and cannot be written to in place: {error.strerror}"
+        try:
+            if identity(os.fstat(fd)) != taken.expected:
+                return CHANGED
+            permissions = os.fstat(fd).st_mode & 0o777
+            if permissions != entry.permissions:
+                os.fchmod(fd, permissions & entry.permissions)  # nobody may read more of either; raises if not ours
+            # Never shorter before the end: what is there is then known to be of the one version or of the other.
+            while piece := os.read(source, CHUNK_BYTES):
+                _write_all(fd, piece)
+            os.ftruncate(fd, entry.size)
+            if permissions != entry.permissions:
+                os.fchmod(fd, entry.permissions)
+            os.fsync(fd)
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(source)
 
 
 def take_away(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, taken: Taken) -> str | None:

@@ -19,6 +19,7 @@ from holdfast.model.paths import check_path, display
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from holdfast.files.modes import DirectoryModes
@@ -78,6 +79,8 @@ class Root:
         self._beneath = _has_openat2(self.fd) if beneath is None else beneath
         self._reserved = reserved
         self.modes = modes
+        self.opened: Mapping[bytes, int] = {}
+        """The permissions that directories had which are open only for now; see `holdfast.files.opened`."""
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         share = _MOST_OPEN if allowed == resource.RLIM_INFINITY else allowed // _SHARE
         self._most_open = max(_LEAST_OPEN, min(_MOST_OPEN, share))
@@ -179,8 +182,9 @@ class Root:
         are `inherited`.
         """
         parent, _, name = path.rpartition(b"/")
-        mode = None if self.modes is None else self.modes.get(path if stands_for is None else stands_for)
-        if mode is not None and owner is None:
+        place = path if stands_for is None else stands_for
+        mode = None if self.modes is None else self.modes.get(place)
+        if mode is not None and (owner is None or place in self.opened):
             mode |= stat.S_IRWXU  # something is to be written into it
         parent_fd = self.directory(parent)
         try:
@@ -273,7 +277,9 @@ class Root:
                 return False
             raise _translated(error, path) from error
         if self.modes is not None and before is not None:
-            self.modes.removed(path, before.st_mode)
+            from holdfast.files.opened import removed_mode
+
+            self.modes.removed(path, removed_mode(self.opened, path, before.st_mode))
         self.forget(path)
         return True
 

@@ -53,15 +53,17 @@ class Taken:
         self.certain = False
         """True once the kernel has said that nobody can write to it."""
 
-    def problem(self, dir_fd: int, name: bytes) -> str | None:
-        """Why what is called ``name`` now must not be lost; None if a checkpoint holds all of it. Raises `OSError`."""
+    def problem(self, dir_fd: int, name: bytes, *, stays: bool = False) -> str | None:
+        """Why what is called ``name`` now must not be lost; None if a checkpoint holds all of it. ``stays``: it is to
+        be written over, with all of its names. Raises `OSError`.
+        """
         info = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         if identity(info) != self.expected:
             return CHANGED
         if not stat.S_ISREG(info.st_mode):
             self.certain = True  # a link never gets another target
             return None
-        if info.st_nlink > 1:
+        if info.st_nlink > 1 and not stays:
             return None  # its other names hold what is written to it
         try:
             fd = os.open(name, _READ, dir_fd=dir_fd)

@@ -11,7 +11,7 @@ from holdfast.model.named import NamedTuple
 from holdfast.model.typed import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.model.entries import Change, Entry, NotCaptured
     from holdfast.model.ids import Hash
@@ -53,6 +53,27 @@ class Cleaned(NamedTuple):
     """How many files and links were removed."""
     kept: list[NotCaptured]
     """What was not ours to remove, under its new name, each with the reason."""
+
+
+class Notes(Protocol):
+    """What `Tree.apply` says before it does something that a kill may leave half done. When a call returns, it is noted
+    durably.
+    """
+
+    @property
+    def opened(self) -> Mapping[bytes, int]:
+        """The directories that an earlier `apply`, which was killed, may have left open, with the permissions that they
+        get back.
+        """
+        ...
+
+    def opening(self, modes: Mapping[bytes, int]) -> None:
+        """Directories are about to be opened to their owner, or made open to be closed later; as `opened`."""
+        ...
+
+    def in_place(self, path: bytes) -> None:
+        """A file is about to be written in place: it may hold bytes of both versions then."""
+        ...
 
 
 class Tree(Protocol):
@@ -126,6 +147,7 @@ class Tree(Protocol):
         *,
         nonce: str,
         progress: Progress | None = None,
+        notes: Notes | None = None,
     ) -> Applied:
         """Make the tree go from each change's ``before`` to its ``after``, touching nothing else.
 
@@ -136,6 +158,10 @@ class Tree(Protocol):
         in the way that no checkpoint holds. When the call returns, all of it is durable. ``nonce`` is part of the
         names of temporary files, so that `clean` finds them after a crash. Repeating a call that was cut short
         finishes it.
+
+        With ``notes``, which are told of it before, a file that is a mount point is written in place, not atomically,
+        and a directory of this user's that is read-only is opened meanwhile. Without them, such a file and what is in
+        such a directory is left alone and reported.
         """
         ...
 

@@ -74,7 +74,7 @@ KEYS: dict[str, Key] = {
     "watch.max_per_hour": Key("integer", "save no more often than this", workspace="lower", least=1, most=3600),
     "watch.backend": Key("text", "how changes are noticed", "yes", choices=("auto", "fanotify", "inotify", "polling")),
     "watch.poll_interval": Key(
-        "duration", "how often the polling backend looks at the tree", "yes", least=0.5, most=DAY
+        "duration", "how often the polling backend looks for changes", "yes", least=0.5, most=DAY
     ),
     "watch.answer_timeout": Key(
         "duration",

@@ -18,7 +18,7 @@ from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from holdfast.files.tree import Lookup, Saved
+    from holdfast.files.tree import Lookup, Notes, Saved
     from holdfast.model.sinks import BlobSink, Content, Progress, Supply
 
 IGNORED_SUFFIX = b".pid"
@@ -170,6 +170,7 @@ class MemoryTree:
         *,
         nonce: str,  # noqa: ARG002 - there are no temporaries here
         progress: Progress | None = None,
+        notes: Notes | None = None,  # noqa: ARG002 - nor anything to note
     ) -> Applied:
         """See `Tree.apply`."""
         applied = Applied([], [], [])

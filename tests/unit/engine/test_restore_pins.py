@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.engine.workspace import Workspace
 from holdfast.files.local import LocalTree
-from holdfast.files.tree import Applied
+from holdfast.files.tree import Applied, Notes
 from holdfast.model.entries import Change
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.sinks import Content, Progress
@@ -33,13 +33,14 @@ def test_the_target_is_neither_forgotten_nor_collected_while_it_is_restored(
         *,
         nonce: str,
         progress: Progress | None = None,
+        notes: Notes | None = None,
     ) -> Applied:
         with holdfast.open(tree, home=home) as other:
             with pytest.raises(RefusedError) as caught:
                 other.forget([wanted])
             tried.append(caught.value.message)
             other.gc(grace=0)
-        return apply(self, deletes, writes, nonce=nonce, progress=progress)
+        return apply(self, deletes, writes, nonce=nonce, progress=progress, notes=notes)
 
     monkeypatch.setattr(LocalTree, "apply", beside)
     workspace.restore(wanted)

@@ -50,6 +50,16 @@ def test_due_when_nothing_has_changed_for_a_while(scheduler: Scheduler, clock: F
     assert scheduler.due_in() is None
 
 
+def test_a_doubt_is_saved_and_puts_nothing_off(scheduler: Scheduler, clock: FakeClock) -> None:
+    scheduler.doubted()
+    assert scheduler.unsaved
+    clock.time += 3
+    scheduler.doubted()
+    assert scheduler.due_in() == 2
+    scheduler.changed()
+    assert scheduler.due_in() == 5
+
+
 def test_due_at_the_latest_while_changes_go_on(scheduler: Scheduler, clock: FakeClock) -> None:
     for _ in range(299):
         scheduler.changed()

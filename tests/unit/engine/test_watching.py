@@ -205,9 +205,17 @@ def test_a_tree_that_cannot_be_watched_is_walked_when_the_time_has_come_and_not_
         wait_until(lambda: len(run.saver.taken) == 1)
         assert [watcher.ping().unsaved for _ in range(50)] == [False] * 50
         assert len(run.saver.taken) == 1
-    setup = setup._replace(poll_interval=0.01)
-    with running(setup) as run:
-        wait_until(lambda: len(run.saver.taken) >= 4)
+
+
+def test_what_polling_finds_is_saved_though_it_looks_more_often_than_it_is_quiet(setup: Setup) -> None:
+    """A look is no edit: it must not put off the save of the one before it."""
+    root = Path(os.fsdecode(setup.root))
+    setup = setup._replace(backend="polling", poll_interval=0.01, pace=Pace(debounce=0.1), rest=0.0)
+    with running(setup) as run, reach(setup) as watcher:
+        wait_until(lambda: len(run.saver.taken) == 1, "the first checkpoint")
+        (root / "sub/file").write_text("1")
+        wait_until(lambda: len(run.saver.taken) >= 2, "the edit")
+        wait_until(lambda: not watcher.ping().unsaved, "the end of what was unsaved")
 
 
 def test_rules_outside_of_the_tree_that_change_make_everything_count_as_changed(
@@ -314,7 +322,7 @@ class Telling:
 
 
 def changes_of(*answers: set[bytes]) -> Changes:
-    return Changes(cast("Watcher", Telling(*answers)), Nothing(), lambda: None)
+    return Changes(cast("Watcher", Telling(*answers)), Nothing(), lambda: None, lambda: None)
 
 
 def test_of_very_many_changes_nothing_more_is_prepared() -> None:

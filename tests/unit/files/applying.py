@@ -17,6 +17,9 @@ from holdfast.model.paths import TEMPORARY_PREFIX
 from ...seen import Seen
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.files.tree import Notes
     from holdfast.model.sinks import Content
 
 NONCE = "n0"
@@ -45,6 +48,24 @@ def content_of(path: Path) -> bytes:
         return path.read_bytes()
     finally:
         path.chmod(mode)
+
+
+class Noted:
+    """Notes that are kept in memory."""
+
+    def __init__(
+        self, in_place: Callable[[bytes], object] | None = None, opened: Mapping[bytes, int] | None = None
+    ) -> None:
+        self._told = in_place
+        self.opened: Mapping[bytes, int] = opened or {}
+        self.openings: list[dict[bytes, int]] = []
+
+    def opening(self, modes: Mapping[bytes, int]) -> None:
+        self.openings.append(dict(modes))
+
+    def in_place(self, path: bytes) -> None:
+        if self._told is not None:
+            self._told(path)
 
 
 class Workspace:
@@ -83,7 +104,13 @@ class Workspace:
         self.seen.known = {path: Known(entry, signature_of(self.at(path))) for path, entry in entries.items()}
         return entries
 
-    def go(self, target: dict[bytes, tuple[Entry, bytes]], *, pieces: bool = False) -> Applied:
+    def go(
+        self,
+        target: dict[bytes, tuple[Entry, bytes]],
+        *,
+        pieces: bool = False,
+        notes: Notes | None = None,
+    ) -> Applied:
         """Apply what leads from what was seen last to ``target``."""
         before = {path: known.entry for path, known in self.seen.known.items()}
         deletes = [Change(path, entry, None) for path, entry in before.items() if path not in target]
@@ -95,7 +122,7 @@ class Workspace:
             only_mode = old is not None and old.hash == entry.hash and old.is_symlink == entry.is_symlink
             given = None if only_mode else iter([content[:2], content[2:]]) if pieces else content
             writes.append((Change(path, old, entry), given))
-        return self.applier.apply(deletes, writes, nonce=NONCE)
+        return self.applier.apply(deletes, writes, nonce=NONCE, notes=notes)
 
     def temporaries(self) -> list[str]:
         return [str(path) for path in self.path.rglob(os.fsdecode(TEMPORARY_PREFIX) + "*")]

@@ -28,6 +28,8 @@ from holdfast.snapshot.choosing import choose
 from holdfast.store import manifest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.engine.promotion.spec import Stage
     from holdfast.engine.promotion.work import Work
     from holdfast.files.local import LocalTree
@@ -78,6 +80,7 @@ def copy(work: Work) -> Answer | Literal["changed"] | None:
         [change for change in changes if change.after is None],
         ((change, supply) for change in changes if change.after is not None),
         nonce=work.row.id,
+        notes=_NothingNoted(),
     )
     if applied.skipped:
         with context.lock():
@@ -93,6 +96,20 @@ def copy(work: Work) -> Answer | Literal["changed"] | None:
         )
     save_stamps(work, AFTER_APPLY, stamps(tree, without=own))
     return None
+
+
+class _NothingNoted:
+    """See `holdfast.files.tree.Notes`: a copy that is cut short is made anew."""
+
+    @property
+    def opened(self) -> Mapping[bytes, int]:
+        return {}
+
+    def opening(self, modes: Mapping[bytes, int]) -> None:
+        pass
+
+    def in_place(self, path: bytes) -> None:
+        pass
 
 
 def _copied_to(work: Work, tree: bytes) -> None:

@@ -168,7 +168,7 @@ def _open(
         return InotifyWatcher(root, excluded, notice, poll_interval=poll_interval)
     from holdfast.files.watch.polling import PollingWatcher
 
-    return PollingWatcher(root, poll_interval)
+    return PollingWatcher(root, excluded, poll_interval)
 
 
 def _nothing(directory: bytes) -> bool:  # noqa: ARG001 - the default for a callback

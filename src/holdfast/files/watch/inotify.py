@@ -12,19 +12,19 @@ import os
 import select
 from typing import TYPE_CHECKING
 
+from holdfast.files.dirty import Dirty
 from holdfast.files.watch import system, why
 from holdfast.files.watch.findings import Findings, vanished_or_shared
 from holdfast.files.watch.inotify_events import IGNORED, ISDIR, UNMOUNT, decode
 from holdfast.files.watch.inotify_nodes import Nodes
 from holdfast.files.watch.masks import ATTRIB, CREATE, DELETE, MOVED_FROM, MOVED_TO, NAMES, Q_OVERFLOW, WRITTEN
-from holdfast.files.watch.polling import DEFAULT_INTERVAL, clear_timer
+from holdfast.files.watch.polling import DEFAULT_INTERVAL, TreeLook, clear_timer
 from holdfast.model.log import Log
 from holdfast.model.paths import MAX_PATH_BYTES, display
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.files.dirty import Dirty
     from holdfast.files.watch import Notice
     from holdfast.files.watch.inotify_events import Event
     from holdfast.files.watch.inotify_nodes import Node
@@ -69,6 +69,7 @@ class InotifyWatcher:
         self._first = True
         self._sweep_due = False
         self._timer = -1
+        self._look = TreeLook(root.path, excluded)
         self._epoll = select.epoll()
         self._fd = -1
         try:
@@ -130,10 +131,13 @@ class InotifyWatcher:
             if error.errno != errno.ENOSPC:
                 raise
             self._go_blind(error)
-        if self._timer >= 0:
-            clear_timer(self._timer)
-            findings.doubt("not every directory is watched")
-        return findings.dirty()
+        found = findings.dirty()
+        if self._timer < 0:
+            return found
+        news = bool(found.everything or found.paths)
+        if clear_timer(self._timer):
+            news = self._look.changed() or news
+        return Dirty(everything=True, paths=frozenset(), news=news)  # not every directory is watched
 
     def _inspect(self, findings: Findings) -> None:
         if not self._root.same():

@@ -1,0 +1,150 @@
+"""Directories that are read-only to their owner: a restore opens them for the moment."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+import holdfast
+from holdfast.files import opened
+from holdfast.testing.killing import MUTATIONS, count_steps, run_killed
+from holdfast.testing.permissions import permissions_hold
+
+from ...sampling import moments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from holdfast.engine.workspace import Workspace
+
+
+class Ground(NamedTuple):
+    """A workspace of a user whom permissions bind."""
+
+    tree: Path
+
+    def open(self) -> Workspace:
+        return holdfast.open(self.tree, home=self.tree.parent / "home")
+
+    def state(self) -> dict[str, tuple[int, bytes | None]]:
+        """Everything in the tree, with its permissions."""
+        found: dict[str, tuple[int, bytes | None]] = {}
+        for path in [self.tree, *self.tree.rglob("*")]:
+            content = None if path.is_dir() else path.read_bytes()
+            found[str(path.relative_to(self.tree))] = stat.S_IMODE(path.stat().st_mode), content
+        return found
+
+    def make_writable(self) -> None:
+        for at, names, _ in os.walk(self.tree):
+            for name in (".", *names):
+                os.chmod(os.path.join(at, name), 0o755)
+
+    def lay(self, content: str, *, more: bool) -> None:
+        """A tree that is all read-only, with a file of this content, and ``more`` or another directory."""
+        for path in (self.tree / "pkg/changes", self.tree / "pkg/inner/changes"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        comes, goes = ("more", "other") if more else ("other", "more")
+        for path in (self.tree / f"pkg/{comes}/deep/file", self.tree / f"{comes}/file"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        for path in (self.tree / f"pkg/{goes}/deep/file", self.tree / f"{goes}/file"):
+            if path.exists():
+                path.unlink()
+                while path.parent != self.tree and not os.listdir(path.parent):
+                    path.parent.rmdir()
+                    path = path.parent
+        for at, names, _ in os.walk(self.tree, topdown=False):
+            for name in names:
+                os.chmod(os.path.join(at, name), 0o555)
+        self.tree.chmod(0o555)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    ground = Ground(tmp_path / "tree")
+    ground.tree.mkdir()
+    with permissions_hold():
+        with holdfast.init(ground.tree, home=tmp_path / "home") as workspace:
+            ground.lay("first", more=False)
+            workspace.checkpoint("first")
+            ground.make_writable()
+            ground.lay("second", more=True)
+        yield ground
+        ground.make_writable()
+        with ground.open() as workspace:
+            assert workspace.verify(read_data=True).ok
+
+
+def test_they_are_opened_and_get_their_permissions_back(ground: Ground) -> None:
+    before = ground.state()
+    with ground.open() as workspace:
+        assert workspace.restore("first").skipped == []
+        first = ground.state()
+        assert first["pkg/changes"] == (0o644, b"first")
+        assert "more" not in first
+        there = {mode for path, (mode, content) in first.items() if content is None and "other" not in path}
+        assert there == {0o555}
+        assert workspace.undo().skipped == []
+        assert ground.state() == before, "what it had removed is read-only again, too"
+        assert workspace.redo().skipped == []
+        assert ground.state()["pkg/inner"] == (0o555, None)
+
+
+def test_i3_killed_they_get_them_back_when_it_is_finished_or_taken_back(ground: Ground) -> None:
+    before = ground.state()
+    names = count_steps(lambda: restore(ground), calls=MUTATIONS)
+    with ground.open() as workspace:
+        after = {path for path in ground.state() if "other" not in path}
+        workspace.undo()
+    assert ground.state() == before
+    cut = 0
+    for fatal in moments([number for number, name in enumerate(names, 1) if name in ("chmod", "fchmod", "rmdir")], 8):
+        for way in ("continue", "abort"):
+            run_killed(lambda: restore(ground), fatal, calls=MUTATIONS)
+            with ground.open() as workspace:
+                if workspace.unfinished() is not None:
+                    cut += 1
+                    done = workspace.restore_continue() if way == "continue" else workspace.restore_abort()
+                    assert done.skipped == []
+                state = ground.state()
+                closed = {mode for path, (mode, content) in state.items() if content is None and "other" not in path}
+                assert closed == {0o555}, (fatal, way)
+                if state != before:
+                    assert {path for path in state if "other" not in path} == after
+                    assert workspace.undo().skipped == []
+                assert ground.state() == before, (fatal, way)
+    assert cut
+
+
+def restore(ground: Ground) -> None:
+    with ground.open() as workspace:
+        workspace.restore("first")
+
+
+def test_what_may_not_be_looked_into_stays_closed(ground: Ground) -> None:
+    with ground.open() as workspace:
+        workspace.checkpoint("second")
+        (ground.tree / "pkg").chmod(0)
+        workspace.restore("first")
+        assert stat.S_IMODE((ground.tree / "pkg").stat().st_mode) == 0
+        (ground.tree / "pkg").chmod(0o555)
+        assert (ground.tree / "pkg/changes").read_text() == "second"
+
+
+def test_what_another_process_gives_others_meanwhile_stays(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ground.open() as workspace:
+        close = opened.OpenedDirectories.close
+
+        def change(self: opened.OpenedDirectories, durability: object) -> None:
+            (ground.tree / "pkg").chmod(0o775)
+            close(self, durability)  # pyright: ignore[reportArgumentType]
+
+        monkeypatch.setattr(opened.OpenedDirectories, "close", change)
+        workspace.restore("first")
+    assert stat.S_IMODE((ground.tree / "pkg").stat().st_mode) == 0o775
+    assert stat.S_IMODE((ground.tree / "pkg/inner").stat().st_mode) == 0o555
