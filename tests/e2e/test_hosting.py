@@ -213,7 +213,7 @@ def test_a_held_command_is_an_event_and_somebody_else_answers(stage: Stage) -> N
             assert result[0].info.state == "undone"
         assert result[0].denied != allow
     assert sorted(os.listdir(tree)) == ["after"]
-    hosted.limit(Limits(max_steps=1))
+    hosted.limit(Limits(max_bytes=1))
     execute(hosted, "touch x")
     with hosted.workspace() as workspace:
         assert len(workspace.steps()) == 1
