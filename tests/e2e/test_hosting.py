@@ -213,7 +213,7 @@ def test_a_held_command_is_an_event_and_somebody_else_answers(stage: Stage) -> N
             assert result[0].info.state == "undone"
         assert result[0].denied != allow
     assert sorted(os.listdir(tree)) == ["after"]
-    hosted.limit(Limits(max_steps=1))
+    hosted.limit(Limits(max_bytes=1))
     execute(hosted, "touch x")
     with hosted.workspace() as workspace:
         assert len(workspace.steps()) == 1
@@ -269,9 +269,13 @@ def test_limits_of_the_undo_log_are_the_last_that_were_set(stage: Stage) -> None
     other.limit(Limits(max_steps=2))
     for number in range(4):
         execute(one, f"touch f{number}")
+    for hosted in (other, stage.hosted()):
+        execute(hosted, "touch another")
+        execute(hosted, "rm another")
     with one.undo_log() as log:
         assert log is not None
-        assert len(log.steps()) == 2
+        assert len(log.steps()) == 4  # of two runs: of the first, none is left
+        assert list(log.forgotten()) == [one.run]
         assert one.rules(log).limits == Limits(max_steps=2)
 
 

@@ -213,7 +213,8 @@ def test_steps_are_shown_and_forgotten(bench: Cli) -> None:
     assert bench("steps", "show", "99", code=3)
     assert bench.json("steps", "--discard") == {"discarded": 1}
     assert bench.json("steps") == {"steps": []}
-    assert bench.json("undo", "--run")["steps"] == []
+    assert bench("undo", "--run", "--json", code=4).error["code"] == "steps_forgotten"
+    assert bench.json("undo", "--run", "--force")["steps"] == []
     assert (bench.root / "f").read_text() == "0"
 
 
@@ -374,9 +375,23 @@ def test_a_dry_run_knows_of_a_connected_step_that_goes_on(bench: Cli) -> None:
     assert (bench.root / "f").read_text() == "0a\nb\n"
 
 
-@pytest.mark.parametrize("limit", ["max_log_bytes = '40KiB'", "max_steps = 2"])
-def test_a_run_that_a_full_log_holds_in_part_is_undone_whole(bench: Cli, limit: str) -> None:
-    (bench.home / "config.toml").write_text(f"[undo]\n{limit}\n")
+def test_a_run_of_more_steps_than_the_log_keeps_runs_is_undone_whole(bench: Cli) -> None:
+    (bench.home / "config.toml").write_text("[undo]\nmax_steps = 2\n")
+    before = photograph(bench.root)
+    run(bench, "--", "sh", "-c", "rm cache/old; touch cache/new; mkdir g; touch g/h")
+    _, err = run(bench, "--", "sh", "-c", "rm -r g; touch cache/new; rm f; mv cache/new f; touch cache/more")
+    assert "cannot be undone" not in err
+    assert len(bench.json("steps")["steps"]) == 9
+    for _ in range(2):
+        bench("undo", "--run")
+    assert differences(before, photograph(bench.root)) == []
+    _, err = run(bench, "--", "touch", "one more")
+    assert "cannot be undone whole any more" in err
+    assert len(bench.json("steps")["steps"]) == 6
+
+
+def test_a_run_that_a_full_log_holds_in_part_is_undone_if_forced(bench: Cli) -> None:
+    (bench.home / "config.toml").write_text("[undo]\nmax_log_bytes = '40KiB'\n")
     for name in "abc":
         bench.write(name, name * 30_000)
     before = bench.tree()
@@ -384,8 +399,12 @@ def test_a_run_that_a_full_log_holds_in_part_is_undone_whole(bench: Cli, limit: 
     assert "the undo log was full" in err
     assert len(bench.json("steps")["steps"]) < 4
     after = bench.tree()
-    done = bench("undo", "--run", "--json")
-    assert "ignored files are not" in done.err
+    refused = bench("undo", "--run", "--json", code=4).error
+    assert refused["code"] == "steps_forgotten"
+    assert "undo.max_log_bytes" in refused["message"]
+    assert bench.tree() == after
+    done = bench("undo", "--run", "--force", "--json")
+    assert "ignored files that they changed are not" in done.err
     assert bench.tree() == before
     bench("undo", "--run", code=3)
     assert bench.tree() == before
@@ -409,7 +428,7 @@ def test_a_run_that_goes_on_and_that_a_full_log_holds_in_part_is_undone_whole_if
     assert "not known what that had left at its end" in bench("undo", "--run", code=4).err
     assert bench.tree() == after
     done = bench("undo", "--run", "--force")
-    assert "ignored files are not" in done.err
+    assert "ignored files that they changed are not" in done.err
     assert bench.tree() == before
     (tmp_path / "over").write_text("\n")
     _, err = going.communicate(timeout=60)

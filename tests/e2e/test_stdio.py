@@ -534,13 +534,16 @@ def test_the_log_is_configured_and_listed_in_pages(start: Start, tree: Path) -> 
         "max_step_count": 2,
         "max_single_step_size_bytes": 200 << 20,
     }
-    client.ask("agent.execute", command="touch last")
-    assert [step["id"] for step in client.ask("undo.history")["steps"]] == [6, 5]
+    client.ask("agent.execute", command="echo content > last")
+    assert [step["id"] for step in client.ask("undo.history")["steps"]] == [6, 5, 4, 3, 2, 1]  # they are one run
+    assert client.ask("undo.configure", max_log_size_bytes=1)["max_step_count"] == 2
+    client.ask("agent.execute", command="rm last")
+    assert [step["id"] for step in client.ask("undo.history")["steps"]] == [7]
     assert [warning["code"] for warning in client.events("warning")] == ["forgotten"]
-    assert client.ask("undo.discard", force=True) == {"discarded": 2}
+    assert client.ask("undo.discard", force=True) == {"discarded": 1}
     listed = client.ask("fs.list", limit=3)
     assert ([entry["name"] for entry in listed["entries"]], listed["next"]) == (["d0", "d1", "d2"], "d2")
-    assert [entry["name"] for entry in client.ask("fs.list", after="d2")["entries"]] == ["d3", "d4", "last"]
+    assert [entry["name"] for entry in client.ask("fs.list", after="d2")["entries"]] == ["d3", "d4"]
 
 
 def test_files_are_read_in_parts_that_cut_no_character(start: Start, tree: Path) -> None:

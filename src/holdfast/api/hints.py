@@ -17,6 +17,7 @@ FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
         "steps_connected": "step_ids takes several steps: all of data.together at once, or those of data.first before",
         "step_open": "wait until it ends; where no step_id is named, force takes back what is there of it",
         "others_since": "undo those first, or force takes all of it back",
+        "steps_forgotten": "force takes back the steps that are left, and the rest by the run's first checkpoint",
         "changed_since_undo": "redo with step_id or step_ids brings steps forward beside them; undo.rollback first "
         "takes back what steps have changed since, but nothing that others have",
         "inside_run": "a person does it from another terminal",
@@ -37,6 +38,7 @@ FOR_MODELS: Final[Mapping[str, str]] = MappingProxyType(
         "steps_connected": "undo and redo take several steps at once (steps): all that the message names, and this one",
         "step_open": "wait until it ends",
         "others_since": "undo those first",
+        "steps_forgotten": "undo with step or steps takes back those that are left; only a person goes past it",
         "changed_since_undo": "redo with step or steps brings those forward beside them; undo first takes back what "
         "steps have changed since, but nothing that others have",
         "keeper_gone": "the step that was open is rolled back when the undo log is used next; get_session_status names "

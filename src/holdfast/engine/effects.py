@@ -54,27 +54,47 @@ class _Outcome:
         """What is written, by the name that it has now, and (False) what has lost its name."""
         self._before: dict[bytes, bool] = {}
         """Whether there was anything of that name before all of them."""
+        self._ways: set[bytes] = set()
+        """The directories that any of these names lies in, or has."""
 
     def add(self, changes: Sequence[PathChange], *, backward: bool) -> None:
         """Make the changes of one step, or take them back."""
         moves = [(one.path, one.source) for one in changes if one.source is not None]
         moved = dict(moves if backward else [(source, path) for path, source in moves])
         lost, gained = ("added", "deleted") if backward else ("deleted", "added")
-        there = {_moved(path, moved): True for path, is_there in self._there.items() if is_there}
-        self._there = {path: False for path, is_there in self._there.items() if not is_there} | there
+        self._move(moved)
         # (Names that are exchanged lose what they named, and name something then.)
         for path in (*(one.path for one in changes if one.change == lost), *moved):
             self._before.setdefault(path, self._was_there(path))
-            self._there[path] = False
+            self._put(path, is_there=False)
         for path in (*(one.path for one in changes if one.change == gained), *moved.values()):
             self._before.setdefault(path, False)
-            self._there[path] = True
+            self._put(path, is_there=True)
         for change in changes:
             if change.change in ("modified", "metadata"):
                 # A change is told by the name that the step has left it with.
                 path = _moved(change.path, moved) if backward else change.path
                 self._before.setdefault(path, self._was_there(path))
-                self._there[path] = True
+                self._put(path, is_there=True)
+
+    def _move(self, moved: Mapping[bytes, bytes]) -> None:
+        """What is there goes where it, or what it lies in, is moved."""
+        if any(path in self._ways for path in moved):  # (only a directory has anything below it)
+            going = [path for path, is_there in self._there.items() if is_there]
+        else:
+            going = [path for path in moved if self._there.get(path)]
+        there = {_moved(path, moved): True for path in going}
+        for path in going:
+            del self._there[path]
+        for path in there:
+            self._put(path, is_there=True)
+
+    def _put(self, path: bytes, *, is_there: bool) -> None:
+        self._there[path] = is_there
+        for above in _above(path):
+            if above in self._ways:
+                break
+            self._ways.add(above)
 
     def effect(self) -> Effect:
         """What that is."""

@@ -23,10 +23,11 @@ from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, RefusedError, UnsupportedError
 from holdfast.model.log import Log, inherited
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
+from holdfast.model.wording import listed
 from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.model.config import Isolation, Safeguard
@@ -112,6 +113,7 @@ def run(
     _refuse_lock(context)
     with context.lock(), reached(context, told=told) as service:
         catch_up(context, service)  # what a killed keeper left is brought to its end, and told, before any save
+        forgotten = () if service is None else service.forgotten()
     log = make_log(context)
     isolation = context.settings.isolation if isolation is None else isolation
     directory = os.getcwdb() if directory is None else directory
@@ -149,7 +151,7 @@ def run(
                 entry=_entry(context, settings, directory, command) if bridge else None,
             )
     finally:
-        steps = end_run(context, identity, shown, told)
+        steps = end_run(context, identity, shown, told, forgotten)
     return RunResult(identity, code, before, _head(context), steps, isolation)
 
 
@@ -236,21 +238,23 @@ def begin_run(context: Context, command: str, identity: str | None = None) -> st
 
 
 def end_run(
-    context: Context, identity: str, command: str, told: Callable[[UndoReport], object] | None = None
+    context: Context,
+    identity: str,
+    command: str,
+    told: Callable[[UndoReport], object] | None = None,
+    forgotten: Collection[str] = (),
 ) -> list[StepInfo]:
-    """Save what the run left, and note that it is over; returns its steps."""
+    """Save what the run left, and note that it is over; returns its steps. What the undo log has forgotten is said, but
+    for the runs ``forgotten`` before.
+    """
     with context.lock(), reached(context, told=told) as service:
         with nevertheless():
             catch_up(context, service)
         steps = [] if service is None else [step for step in service.steps() if step.run == identity]
         acted = [step for step in steps if step.paths]
         cursor, ids = context.catalog.cursor(context.workspace.id), tuple(step.id for step in steps)
-        if service is not None and identity in service.forgotten():
-            _LOG.warning(
-                "steps of this run are forgotten already, as the undo log was full, or was discarded; what they did, "
-                "`holdfast undo --run %s` takes back by the checkpoint that the run began with",
-                identity,
-            )
+        if service is not None:
+            _say_forgotten(identity, [one for one in service.forgotten() if one not in forgotten])
         recorded = None
         if acted and cursor.head is not None and not _is_undone_to(context, cursor, acted):
             # A state of its own, also if all that was changed is ignored: what is changed later is behind its steps.
@@ -261,6 +265,23 @@ def end_run(
         if recorded is None:
             _note(context, identity, ids)
     return acted
+
+
+def _say_forgotten(identity: str, runs: Sequence[str]) -> None:
+    if identity in runs:
+        _LOG.warning(
+            "steps of this run are forgotten already: the undo log was full (undo.max_log_bytes), or was discarded. "
+            "`holdfast undo --run %s --force` takes back what is left, and the rest by the checkpoint that the run "
+            "began with: ignored files that the forgotten steps changed stay as they are",
+            identity,
+        )
+    if others := [run for run in runs if run != identity]:
+        _LOG.warning(
+            "the undo log was full (undo.max_steps, undo.max_log_bytes) or discarded: %s %s cannot be undone whole any "
+            "more",
+            "run" if len(others) == 1 else "runs",
+            listed(others),
+        )
 
 
 def _is_undone_to(context: Context, cursor: Cursor, steps: Sequence[StepInfo]) -> bool:

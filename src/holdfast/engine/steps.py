@@ -200,8 +200,9 @@ def infos(service: UndoService, chosen: Sequence[int]) -> list[StepInfo]:
     """What is known of steps, in the order of the log. Raises `NotFoundError` if one is not there."""
     from holdfast.undo.log import no_step
 
-    found = [step for step in service.steps() if step.id in chosen]
-    missing = set(chosen).difference(step.id for step in found)
+    wanted = set(chosen)
+    found = [step for step in service.steps() if step.id in wanted]
+    missing = wanted.difference(step.id for step in found)
     if missing:
         raise no_step(min(missing))
     return found

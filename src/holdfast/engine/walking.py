@@ -158,8 +158,23 @@ class Walk:
             done.append(self._take_back(target.steps[0]))
             return 1
         checkpoint = self._context.catalog.checkpoint(target.state.checkpoint)
+        self._say_forgotten(now, target.state)
         done.append(self._go("undo", now, target.state, checkpoint))
         return target.back
+
+    def _say_forgotten(self, now: HistoryEvent, target: HistoryEvent) -> None:
+        """Say so where checkpoints alone lead back past a run of which the undo log does not hold all steps."""
+        steps = () if self._service is None else self._service.steps()
+        known = {step.id for step in steps}
+        at = now
+        while at.seq != target.seq and at.previous is not None:
+            if at.operation == "run" and not known.issuperset(at.steps):
+                _LOG.warning(
+                    "the undo log has forgotten steps of the run %s: it is taken back by checkpoints; ignored files "
+                    "that it changed are not",
+                    at.run,
+                )
+            at = self._context.catalog.event(at.previous)
 
     def _onward(self, start: HistoryEvent) -> list[HistoryEvent]:
         """The states from just after the present one to ``start``, which lies ahead; none if that is not kept."""

@@ -90,7 +90,8 @@ def undo_run(
     """Take back what is left of a run, all of it or nothing, after what is there was saved. Needs the lock.
 
     Raises `NotFoundError` if nothing is left, or cannot be had any more; `RefusedError` if the run is still going on,
-    or somebody else's changes would be taken back with it (``recorded_only``: might be), and what `take_back` raises.
+    or somebody else's changes would be taken back with it (``recorded_only``: might be), or (``steps_forgotten``) the
+    log has forgotten steps of it, so that ignored files which they changed would stay so; and what `take_back` raises.
     """
     chosen, start = _left_of(context, service, run, force=force, recorded_only=recorded_only)
     # (By the checkpoint that the run began with, anything may be changed.)
@@ -103,8 +104,8 @@ def undo_run(
         done.append(take_back(context, service, chosen, force=force, progress=progress))
     if start is not None:
         _LOG.warning(
-            "the undo log does not hold all of the run any more: what is missing is taken back by the checkpoint "
-            "that it began with, ignored files are not"
+            "the undo log has forgotten steps of the run: what they did is taken back by the checkpoint that the run "
+            "began with; ignored files that they changed are not"
         )
         try:
             done.append(_to_the_start(context, start, progress))
@@ -112,8 +113,9 @@ def undo_run(
             raise walk.forward_again(before, done, error) from error
     result = together(done)
     if start is not None and chosen:
-        again = "".join(f" --step {step}" for step in sorted(result.steps))
-        return result._replace(undo_command=f"{result.undo_command} && holdfast redo{again}")
+        again = "holdfast redo" + "".join(f" --step {step}" for step in sorted(result.steps))
+        ways = [way for way in (done[-1].undo_command, again) if way is not None]
+        return result._replace(undo_command=" && ".join(ways))
     return result
 
 
@@ -143,6 +145,13 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
     if start is not None and not force:
         _refuse_others(steps, start)
         _refuse_edits(context, service, events, of_run)
+        raise RefusedError(
+            f"the undo log has forgotten steps of the run {run} (at undo.max_log_bytes or undo.max_steps, or by `steps "
+            "--discard`): ignored files that they changed or removed cannot be brought back any more",
+            hint="--force takes back all else: what is left of its steps, and the rest by the checkpoint that it began "
+            "with",
+            code="steps_forgotten",
+        )
     return _OfRun(chosen, start)
 
 

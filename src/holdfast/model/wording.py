@@ -5,7 +5,9 @@ from __future__ import annotations
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
+
+_FEW = 10
 
 
 def listed(things: Iterable[object]) -> str:
@@ -20,9 +22,19 @@ def plural(number: int, noun: str, many: str | None = None) -> str:
 
 
 def named_steps(steps: Iterable[int]) -> str:
-    """``step 3``, or ``steps 3, 4 and 5``: each once, by their numbers. There has to be one."""
+    """``step 3``, or ``steps 3, 4 and 5``: each once, by their numbers. There has to be one. Of many, ``steps 3 to 400
+    and 402``.
+    """
     numbers = sorted(set(steps))
-    return f"step{'s' if len(numbers) > 1 else ''} {listed(numbers)}"
+    return f"step{'s' if len(numbers) > 1 else ''} {listed(numbers if len(numbers) <= _FEW else _ranges(numbers))}"
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[str]:
+    first = numbers[0]
+    for number, following in zip(numbers, (*numbers[1:], None), strict=True):
+        if following != number + 1:
+            yield str(first) if first == number else f"{first} to {number}"
+            first = following or 0
 
 
 def size(number: int) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import stat
+from bisect import bisect_left
 from contextlib import suppress
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -14,7 +16,7 @@ from holdfast.undo.ground import OF_NOBODY, Conflict, Kit
 from holdfast.undo.records import Content, Made, Meta, Put, Reverse, Reversed, Touch
 from holdfast.undo.reversal import Reversal
 from holdfast.undo.sealed import Trouble
-from holdfast.undo.sealing import look, numbers, seal
+from holdfast.undo.sealing import Together, look, numbers, seal
 from holdfast.undo.signatures import NOT_OURS
 from holdfast.undo.strangers import edited_elsewhere
 from holdfast.undo.traces import whereabouts
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Mutation, Signature, StepId
-    from holdfast.undo.sealed import Sealed, State
+    from holdfast.undo.sealed import Head, Sealed, State
 
 _log = Log(__name__)
 
@@ -122,7 +124,7 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
 
     log.directories.close()
     kit = Kit(log.recorder, log.preimages, log.aside, log.directories)
-    dated = {} if note.forward else {one.head.id: _dated(log, one) for one in sealed}
+    dated = {} if note.forward else _dated(log, sealed)
     sealed, named_again = _note_what_gets_a_name(log, sealed)
     reversal = Reversal(kit, unfinished.theirs, unfinished.conflicts, dated, _unseen(sealed))
     reversal.run(records, unfinished.position, before)
@@ -130,9 +132,9 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     state = "done" if note.forward else "undone"
     theirs = _theirs(log, sealed, state, conflicts, unfinished.theirs, named_again)
     again = {one.head.id: tuple(log.recorder.step(one.head.id).records) for one in sealed}
-    together = sorted((record for records in again.values() for record in records), key=lambda record: record.seq)
+    together = Together(again)
     # (In the order in which they act: of what two of them leave at a path, the later counts.)
-    for one in sorted(sealed, key=lambda one: _span(again[one.head.id])[1]):
+    for one in sorted(sealed, key=lambda one: again[one.head.id][-1].seq if again[one.head.id] else 0):
         head = one.head
         opened = log.recorder.end(head.id, head.exit_code)
         troubles = [Trouble(found.path, found.reason, found.aside) for found in conflicts if found.step == head.id]
@@ -144,7 +146,7 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
             exit_code=head.exit_code,
             before=head,
             conflicts=troubles,
-            left=look(log, opened, theirs=theirs.paths, together=together if _is_alone(head.id, again) else ()),
+            left=look(log, opened, theirs=theirs.paths, together=together),
             spared=theirs.spared,
         )
         # (What could not be put back is not among them any more: it lies aside.)
@@ -175,31 +177,34 @@ def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequ
     return noted, frozenset(found.values())
 
 
-def _span(records: Sequence[Mutation]) -> tuple[int, int]:
-    return (records[0].seq, records[-1].seq) if records else (0, 0)
-
-
-def _is_alone(step: StepId, again: Mapping[StepId, Sequence[Mutation]]) -> bool:
-    """Whether no other of the steps acted between the first and the last record of this one. (Those that overlap go
-    together only: what one of them left by itself never was there.)
+def _dated(log: UndoLog, sealed: Sequence[Sealed]) -> dict[StepId, frozenset[Identity]]:
+    """For each step, the directories of which an earlier step, undone after this one acted, has given back the mtime
+    already: what this one had found there was that step's.
     """
-    first, last = _span(again[step])
-    others = (_span(records) for other, records in again.items() if other != step)
-    return all(end < first or begin > last for begin, end in others)
+    first, acted = max(one.head.first for one in sealed), min(one.head.acted for one in sealed)
+    undone = [head for head in log.heads.values() if head.state == "undone" and head.first < first]
+    given: dict[Identity, list[tuple[int, int]]] = {}
+    """When steps had touched a directory first, and when they acted last: what says more than those before."""
+    for head in sorted((head for head in undone if head.acted > acted), key=lambda head: head.first):
+        with suppress(IntegrityError):  # of a step that is damaged nothing is known; for an mtime nothing else stops
+            for object_ in {record.identity for record in log.read(head.id).records if isinstance(record, Touch)}:
+                known = given.setdefault(object_, [])
+                if not known or head.acted > known[-1][1]:
+                    known.append((head.first, head.acted))
 
+    def is_given(object_: Identity, head: Head) -> bool:
+        known = given.get(object_, ())
+        at = bisect_left(known, head.first, key=itemgetter(0))
+        return at > 0 and known[at - 1][1] > head.acted
 
-def _dated(log: UndoLog, one: Sealed) -> frozenset[Identity]:
-    """The directories of which an earlier step, undone after this one acted, has given back the mtime already: what
-    this one had found there was that step's.
-    """
-    found: set[Identity] = set()
-    for head in log.heads.values():
-        if head.state == "undone" and head.first < one.head.first and head.acted > one.head.acted:
-            with suppress(
-                IntegrityError
-            ):  # of a step that is damaged nothing is known; for an mtime nothing else stops
-                found.update(record.identity for record in log.read(head.id).records if isinstance(record, Touch))
-    return frozenset(found)
+    return {
+        one.head.id: frozenset(
+            record.identity
+            for record in (one.records if given else ())
+            if isinstance(record, Touch) and is_given(record.identity, one.head)
+        )
+        for one in sealed
+    }
 
 
 def _unseen(sealed: Iterable[Sealed]) -> Iterator[Identity]:

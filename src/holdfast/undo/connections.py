@@ -13,7 +13,7 @@ from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display
 from holdfast.model.wording import named_steps
 from holdfast.undo.log import no_step
-from holdfast.undo.traces import Reach, reach, whereabouts
+from holdfast.undo.traces import Meetings, Reach, reach, whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,18 +47,24 @@ def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
 
     chosen = list(dict.fromkeys(steps))
     state = log.heads[chosen[0]].state
-    others: list[_Other] = [other for other in _others(log, reach_of) if other.step not in chosen]
+    mine = frozenset(chosen)
+    waiting = sorted((one for one in _others(log, reach_of) if one.step not in mine), key=_until)
+    met = Meetings[_Other]()
     found: dict[StepId, Need] = {}
-    while chosen and others:
+    while chosen:
         head = log.heads[chosen.pop()]
-        for other in others:
+        # (What ended before all that is looked at began is in nobody's way, and there may be very much of it.)
+        while waiting and _until(waiting[-1]) > head.first:
+            other = waiting.pop()
+            met.add(other, other.reach())
+        reach_ = reach_of(head.id)
+        for other in met.having(reach_):
             if other.step in found or not _is_in_the_way(head, other):
                 continue
-            if (at := reach_of(head.id).meets(other.reach())) is not None:
+            if (at := reach_.meets(other.reach())) is not None:
                 found[other.step] = Need(other.step, other.state, at)
                 if other.state == state:
                     chosen.append(other.step)
-        others = [other for other in others if other.step not in found]
     return list(found.values())
 
 
@@ -120,6 +126,11 @@ def _others(log: UndoLog, reach_of: Callable[[StepId], Reach]) -> Iterator[_Othe
             yield _Other(head.id, head.state, head.first, until, head.acted, its)
     for step in log.recorder.open_steps:
         yield _Other(step.id, "open", step.begin.seq, _EVER, _EVER, partial(reach, step.records, log.recorder.aliases))
+
+
+def _until(other: _Other) -> float:
+    """What begins after that has nothing to do with it."""
+    return max(other.last, other.acted)
 
 
 def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Reach:

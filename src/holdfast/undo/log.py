@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
@@ -43,10 +44,12 @@ _CHECK = struct.Struct("<I")
 
 
 class Limits(NamedTuple):
-    """How much the log may hold; what is beyond is evicted, oldest first."""
+    """How much the log may hold; what is beyond is evicted, oldest first (`UndoLog.evict`)."""
 
     max_bytes: int = 1 << 30
+    """Of preimages."""
     max_steps: int = 100
+    """All steps of a run count as one."""
     max_step_bytes: int = 200 << 20
     """Copied bytes in one step; with more it is not protected."""
 
@@ -96,6 +99,8 @@ class UndoLog:
             self.has_damage = False
             """A finished step could not be read."""
             self.heads = self._read_heads()
+            self._used = sum(map(_bytes, self.heads.values()))
+            self._units = Counter(map(_unit, self.heads.values()))
             self.found: list[AnyRecord] = read_journal(directory).records
             self.barriers = Barriers(record for record in self.found if isinstance(record, Outside))
             self._beat_fd = os.open(os.path.join(directory, b"beat"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -187,8 +192,9 @@ class UndoLog:
             if self.interrupted or self.unsealed:
                 return
             steps = self.recorder.open_steps
-            begun = [*(head.first for head in self.heads.values()), *(step.begin.seq for step in steps)]
-            self.barriers.prune(min(begun, default=0))
+            if self.barriers.records:  # (a log may hold very many steps)
+                begun = [*(head.first for head in self.heads.values()), *(step.begin.seq for step in steps)]
+                self.barriers.prune(min(begun, default=0))
             if not steps:
                 self._restart(self.barriers.pieces())
             elif self.journal.is_long and not any(step.reverses for step in steps):
@@ -239,8 +245,14 @@ class UndoLog:
 
     def write(self, sealed: Sealed) -> None:
         """Put a finished step in place of what was known of it. Atomic."""
-        write_step(self._steps, _name(sealed.head.id), sealed, sync=self.sync)
-        self.heads[sealed.head.id] = sealed.head
+        head = sealed.head
+        write_step(self._steps, _name(head.id), sealed, sync=self.sync)
+        if (before := self.heads.get(head.id)) is None:
+            self._units[_unit(head)] += 1
+        else:
+            self._used -= _bytes(before)
+        self._used += _bytes(head)
+        self.heads[head.id] = head
 
     def forget(self, step: StepId) -> None:
         """Let a finished step go that could have been undone, and say so of its run. Raises `StorageError`."""
@@ -252,31 +264,52 @@ class UndoLog:
         for preimage in self.heads[step].preimages:
             self.preimages.discard(preimage.number)
         os.unlink(self._path(step))
-        del self.heads[step]
+        head = self.heads.pop(step)
+        self._used -= _bytes(head)
+        self._units[_unit(head)] -= 1
+        if not self._units[_unit(head)]:
+            del self._units[_unit(head)]
         self.unsettled.pop(step, None)
 
     def evict(self) -> list[StepId]:
-        """Forget the oldest steps until the log is within its limits; returns what was forgotten."""
-        order = sorted(self.heads.values(), key=lambda head: head.last)
-        used = sum(_bytes(head) for head in order)
-        evicted: list[StepId] = []
-        for at, head in enumerate(order[:-1]):
-            if used <= self.limits.max_bytes and len(order) - at <= self.limits.max_steps:
-                break
-            try:
+        """Forget steps until the log is within its limits; returns what was forgotten.
+
+        More than so many runs (a step of no run counts as one), and the one that acted longest ago goes, whole; more
+        than so many bytes, and its oldest steps go one by one, then those of the next. A run of which a step is open
+        goes last, and the newest step never.
+        """
+        limits = self.limits
+        if self._used <= limits.max_bytes and len(self._units) <= limits.max_steps:
+            return []
+        evicted: list[Head] = []
+        try:
+            for head in self._too_many():
                 self.forget(head.id)
-            except StorageError as error:
-                _log.warning("the undo log is at its limit, and cannot forget its oldest steps: %s", error.message)
-                break
-            used -= _bytes(head)
-            evicted.append(head.id)
+                evicted.append(head)
+        except StorageError as error:
+            _log.warning("the undo log is at its limit, and cannot forget its oldest steps: %s", error.message)
         if evicted:
+            runs = dict.fromkeys(head.run for head in evicted if head.run)
             _log.warning(
-                "the undo log is at its limit: %d of its oldest steps cannot be undone any more",
+                "the undo log is at its limit: %d of its oldest steps cannot be undone any more%s",
                 len(evicted),
-                steps=evicted,
+                f", and so not all of {'run' if len(runs) == 1 else 'runs'} {', '.join(runs)}" if runs else "",
+                steps=[head.id for head in evicted],
             )
-        return evicted
+        return [head.id for head in evicted]
+
+    def _too_many(self) -> Iterator[Head]:
+        """What to forget next, as long as the log is beyond its limits."""
+        going_on = {step.begin.run for step in self.recorder.open_steps} - {""}
+        units: dict[str | StepId, list[Head]] = {}
+        for head in sorted(self.heads.values(), key=lambda head: head.last):
+            units.setdefault(_unit(head), []).append(head)
+        newest = max(self.heads.values(), key=lambda head: head.last)
+        for unit in sorted(units.values(), key=lambda unit: (unit[-1].run in going_on, unit[-1].last)):
+            is_one_too_many = len(self._units) > self.limits.max_steps
+            for head in unit:
+                if head is not newest and (is_one_too_many or self._used > self.limits.max_bytes):
+                    yield head
 
     def _aliases(self) -> Iterator[tuple[Identity, Identity]]:
         for head in sorted(self.heads.values(), key=lambda head: head.acted):
@@ -318,7 +351,10 @@ class UndoLog:
 
 def no_step(step: StepId) -> NotFoundError:
     """The error where a step is asked for that the log does not hold."""
-    return NotFoundError(f"there is no step {step} in the undo log", hint="holdfast steps lists those that are")
+    return NotFoundError(
+        f"there is no step {step} in the undo log",
+        hint="holdfast steps lists those that are; the oldest are forgotten at a limit",
+    )
 
 
 def _name(step: StepId) -> bytes:
@@ -334,6 +370,11 @@ def _written_at(directory: bytes) -> int:
     if not numbers:
         return 0
     return os.stat(os.path.join(directory, b"journal-%08d" % min(numbers))).st_mtime_ns
+
+
+def _unit(head: Head) -> str | StepId:
+    """What counts as one step with others: its run, if it has one."""
+    return head.run or head.id
 
 
 def _bytes(head: Head) -> int:

@@ -68,9 +68,12 @@ def brought_back(log: UndoLog, paths: Mapping[bytes, bytes | None]) -> None:
     newest: dict[bytes, StepId] = {}
     for head in sorted(log.heads.values(), key=lambda head: head.left_at):
         newest |= dict.fromkeys((path for path, _ in head.left if path in within), head.id)
-    for step in sorted(set(newest.values()), key=lambda step: log.heads[step].left_at, reverse=True):
+    last: dict[StepId, set[bytes]] = {}
+    for path, step in newest.items():
+        last.setdefault(step, set()).add(path)
+    for step in sorted(last, key=lambda step: log.heads[step].left_at, reverse=True):
         with suppress(IntegrityError):  # of a step that is damaged nothing can be known again
-            _bring_back(log, step, {path for path, last in newest.items() if last == step}, paths)
+            _bring_back(log, step, last[step], paths)
 
 
 def still_brought(log: UndoLog, paths: Iterable[bytes]) -> list[bytes]:

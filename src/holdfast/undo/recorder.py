@@ -132,8 +132,9 @@ class Recorder:
     ) -> OpenStep:
         """Open a step. Its id must never have been used before in this log, but for what it reverses itself."""
         with self.gate:
-            oldest = min((opened.begin.seq for opened in self._steps.values()), default=self._seq)
-            self._renames = [record for record in self._renames if record.seq > oldest]
+            if self._renames:  # (very many steps may be opened at once, to be reversed)
+                oldest = min((opened.begin.seq for opened in self._steps.values()), default=self._seq)
+                self._renames = [record for record in self._renames if record.seq > oldest]
             record = Begin(self.number(), step, kind, run, command, directory, self._clock.now() * 1000, parent)
             self._journal.append(record)
             self._steps[step] = opened = OpenStep(record, reverses=reverses, last=self._clock.monotonic())

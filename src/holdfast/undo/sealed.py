@@ -168,8 +168,9 @@ def read_step(path: bytes) -> Sealed:
 
 
 def _read(path: bytes) -> bytes:
-    with open(path, "rb") as file:
-        data = file.read(_MAX_FILE + 1)
+    with open(path, "rb", buffering=0) as file:
+        # (Asked for as much as there may be at most, room for that would be made and given up for every step.)
+        data = file.read(min(os.fstat(file.fileno()).st_size, _MAX_FILE) + 1)
     if data[: len(_MAGIC)] != _MAGIC or len(data) > _MAX_FILE:
         raise FormatError(f"{display(path)} is not a step of this version")
     if hash_bytes(memoryview(data)[_HEAD_AT:]) != data[len(_MAGIC) : _HEAD_AT]:

@@ -51,26 +51,62 @@ class Left(NamedTuple):
     """See `Head.edited`."""
 
 
+class Together:
+    """Several steps that are finished at once, by the records of all of them."""
+
+    def __init__(self, records: Mapping[StepId, Sequence[Mutation]]) -> None:
+        places = whereabouts(sorted((one for each in records.values() for one in each), key=lambda one: one.seq))
+        self.places = places
+        """Which object they have left at each path."""
+        self.now = {object_: path for path, object_ in places.items() if object_ is not None}
+        """And where each object."""
+        self._among = _overlapping({step: _span(each) for step, each in records.items()})
+
+    def is_alone(self, step: StepId) -> bool:
+        """Whether no other of the steps acted between the first and the last record of this one. (Those that overlap go
+        together only: what one of them left by itself never was there.)
+        """
+        return step not in self._among
+
+
+def _overlapping(spans: Mapping[StepId, tuple[int, int]]) -> frozenset[StepId]:
+    found: set[StepId] = set()
+    last, until = None, -1
+    """The one that goes on longest, of those that began before."""
+    for step, (first, end) in sorted(spans.items(), key=lambda span: span[1]):
+        if last is not None and first <= until:
+            found |= {last, step}
+        if end > until:
+            last, until = step, end
+    return frozenset(found)
+
+
 def look(
     log: UndoLog,
     step: OpenStep,
     alive_until: int | None = None,
     theirs: Collection[bytes] = frozenset(),
-    together: Sequence[Mutation] = (),
+    together: Together | None = None,
 ) -> Left:
     """What the step left at each path that it touched, before anybody else changes it: the gate is held. See `seal`.
 
     What is still written to through its descriptors, or others', is not known yet (`holdfast.undo.settling`). At
-    ``theirs`` there is what somebody else has changed, if anything. ``together`` are the records of all steps that are
-    finished at once, this one among them: what it left may have been moved or replaced by another of them.
+    ``theirs`` there is what somebody else has changed, if anything. ``together`` are all steps that are finished at
+    once, this one among them: what it left may have been moved or replaced by another of them.
     """
     places = whereabouts(step.records)
     with log.looking() as directories:
-        if together:
-            ends = _ends(places, whereabouts(together))
+        if together is not None and together.is_alone(step.id):
+            ends = _ends(places, together)
+        elif together is not None:
+            paths = _with_what_was_moved(directories, step, places, together.now)
+            ends = {path: path for path in paths}
         else:
             step.beside = log.recorder.renamed_beside(step)
-            paths = _with_what_was_moved(directories, step, places) if step.beside else places
+            paths: Iterable[bytes] = places
+            if step.beside:
+                now = {object_: path for path, object_ in whereabouts(_told(step)).items() if object_ is not None}
+                paths = _with_what_was_moved(directories, step, places, now)
             ends = {path: path for path in paths}
         found = {
             path: None if end is None else signature(directories, end, alive_until)
@@ -89,30 +125,30 @@ def look(
     return left
 
 
-def _ends(
-    places: Mapping[bytes, Identity | None], together: Mapping[bytes, Identity | None]
-) -> dict[bytes, bytes | None]:
+def _ends(places: Mapping[bytes, Identity | None], together: Together) -> dict[bytes, bytes | None]:
     """Where that is by now which a step left at each path; None if it left nothing there, though something is."""
-    now = {object_: path for path, object_ in together.items() if object_ is not None}
 
     def end(path: bytes, object_: Identity | None) -> bytes | None:
-        if together.get(path) == object_:
+        if together.places.get(path) == object_:
             return path
         # (What is nowhere by now is brought back by the step that has taken it.)
-        return None if object_ is None else now.get(object_, path)
+        return None if object_ is None else together.now.get(object_, path)
 
     return {path: end(path, object_) for path, object_ in places.items()}
 
 
 def _with_what_was_moved(
-    directories: Directories, step: OpenStep, places: Mapping[bytes, Identity | None]
+    directories: Directories,
+    step: OpenStep,
+    places: Mapping[bytes, Identity | None],
+    now: Mapping[Identity, bytes],
 ) -> Iterable[bytes]:
-    """The paths of what the step left, and those where others that went on beside it have brought that.
+    """The paths of what the step left, and those where others that went on beside it have brought that: where it is
+    ``now``.
 
     The step's own records do not tell of it. By them it left that, or something else, at the old path; and what it did
     to it later, by its descriptors or as one that has it recorded already, may be in no record at all.
     """
-    now = {object_: path for path, object_ in whereabouts(_told(step)).items() if object_ is not None}
     mine = named(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
     paths = set(places)
     for object_, old in mine.items():
@@ -122,6 +158,10 @@ def _with_what_was_moved(
         if _is_there(directories, path, object_):
             paths.add(path)
     return paths
+
+
+def _span(records: Sequence[Mutation]) -> tuple[int, int]:
+    return (records[0].seq, records[-1].seq) if records else (0, 0)
 
 
 def _told(step: OpenStep) -> Sequence[Mutation]:
@@ -288,6 +328,8 @@ def seal(
         late=before.late if before else (),
         kept_open=_kept_open(log, begin.step, before),
         spared=tuple(_looks(log, spared)),
+        # (Without a file or a link among it, there is nothing of which a hash could be told.)
+        noted=all(found is None or stat.S_ISDIR(found.mode) for _, found in left.paths),
     )
     log.write(Sealed(head, tuple(step.records)))
     return head

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from holdfast.undo.records import Content, How, Link, Made, Make, Meta, Move, Mutation, Put, Remove, Touch
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from holdfast.files.handle import Identity
     from holdfast.undo.aliases import Aliases
     from holdfast.undo.records import Keeping
+
+T = TypeVar("T")
 
 
 def whereabouts(records: Sequence[Mutation], *, others: bool = False) -> dict[bytes, Identity | None]:
@@ -232,6 +234,38 @@ class Reach(NamedTuple):
                     return path
         shared = self.objects.keys() & other.objects.keys()
         return min((self.objects[object_] for object_ in shared), default=None)
+
+
+class Meetings(Generic[T]):
+    """Finds, among very many, those whose `Reach` may meet another one."""
+
+    def __init__(self) -> None:
+        self._at: dict[bytes, list[T]] = {}
+        """By each path."""
+        self._below: dict[bytes, list[T]] = {}
+        """By each directory that a path of theirs lies in."""
+        self._trees: dict[bytes, list[T]] = {}
+        self._of: dict[Identity, list[T]] = {}
+
+    def add(self, one: T, its: Reach) -> None:
+        """Another one, with what it reaches."""
+        for path in its.paths:
+            self._at.setdefault(path, []).append(one)
+        for path in its.trees:
+            self._trees.setdefault(path, []).append(one)
+        for above in {above for path in its.paths for above in _above(path)}:
+            self._below.setdefault(above, []).append(one)
+        for object_ in its.objects:
+            self._of.setdefault(object_, []).append(one)
+
+    def having(self, reach_: Reach) -> Iterator[T]:
+        """All that meet it, some of them several times."""
+        above = {above for path in reach_.paths for above in _above(path)}
+        for known, paths in ((self._at, reach_.paths), (self._trees, above), (self._below, reach_.trees)):
+            for path in paths:
+                yield from known.get(path, ())
+        for object_ in reach_.objects:
+            yield from self._of.get(object_, ())
 
 
 def reach(records: Iterable[Mutation], aliases: Aliases | None = None) -> Reach:

@@ -174,9 +174,14 @@ def test_a_run_whose_steps_are_forgotten_is_undone_by_the_checkpoint_that_it_beg
     bench.step(lambda actor: (actor.write(b"f", b"1"), actor.write(b"cache/new", b"1")), run=run)
     end_run(bench.context, run, "do things")
     assert bench.workspace.discard_steps() == 1
+    for dry_run in (True, False):
+        with pytest.raises(RefusedError, match="ignored files that they changed or removed cannot") as refused:
+            bench.workspace.undo(run="", dry_run=dry_run)
+        assert refused.value.code == "steps_forgotten"
+    bench.check_files(1)
     with caplog.at_level(logging.WARNING):
-        assert bench.workspace.undo(run="").steps == ()
-    assert "ignored files are not" in caplog.text
+        assert bench.workspace.undo(run="", force=True).steps == ()
+    assert "ignored files that they changed are not" in caplog.text
     assert (bench.tree / "f").read_text() == "0"
     assert (bench.tree / "cache" / "new").exists()
     bench.workspace.undo()
@@ -213,9 +218,9 @@ def test_what_is_edited_by_hand_after_a_run_whose_steps_are_forgotten_is_taken_b
         assert refused.value.code == "others_since"
     assert (bench.tree / "g").read_text() == "by hand"
     bench.workspace.undo()
-    bench.workspace.undo(run="")
-    assert (bench.tree / "f").read_text() == "0"
-    bench.workspace.undo()
+    with pytest.raises(RefusedError) as refused:
+        bench.workspace.undo(run="")
+    assert refused.value.code == "steps_forgotten"
     (bench.tree / "g").write_text("by hand")
     bench.workspace.undo(run=run, force=True)
     assert not (bench.tree / "g").exists()
@@ -282,7 +287,7 @@ def test_dry_run_tells_of_chosen_steps_and_of_a_run_what_then_happens(bench):
     with pytest.raises(NotFoundError):
         bench.workspace.redo(step=one, dry_run=True)
     assert bench.workspace.discard_steps() == 2
-    assert foretold(bench.workspace.undo, run=run) == []
+    assert foretold(bench.workspace.undo, run=run, force=True) == []
 
 
 def test_a_log_on_another_mount_lies_in_the_tree_and_is_ours_alone(bench, monkeypatch, caplog):

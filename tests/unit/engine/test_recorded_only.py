@@ -172,12 +172,12 @@ def test_a_run_of_which_the_rest_cannot_be_taken_back_is_as_it_was(bench, monkey
     with monkeypatch.context() as patched:
         patched.setattr("holdfast.engine.whole_runs.carry_out", damaged)
         with pytest.raises(IntegrityError):
-            bench.workspace.undo(run=run)
+            bench.workspace.undo(run=run, force=True)
     bench.check(2)
     now = cursor(bench)
     assert (now.head, now.position, now.redo_tip) == (at.head, at.position, at.redo_tip)
     assert [each.state for each in bench.workspace.steps() if each.id == step] == ["done"]
-    bench.workspace.undo(run=run)
+    bench.workspace.undo(run=run, force=True)
     bench.check_content(0)
 
 

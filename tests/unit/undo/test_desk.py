@@ -462,6 +462,55 @@ def test_the_oldest_steps_are_forgotten_at_the_limit(bench: Bench, caplog: pytes
     caplog.clear()
 
 
+def test_the_steps_of_a_run_count_as_one_while_it_goes_on_and_after(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with opened(bench, limits=Limits(max_steps=2)) as office:
+        desk = office.desk
+
+        def work(name: bytes, run: str) -> StepId:
+            step = desk.open("command", run=run)
+            office.act(step, write(name))
+            desk.close(step)
+            return step
+
+        first = [work(b"a%d" % at, "first") for at in range(4)]
+        going_on = desk.open("command", run="first")
+        office.act(going_on, write(b"by the server"))
+        second = [work(b"b%d" % at, "second") for at in range(4)]
+        assert [info.id for info in desk.steps()] == [*first, going_on, *second]
+        assert desk.forgotten() == []
+        # The run that goes on began first; the other one has acted longer ago.
+        alone = work(b"c", "")
+        assert [info.id for info in desk.steps()] == [*first, going_on, alone]
+        assert desk.forgotten() == ["second"]
+        assert "4 of its oldest steps cannot be undone any more, and so not all of run second" in caplog.text
+        desk.close(going_on)
+        desk.undo([*first, going_on])
+        assert sorted(os.listdir(bench.tree)) == ["b0", "b1", "b2", "b3", "c"]
+    caplog.clear()
+
+
+def test_bytes_alone_limit_the_steps_of_a_run(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    for at in range(6):
+        (bench.tree / f"{at}").write_bytes(bytes(10_000))
+    with opened(bench, limits=Limits(max_steps=1, max_bytes=40_000)) as office:
+        desk, steps = office.desk, list[StepId]()
+        for at in range(6):
+            steps.append(desk.open("command", run="run"))
+            office.act(steps[-1], lambda actor, at=at: actor.unlink(b"%d" % at))
+            desk.close(steps[-1])
+        # (Each takes three blocks.)
+        assert [info.id for info in desk.steps()] == steps[-3:]
+        assert desk.forgotten() == ["run"]
+        assert "1 of its oldest steps cannot be undone any more, and so not all of run run" in caplog.text
+        desk.configure(Limits(max_steps=1, max_bytes=1))
+        assert [info.id for info in desk.steps()] == steps[-1:]  # the newest never goes
+        desk.undo(steps[-1:])
+        assert os.listdir(bench.tree) == ["5"]
+    caplog.clear()
+
+
 def test_a_killed_keeper_brings_nobody_into_debt(three: Bench) -> None:
     before = three.photograph()
     with opened(three) as office:
