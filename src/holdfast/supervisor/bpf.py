@@ -26,6 +26,7 @@ from holdfast.supervisor.calls import (
     REFUSED_IOCTLS,
     STOLEN_TERMINAL,
     TARGETS,
+    WAITED_FOR,
 )
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | _TMPFILE
 _Block: TypeAlias = "list[tuple[int, int, int, int]]"
 
 Hears: TypeAlias = Literal["changes", "targets", "nothing"]
-"""What the listener of a filter hears of: every change; only what is set of other processes (`TARGETS`); or nothing, so
-that there is none.
+"""What the listener of a filter hears of: every change; only what is set of other processes (`TARGETS`) and what is
+waited for (`WAITED_FOR`); or nothing, so that there is none.
 """
 
 
@@ -97,6 +98,8 @@ def _block(name: str) -> _Block:
         return [*_stolen(), *_choice(1, dict.fromkeys(NOTIFIED_IOCTLS.values(), NOTIFY) | _refused_ioctls())]
     if name == "fanotify_init":
         return _notices()
+    if name == WAITED_FOR[0]:
+        return [(_RETURN, 0, 0, ALLOW)]
     if name in TARGETS:
         return _aimed(TARGETS[name], NOTIFY)
     if name == "prctl":
@@ -111,6 +114,8 @@ def _quiet_block(name: str, hears: Hears) -> _Block:
         return [*_stolen(), *_choice(1, _refused_ioctls())]
     if name == "fanotify_init":
         return _notices()
+    if name == WAITED_FOR[0]:
+        return _choice(WAITED_FOR[1], {WAITED_FOR[2]: NOTIFY if hears == "targets" else ALLOW})
     if name in TARGETS:
         return _aimed(TARGETS[name], NOTIFY if hears == "targets" else ERRNO | errno.EPERM)
     return [(_RETURN, 0, 0, ERRNO | KEPT_IN[name] if name in KEPT_IN else ALLOW)]
