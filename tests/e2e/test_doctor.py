@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.testing.photograph import differences, photograph
+
 from .conftest import INSTALLED
 
 if TYPE_CHECKING:
@@ -105,3 +107,10 @@ def test_a_workspace_that_is_gone(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
     assert "`holdfast restore @` brings it back" in helps
     cli("-w", str(cli.root), "restore", "@")
     assert (cli.root / "file").read_text() == "1"
+
+
+def test_what_it_tries_leaves_no_trace_where_the_temporary_directory_is_in_the_workspace(cli: Cli) -> None:
+    (cli.root / "tmp").mkdir()
+    before = photograph(cli.root)
+    cli.process("doctor", env=os.environ | {"TMPDIR": str(cli.root / "tmp")}, code=None)
+    assert differences(before, photograph(cli.root)) == []

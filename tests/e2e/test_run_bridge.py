@@ -450,3 +450,28 @@ def test_an_ordinary_user_has_it_in_a_user_namespace(place: Path) -> None:
         check=False,
     )
     assert done.stdout.decode().split() == ["0", str(USER), "f", "n", "d", "f"], done.stderr.decode()
+
+
+WAITING = """
+import errno, os, select, socket
+def added(fd):
+    try:
+        poll.register(fd, select.EPOLLIN)
+        return "added"
+    except OSError as error:
+        return errno.errorcode[error.errno]
+poll, (one, other), (end, _) = select.epoll(), socket.socketpair(), os.pipe()
+file, directory = os.open("f", os.O_RDONLY), os.open(".", os.O_RDONLY)
+os.mkfifo("pipe")
+pipe = os.open("pipe", os.O_RDWR)
+print(*map(added, (file, os.dup(file), directory, one.fileno(), one.fileno(), end, pipe, 99)))
+other.send(b"x")
+print(poll.poll(0) == [(one.fileno(), select.EPOLLIN)])
+"""
+
+
+def test_a_regular_file_cannot_be_waited_for_and_all_else_can_as_without_a_run(bench: Cli) -> None:
+    native = subprocess.run([sys.executable, "-c", WAITING], capture_output=True, text=True, check=True, cwd=bench.root)
+    assert native.stdout == "EPERM EPERM EPERM added EEXIST added added EBADF\nTrue\n"
+    (bench.root / "pipe").unlink()
+    assert run(bench, "--", sys.executable, "-c", WAITING)[0] == native.stdout

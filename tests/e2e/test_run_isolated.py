@@ -170,3 +170,13 @@ def test_what_cannot_be_had_is_refused_with_what_would_help(place: Place) -> Non
     assert error["hint"]
     assert not (place.tree / "ran").exists()
     assert json.loads(place("log", "--json").stdout)["checkpoints"] == []
+
+
+def test_what_is_tried_beforehand_leaves_no_trace_where_the_temporary_directory_is_in_the_workspace(
+    place: Place,
+) -> None:
+    (place.tree / "tmp").mkdir(0o777)
+    (place.tree / "tmp").chmod(0o777)
+    before = photograph(place.tree)
+    place.isolated("--", "true", TMPDIR=str(place.tree / "tmp"))
+    assert differences(before, photograph(place.tree)) == []

@@ -7,11 +7,20 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.supervisor.calls import ARCHITECTURES
+
+from ..fuse import ONLY_WITH_FUSE
+from .conftest import INSTALLED
+
+if TYPE_CHECKING:
+    from e2e.conftest import Cli
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,6 +97,28 @@ if not (libc.unshare(0x30000000) if os.geteuid() else libc.unshare(0x20000000)):
 """
 
 
+UNDER = """
+import os, sys
+from holdfast.supervisor import bpf, notify
+child = os.fork()
+if child:
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+notify.give_up_privileges()
+filter = bpf.INSTRUCTION.pack(6, 0, 0, bpf.ALLOW)
+os.set_inheritable(notify.install(filter), True)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Runs a command under a filter with a listener, which lets everything pass."""
+OWN_ALONE = """
+import os, subprocess
+os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0))
+try:
+    os.setpriority(os.PRIO_PROCESS, os.getpid(), 0)
+except PermissionError:
+    print("own alone")
+"""
+
+
 def launched(base: Path, *command: str) -> list[str]:
     launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch"]
     return [*launch, "--log", str(base / "log"), "--root", str(base / "tree"), "--", *command]
@@ -100,10 +131,30 @@ def _base(tmp_path: Path) -> Path:
 
 
 def test_limits_and_priorities_are_set_within_the_tree_alone(base: Path) -> None:
-    numbers = json.dumps(ARCHITECTURES[platform.machine()].numbers)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    with subprocess.Popen(["sh", "-c", "read end"], stdin=subprocess.PIPE) as outsider:
-        words = launched(base, sys.executable, "-c", LIMITS, numbers, str(outsider.pid))
+    with limiting() as program:
+        words = launched(base, *program)
         run = subprocess.run(words, cwd=base / "tree", env=environment, timeout=60, check=False)
-        outsider.communicate()
     assert run.returncode == 0
+
+
+@ONLY_WITH_FUSE
+def test_so_they_are_where_a_mount_records(cli: Cli) -> None:
+    with limiting() as program:
+        cli.process("run", "--bridge", "fuse", "--", *program)
+
+
+@ONLY_WITH_FUSE
+def test_where_another_supervisor_has_a_listener_a_mount_lets_the_caller_set_its_own_alone(cli: Cli) -> None:
+    run = [sys.executable, "-c", UNDER, *INSTALLED, "run", "--bridge", "fuse", "--", sys.executable, "-c", OWN_ALONE]
+    done = subprocess.run(run, cwd=cli.root, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "own alone\n"), done
+
+
+@contextmanager
+def limiting() -> Generator[list[str]]:
+    """The program that tries all, with its arguments."""
+    numbers = json.dumps(ARCHITECTURES[platform.machine()].numbers)
+    with subprocess.Popen(["sh", "-c", "read end"], stdin=subprocess.PIPE) as outsider:
+        yield [sys.executable, "-c", LIMITS, numbers, str(outsider.pid)]
+        outsider.communicate()

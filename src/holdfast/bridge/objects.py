@@ -252,12 +252,12 @@ class Objects:
                     raise
             else:
                 return path if path is None or not below else b"/".join((path, *reversed(below)))
-            kept = self._nodes[node]
-            with self.directory(kept.parent) as above:
-                if identity(above, kept.name) != kept.identity:
-                    raise stale()
-            below.append(kept.name)
-            node = kept.parent
+            # (The name that it was found under last may be gone, and another one be left.)
+            other, node, name = self._reach.found(self._nodes[node])
+            if other < 0:
+                raise stale()
+            os.close(other)
+            below.append(name)
 
     def _known_path(self, node: int) -> bytes | None:
         with self.directory(node) as fd:

@@ -97,6 +97,10 @@ class Reach:
 
     def by_name(self, kept: Object) -> int:
         """-1 if it has none that it was found under."""
+        return self.found(kept)[0]
+
+    def found(self, kept: Object) -> tuple[int, int, bytes]:
+        """`by_name`, and the name that it has now: the node of the directory, and the name in that."""
         for parent, name in ((kept.parent, kept.name), *kept.others):
             if not name:
                 continue
@@ -110,9 +114,9 @@ class Reach:
                     raise
                 continue
             if identity(fd, b"") == kept.identity:
-                return fd
+                return fd, parent, name
             os.close(fd)
-        return -1
+        return -1, 0, b""
 
     def by_handle(self, kept: Object) -> int:
         """-1 if it cannot be opened so."""

@@ -20,7 +20,7 @@ from holdfast.engine.inside import run_around
 from holdfast.engine.opening import Opener
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
 from holdfast.model.named import NamedTuple
-from holdfast.model.paths import UNDO_LOG_IN_TREE, display
+from holdfast.model.paths import UNDO_LOG_IN_TREE, display, under
 from holdfast.model.wording import named_steps, plural, size
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ _PATIENCE_SECONDS: Final = 20.0
 _LOCK_SECONDS: Final = 3.0
 _APART_SECONDS: Final = 60.0
 """By so much the clocks of machines that share a catalog may differ without a word."""
+_FOR_TRIALS: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
 _NOT_INSIDE: Final = (
     "the home, the workspace, watching, supervision and isolation are not looked at, "
     "as what runs supervised may not try them"
@@ -85,7 +86,7 @@ def diagnose(
         ("store", lambda: _store(opener)),
         ("workspace", lambda: _workspace(opener, directory)),
         ("watching", lambda: _watching(directory)),
-        ("supervision", _supervision),
+        ("supervision", lambda: _supervision(directory)),
         ("isolation", _isolation),
         ("mounting", _mounting),
         ("snapshots", lambda: _snapshots(opener, directory)),
@@ -118,12 +119,22 @@ def _system() -> Iterator[Finding]:
     yield Finding("system", "good", f"{text} on {about.machine}, user {os.geteuid()}")
 
 
-def _supervision() -> Iterator[Finding]:
+def _trial(directory: bytes) -> tempfile.TemporaryDirectory[str]:
+    """A new directory, outside of the workspace that ``directory`` is in: also where ``TMPDIR`` is in it, whose mtime
+    would tell of this.
+    """
+    for above in _FOR_TRIALS:
+        if os.access(above, os.W_OK | os.X_OK) and not under(directory, os.fsencode(os.path.realpath(above))):
+            return tempfile.TemporaryDirectory(prefix="holdfast-", dir=above)
+    return tempfile.TemporaryDirectory(prefix="holdfast-")
+
+
+def _supervision(directory: bytes) -> Iterator[Finding]:
     """Whether `holdfast run` can record what a command does: tried with one that does nothing."""
     from holdfast.supervisor import landlock
     from holdfast.supervisor.launch import yama_scope
 
-    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+    with _trial(directory) as folder:
         os.mkdir(os.path.join(folder, "tree"))
         words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch", "--root", os.path.join(folder, "tree")]
         words += ["--log", os.path.join(folder, "log"), "--", "true"]
@@ -436,7 +447,7 @@ def _watching(directory: bytes) -> Iterator[Finding]:
         text = f"{display(directory)} is on {display(mount.type)}, where others change files unseen by this kernel"
         yield Finding("watching", "limited", f"{text}: all of it is looked at again and again")
         return
-    with tempfile.TemporaryDirectory(prefix="holdfast-") as folder:
+    with _trial(directory) as folder:
         places: dict[Backend, bytes] = {"fanotify": directory, "inotify": os.fsencode(folder)}
         for backend, where in places.items():
             try:

@@ -9,6 +9,7 @@ Sources: mount_namespaces(7), user_namespaces(7), mount(2).
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -60,11 +61,11 @@ def main(argv: Sequence[str]) -> NoReturn:
             device = _put_under(root, own)
             notify.give_up_privileges()
             landlock.keep_in()
-            notify.install_unheard(bpf.program(os.uname().machine, notifies=False))
+            listeners = _filter()
         except (HoldfastError, OSError) as error:
             talk.send(_said(error))
             os._exit(CANNOT_EXECUTE)
-        hand_out(talk, device)
+        hand_out(talk, device, *listeners)
         try:
             # (Of what is open from outside, nothing else leads into the workspace: the standard descriptors are no
             # directories, with which the interpreter would not have started.)
@@ -73,6 +74,20 @@ def main(argv: Sequence[str]) -> NoReturn:
             talk.send(b"%d" % (error.errno or 0))
             os._exit(CANNOT_EXECUTE)
         become(talk, command)
+
+
+def _filter() -> list[int]:
+    """Put this process under the filter. The parent of the tree has the listener; where another supervisor's filter has
+    one already, a tree can have no second, and sets nothing of other processes.
+    """
+    machine = os.uname().machine
+    try:
+        return [notify.install(bpf.program(machine, "targets"))]
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        notify.install_unheard(bpf.program(machine, "nothing"))
+        return []
 
 
 def _said(error: HoldfastError | OSError) -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import tempfile
 from ipaddress import ip_network
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +18,10 @@ if TYPE_CHECKING:
     from holdfast.sandbox.policy import Network
 
 _PATIENCE_SECONDS = 20.0
+_ANY = os.fsencode(os.path.dirname(os.path.realpath(__file__)))
+"""A directory that is there. (One made for the trial would be in the user's tree where ``TMPDIR`` is, whose directory's
+mtime would tell of it.)
+"""
 _NOWHERE = ip_network("192.0.2.1/32")
 _SWITCHES = (
     ("/proc/sys/user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=10000"),
@@ -61,23 +64,22 @@ def require(policy: Policy) -> None:
 
 
 def _try(name: str, network: Network) -> Finding:
-    with tempfile.TemporaryDirectory() as folder:
-        box = Namespace(Policy(Files(os.path.realpath(os.fsencode(folder))), network))
-        try:
-            with box.prepare([b"true"], directory=b"/", environment=os.environb) as prepared:
-                found = subprocess.run(
-                    prepared.arguments,
-                    env=prepared.environment,
-                    pass_fds=prepared.descriptors,
-                    stdin=subprocess.DEVNULL,
-                    capture_output=True,
-                    timeout=_PATIENCE_SECONDS,
-                    check=False,
-                )
-        except UnsupportedError as error:
-            return Finding(name, works=False, reason=error.message, help=error.hint or "")
-        except subprocess.TimeoutExpired:
-            return Finding(name, works=False, reason=f"nothing happened for {_PATIENCE_SECONDS:.0f} seconds")
+    box = Namespace(Policy(Files(_ANY), network))
+    try:
+        with box.prepare([b"true"], directory=b"/", environment=os.environb) as prepared:
+            found = subprocess.run(
+                prepared.arguments,
+                env=prepared.environment,
+                pass_fds=prepared.descriptors,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_PATIENCE_SECONDS,
+                check=False,
+            )
+    except UnsupportedError as error:
+        return Finding(name, works=False, reason=error.message, help=error.hint or "")
+    except subprocess.TimeoutExpired:
+        return Finding(name, works=False, reason=f"nothing happened for {_PATIENCE_SECONDS:.0f} seconds")
     if not found.returncode:
         return Finding(name, works=True)
     reason = found.stderr.decode("utf-8", "replace").strip() or f"it ended with {found.returncode}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from holdfast.supervisor.calls import (
     ARCHITECTURES,
@@ -26,6 +26,7 @@ from holdfast.supervisor.calls import (
     REFUSED_IOCTLS,
     STOLEN_TERMINAL,
     TARGETS,
+    WAITED_FOR,
 )
 
 if TYPE_CHECKING:
@@ -56,14 +57,18 @@ _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | _TMPFILE
 
 _Block: TypeAlias = "list[tuple[int, int, int, int]]"
 
+Hears: TypeAlias = Literal["changes", "targets", "nothing"]
+"""What the listener of a filter hears of: every change; only what is set of other processes (`TARGETS`) and what is
+waited for (`WAITED_FOR`); or nothing, so that there is none.
+"""
 
-def program(machine: str, *, notifies: bool = True) -> bytes:
+
+def program(machine: str, hears: Hears = "changes") -> bytes:
     """The filter for processes of ``machine`` (as `os.uname` has it): an array of ``struct sock_filter``.
 
-    Unless it ``notifies``, it is for those whose changes a mount records: no keeper hears of any call, and only what
-    leads past the mount, or to those who look after it, is refused (`KEPT_IN`). `KeyError` for a machine that is not
-    supported. Calls of another architecture end their process: there is no errno that would keep it from going on as
-    if they had worked.
+    Unless it hears of ``changes``, it is for those whose changes a mount records: only what leads past the mount, or to
+    those who look after it, is refused (`KEPT_IN`). `KeyError` for a machine that is not supported. Calls of another
+    architecture end their process: there is no errno that would keep it from going on as if they had worked.
     """
     target = ARCHITECTURES[machine]
     code: _Block = [(_LOAD, 0, 0, _AUDIT_AT), (_EQUAL, 1, 0, target.audit), (_RETURN, 0, 0, KILL)]
@@ -72,7 +77,7 @@ def program(machine: str, *, notifies: bool = True) -> bytes:
         code += [(_ANY_OF, 0, 1, target.foreign_bit), (_RETURN, 0, 0, ERRNO | errno.ENOSYS)]
     blocks: dict[int, _Block] = {LAST_KNOWN + 1: [(_RETURN, 0, 0, ERRNO | errno.ENOSYS)]}
     for name, number in target.numbers.items():
-        blocks[number] = _block(name) if notifies else _quiet_block(name)
+        blocks[number] = _block(name) if hears == "changes" else _quiet_block(name, hears)
     code += _search(_segments(blocks))
     return b"".join(INSTRUCTION.pack(*instruction) for instruction in code)
 
@@ -93,6 +98,8 @@ def _block(name: str) -> _Block:
         return [*_stolen(), *_choice(1, dict.fromkeys(NOTIFIED_IOCTLS.values(), NOTIFY) | _refused_ioctls())]
     if name == "fanotify_init":
         return _notices()
+    if name == WAITED_FOR[0]:
+        return [(_RETURN, 0, 0, ALLOW)]
     if name in TARGETS:
         return _aimed(TARGETS[name], NOTIFY)
     if name == "prctl":
@@ -101,14 +108,16 @@ def _block(name: str) -> _Block:
     return [(_RETURN, 0, 0, NOTIFY)]
 
 
-def _quiet_block(name: str) -> _Block:
-    """The same where no keeper hears of it."""
+def _quiet_block(name: str, hears: Hears) -> _Block:
+    """The same where no keeper hears of changes."""
     if name == "ioctl":
         return [*_stolen(), *_choice(1, _refused_ioctls())]
     if name == "fanotify_init":
         return _notices()
+    if name == WAITED_FOR[0]:
+        return _choice(WAITED_FOR[1], {WAITED_FOR[2]: NOTIFY if hears == "targets" else ALLOW})
     if name in TARGETS:
-        return _aimed(TARGETS[name], ERRNO | errno.EPERM)
+        return _aimed(TARGETS[name], NOTIFY if hears == "targets" else ERRNO | errno.EPERM)
     return [(_RETURN, 0, 0, ERRNO | KEPT_IN[name] if name in KEPT_IN else ALLOW)]
 
 

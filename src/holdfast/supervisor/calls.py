@@ -122,6 +122,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "fchownat": 260,
             "futimesat": 261,
             "unlinkat": 263,
+            "epoll_ctl": 233,
             "renameat": 264,
             "linkat": 265,
             "symlinkat": 266,
@@ -151,6 +152,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "removexattr": 14,
             "lremovexattr": 15,
             "fremovexattr": 16,
+            "epoll_ctl": 21,
             "ioctl": 29,
             "ioprio_set": 30,
             "mknodat": 33,
@@ -319,6 +321,11 @@ TARGETS: Final[Mapping[str, Target]] = {
 }
 """Calls that no domain keeps from those who look after the tree. What they set of the caller passes by, of another
 process it reaches the keeper, and of a group or a user it is EPERM: outsiders may be among these.
+"""
+
+WAITED_FOR: Final = ("epoll_ctl", 1, 1)
+"""The call by which readiness of a file is waited for, and the argument that says so (EPOLL_CTL_ADD). A file system of
+FUSE cannot say that its regular files are always ready, which is EPERM on others: so whoever answers for the tree does.
 """
 
 OPEN_FLAGS: Final[Mapping[str, int]] = {"open": 1, "openat": 2}

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.remote import Remote
 
 _CREDENTIALS = struct.Struct("3i")
+_FD = struct.Struct("i")
 _OURS_TO_IGNORE = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGHUP)
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
 
@@ -109,14 +110,20 @@ class _Parent:
             self._channel.close()
             self._become_command(shim)
         os.close(shim)
-        message, found, _, _ = self._channel.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(4))
+        room = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(2 * _FD.size)
+        message, found, _, _ = self._channel.recvmsg(4096, room, socket.MSG_CMSG_CLOEXEC)
         ancillary = {kind: data for _, kind, data in found}
         if socket.SCM_RIGHTS not in ancillary:
             what = "served by a mount" if self._order.mounted else "supervised"
             raise UnsupportedError(f"the command cannot be {what} here: {message.decode() or 'its box has ended'}")
         agent, _, _ = _CREDENTIALS.unpack(ancillary[socket.SCM_CREDENTIALS])
         self._agent = os.pidfd_open(agent)
-        return int.from_bytes(ancillary[socket.SCM_RIGHTS], sys.byteorder), agent
+        (served,), *listeners = _FD.iter_unpack(ancillary[socket.SCM_RIGHTS])
+        for (listener,) in listeners:
+            from holdfast.supervisor.targets import begin_answering
+
+            begin_answering(listener, lambda: self._spared)
+        return served, agent
 
     def _become_command(self, channel: int) -> NoReturn:
         order = self._order

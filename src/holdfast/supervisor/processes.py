@@ -298,7 +298,7 @@ class Processes:
                 group.root, run.awaited = tgid, None
                 return group
             group = Group(run, tgid)
-            group.command, group.directory = _command(tgid), os.readlink(b"/proc/%d/cwd" % tgid)
+            group.command, group.directory = _command(tgid), _directory(tgid)
             return group
         if found.parent > 1:
             parent = self._processes.get(found.parent) or self._below(run, found.parent)
@@ -422,6 +422,15 @@ def _as_shells_say(status: int) -> int:
 
 def _command(tgid: int) -> tuple[bytes, ...]:
     return tuple(_read(b"/proc/%d/cmdline" % tgid).removesuffix(b"\0").split(b"\0"))
+
+
+def _directory(tgid: int) -> bytes:
+    try:
+        return os.readlink(b"/proc/%d/cwd" % tgid)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return b""  # (it is there for people to read)
 
 
 def _read(path: bytes) -> bytes:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from holdfast.files.credentials import assumed, masked
+from holdfast.files.deep import open_below, path_of
 from holdfast.files.kernel import (
     RESOLVE_BENEATH,
     RESOLVE_IN_ROOT,
@@ -22,11 +23,12 @@ from holdfast.files.kernel import (
     RESOLVE_NO_SYMLINKS,
     openat2,
 )
+from holdfast.supervisor.call import SlowError
 from holdfast.supervisor.caller import CALLERS
 from holdfast.supervisor.proc import is_in_proc
 from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.territory import Territory, Where, absolute, is_deleted
-from holdfast.supervisor.walk import step, target_of, walk
+from holdfast.supervisor.walk import MOST_LINKS, step, target_of, walk
 from holdfast.supervisor.whose import is_itself
 from holdfast.undo.interceptor import Place
 
@@ -100,6 +102,18 @@ class Thing(NamedTuple):
     def place(self) -> Place:
         """For the interceptor; only inside."""
         return Place(-1, b"", self.where.path or b"")
+
+
+class Look(Protocol):
+    """A way to look."""
+
+    def locate(self, dirfd: int, path: bytes) -> Spot:
+        """See `Sight.locate`."""
+        ...
+
+    def follow(self, spot: Spot, link: int, /) -> Spot | Thing:
+        """See `Sight.follow`."""
+        ...
 
 
 class Sight:
@@ -277,7 +291,28 @@ class Sight:
         if self._recalls and (near := self._near(dirfd, path, follow=follow)) is not None:
             return near
         fd = self._object(self.start(dirfd, path), path, follow=follow)
-        return self.reached(fd, held=fd == self.meant or not path.strip(b"./"))
+        return self.named(self, fd, dirfd, path, follow=follow, held=fd == self.meant or not path.strip(b"./"))
+
+    def named(self, look: Look, fd: int, dirfd: int, path: bytes, *, follow: bool, held: bool = False) -> Thing:
+        """`reached` of what ``path`` leads to, which ``look`` has opened as ``fd``."""
+        try:
+            return self.reached(fd, held=held)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG or stat.S_ISDIR(os.fstat(fd).st_mode):
+                raise
+        # The kernel says no path as long as that. It says the directory's, or that can be found out.
+        spot = look.locate(dirfd, path)
+        for _ in range(MOST_LINKS):
+            if spot.is_special:
+                break  # it was a directory only since
+            fd = step(self, spot.dir_fd, spot.name, _LINK)
+            if not (follow and stat.S_ISLNK(os.fstat(fd).st_mode)):
+                return Thing(fd, spot.where)
+            following = look.follow(spot, fd)
+            if isinstance(following, Thing):
+                return following
+            spot = following
+        raise _error(errno.ENAMETOOLONG)
 
     def descriptor(self, number: int, *, usable: bool = False) -> Thing:
         """What the caller's descriptor refers to; EBADF if it must be ``usable`` and is only an ``O_PATH`` one."""
@@ -292,16 +327,16 @@ class Sight:
         ``held`` says that the caller has not named it but has it open, or stands there: then it may well lie in the
         undo log, because it was removed.
         """
-        thing = self.thing(fd)
+        thing = self.thing(fd, held=held)
         if thing.where.forbidden:
             if not held or not self._parted(fd):
                 raise _error(errno.EACCES)
             return Thing(fd, Where(thing.where.absolute, None))
         return thing
 
-    def thing(self, fd: int) -> Thing:
+    def thing(self, fd: int, *, held: bool = True) -> Thing:
         """What ``fd`` refers to; outside if it has no name any more."""
-        where = self._where(fd)
+        where = self._where(fd, held=held)
         if where.path is not None and is_deleted(fd, where.absolute):
             if os.fstat(fd).st_nlink and not self._parted(fd):
                 raise _error(errno.EACCES)
@@ -419,12 +454,24 @@ class Sight:
             return None  # perhaps the way leads through what /proc says of the keeper: the walk knows
         if is_in_proc(fd):
             return None
-        self._seen = fd, absolute(fd)
+        with suppress(OSError):  # (it may be longer than the kernel says paths)
+            self._seen = fd, absolute(fd)
         return fd
 
-    def _where(self, fd: int) -> Where:
+    def _where(self, fd: int, *, held: bool = True) -> Where:
         seen, path = self._seen
-        return self.territory.of(path if seen == fd else absolute(fd))
+        return self.territory.of(path if seen == fd else self._absolute(fd, held=held))
+
+    def _absolute(self, fd: int, *, held: bool) -> bytes:
+        """The path of any length; but of something else than a directory only if it is ``held``."""
+        try:
+            return absolute(fd)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG or not (held or stat.S_ISDIR(os.fstat(fd).st_mode)):
+                raise
+        if not self._call.patient:
+            raise SlowError
+        return path_of(fd)
 
     def _own(self, dir_fd: int, path: bytes) -> int:
         """The workspace's directory at ``path``, which the caller sees as ``dir_fd``, as it is mounted here: from there
@@ -432,7 +479,7 @@ class Sight:
         """
         try:
             rules = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
-            own = self.held(openat2(self._world.root_fd, path or b".", _DIRECTORY, rules))
+            own = self.held(open_below(self._world.root_fd, path, _DIRECTORY, rules))
         except OSError:
             return dir_fd  # it was moved meanwhile: then what is removed is copied
         return own if os.path.samestat(os.fstat(own), os.fstat(dir_fd)) else dir_fd

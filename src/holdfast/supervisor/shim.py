@@ -88,12 +88,13 @@ def enter(channel: int, closed: Sequence[bytes], command: Sequence[bytes]) -> No
     become(talk, command)
 
 
-def hand_out(talk: socket.socket, descriptor: int) -> None:
+def hand_out(talk: socket.socket, *descriptors: int) -> None:
     """Give away by what the tree is served, and wait for the word to go on; ends if there comes none."""
     import socket
 
-    talk.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [descriptor]))])
-    os.close(descriptor)
+    talk.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
+    for descriptor in descriptors:
+        os.close(descriptor)
     if talk.recv(len(GO)) != GO:
         os._exit(1)
 

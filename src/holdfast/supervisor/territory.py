@@ -9,6 +9,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.files.deep import DELETED, open_below
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
 from holdfast.supervisor.mounts import Mount, mounts, mounts_of, other_paths
 
@@ -25,7 +26,7 @@ _FRESH_NS = 20_000_000
 """For so long, the workspace and Holdfast's home are taken to be where they were: only somebody outside, who is not
 held up by anything here, moves them."""
 _MOST_VIEWS = 16
-_DELETED = b" (deleted)"
+_TOP = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 _ANY_LOG = b"/" + UNDO_LOG_IN_TREE + b"/"
 """An undo log that lies in the workspace it is about, any workspace's: no tree of another one may change it either. It
 is told by its name, which needs no look at the disk, and which no tree can take from it.
@@ -97,10 +98,6 @@ class Territory:
             self._shown = dict(list(shown.items())[-_MOST_VIEWS:])
             self.forget()
 
-    def where(self, fd: int) -> Where:
-        """Where the object is that ``fd`` refers to. Raises `OSError`; ENAMETOOLONG if it is too deep for a path."""
-        return self.of(absolute(fd))
-
     def of(self, absolute: bytes) -> Where:
         """Where a path is that holds no links."""
         now = time.monotonic_ns()
@@ -134,11 +131,13 @@ class Territory:
             return self.of(absolute)
         return Where(absolute, b"%b/%b" % (path, name) if path else name)
 
-    def holds_forbidden(self, absolute: bytes) -> bool:
-        """Whether what is out of reach lies beneath the path, and would move with it; of the undo logs of others, so
-        that one would not be told by its name any more.
+    def holds_forbidden(self, absolute: bytes, directory: int) -> bool:
+        """Whether what is out of reach lies beneath the path, a name in ``directory``, and would move with it; of the
+        undo logs of others, so that one would not be told by its name any more.
         """
-        if absolute.endswith(_KEPT_IN) and os.path.lexists(os.path.join(absolute, _LOG)):
+        if absolute.endswith(_KEPT_IN) and os.access(
+            os.path.join(_KEPT_IN[1:], _LOG), os.F_OK, dir_fd=directory, follow_symlinks=False
+        ):
             return True
         return any(forbidden.startswith(absolute + b"/") for forbidden, _ in self._forbidden)
 
@@ -194,16 +193,23 @@ def _mounted_logs(shown: Iterable[Mount]) -> Iterator[bytes]:
 
 
 def absolute(fd: int) -> bytes:
-    """The path of what ``fd`` refers to, as the kernel knows it; with `` (deleted)`` behind it if it has none."""
+    """The path of what ``fd`` refers to, as the kernel knows it; with `` (deleted)`` behind it if it has none.
+
+    Raises `OSError`: ENAMETOOLONG if it is longer than the kernel says paths (see `holdfast.files.deep.path_of`).
+    """
     return os.readlink(b"%d" % fd, dir_fd=SELF_FD)
 
 
 def is_deleted(fd: int, path: bytes) -> bool:
     """Whether the object with this `absolute` path has been deleted, rather than being named so."""
-    if not path.endswith(_DELETED):
+    if not path.endswith(DELETED):
         return False
     try:
-        return not os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
+        there = open_below(_TOP, path[1:], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0)
+        try:
+            return not os.path.samestat(os.fstat(there), os.fstat(fd))
+        finally:
+            os.close(there)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return True

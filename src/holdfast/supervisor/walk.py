@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _OBJECT = os.O_PATH | os.O_CLOEXEC
 _LINK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_MOST_LINKS = 40
+MOST_LINKS = 40
+"""Of links that one path leads through."""
 
 
 def walk(sight: Sight, start: int, path: bytes, *, follow: bool) -> int:
@@ -43,7 +44,7 @@ def walk(sight: Sight, start: int, path: bytes, *, follow: bool) -> int:
             at = inner
             continue
         links += 1
-        if links > _MOST_LINKS:
+        if links > MOST_LINKS:
             raise _error(errno.ELOOP)
         target = target_of(sight, at, name, inner)
         if target is None:

@@ -9,6 +9,7 @@ import errno
 import os
 
 from holdfast.files import kernel
+from holdfast.files.deep import open_below
 from holdfast.undo.interceptor import Place
 
 _RULES = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS | kernel.RESOLVE_NO_MAGICLINKS
@@ -63,13 +64,13 @@ class Directories:
     def _resolve(self, path: bytes) -> int:
         for _ in range(_TRIES):
             try:
-                return kernel.openat2(self._root, path, _DIRECTORY, _RULES)
+                return open_below(self._root, path, _DIRECTORY, _RULES)
             except BlockingIOError:
                 continue  # a rename elsewhere raced with the look-up
             except OSError as error:
-                if error.errno not in (errno.ENOSYS, errno.ENAMETOOLONG):
+                if error.errno != errno.ENOSYS:
                     raise
-                break  # (a path may be longer than what one call takes)
+                break
         return self._walk(path)
 
     def _walk(self, path: bytes) -> int:

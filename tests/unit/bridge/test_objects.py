@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,3 +171,23 @@ def test_a_mapping_that_outlives_its_descriptor_is_a_writer(objects: Objects, tr
     memory.close()
     assert not objects.is_written(node)
     assert objects.held_for_writing(False) == frozenset()
+
+
+def test_a_long_path_is_told_by_a_name_that_is_left(objects: Objects, tree: Path) -> None:
+    node, levels = ROOT, [b"d" * 200] * 30
+    at = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
+    for name in levels:
+        os.mkdir(name, dir_fd=at)
+        node, _ = objects.enter(node, at, name)
+        inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(os.open(b"a", os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=at))
+    os.link(b"a", b"b", src_dir_fd=at, dst_dir_fd=at)
+    file, _ = objects.enter(node, at, b"a")
+    assert objects.enter(node, at, b"b")[0] == file
+    os.unlink(b"b", dir_fd=at)
+    os.close(at)
+    with objects.thing(file) as thing:
+        assert thing.path == b"/".join([*levels, b"a"])
+    shutil.rmtree(tree / os.fsdecode(levels[0]))

@@ -38,7 +38,8 @@ class Confined:
     def object(self, dirfd: int, path: bytes, *, follow: bool = True) -> Thing:
         """See `Sight.object`."""
         self._begin(dirfd, path)
-        return self._sight.reached(self._open(path, 0 if follow else os.O_NOFOLLOW))
+        fd = self._open(path, 0 if follow else os.O_NOFOLLOW)
+        return self._sight.named(self, fd, dirfd, path, follow=follow)
 
     def locate(self, dirfd: int, path: bytes) -> Spot:
         """See `Sight.locate`."""

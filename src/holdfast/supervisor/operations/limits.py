@@ -16,18 +16,28 @@ from holdfast.supervisor.operations.arguments import integer
 from holdfast.supervisor.processes import is_in_namespace_below, thread_group
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from holdfast.supervisor.call import Call, Handler, Supervision
 
 
 def aimed(call: Call, world: Supervision) -> Reply:
     """Every call of `TARGETS` whose target is a process, or thread, that is named by its number."""
-    number = integer(call.args[TARGETS[call.name].pid])
-    if number < 0 or is_in_namespace_below(call.tid):
-        return Reply(native=True)  # (In a namespace that the tree has made, or was put into, there is only the tree.)
+    error = refusal(call.name, call.tid, call.args, world.holds)
+    return Reply(error=error) if error else Reply(native=True)
+
+
+def refusal(name: str, tid: int, args: Sequence[int], holds: Callable[[int], bool]) -> int:
+    """The errno that such a call, by the thread ``tid``, fails with; 0 if it may go on. ``holds(tgid)`` says whether a
+    process is of the tree.
+    """
+    number = integer(args[TARGETS[name].pid])
+    if number < 0 or is_in_namespace_below(tid):
+        return 0  # (In a namespace that the tree has made, or was put into, there is only the tree.)
     tgid = thread_group(number)
     if not tgid:
-        return Reply(error=errno.ESRCH)
-    return Reply(native=True) if world.holds(tgid) else Reply(error=errno.EPERM)
+        return errno.ESRCH
+    return 0 if holds(tgid) else errno.EPERM
 
 
 HANDLERS: dict[str, Handler] = dict.fromkeys(TARGETS, aimed)

@@ -22,7 +22,7 @@ from holdfast.supervisor.operations.waiting import LEASED, NOBODY_READS, NOTHING
 from holdfast.supervisor.proc import is_native, may_cut_unasked
 from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing
 from holdfast.supervisor.territory import reopen
-from holdfast.supervisor.walk import step
+from holdfast.supervisor.walk import MOST_LINKS, step
 
 if TYPE_CHECKING:
     from holdfast.supervisor.call import Call, Handler, Supervision
@@ -42,7 +42,6 @@ _KNOWN = (
     | os.O_DSYNC | os.O_ASYNC | os.O_DIRECT | _LARGE_FILE | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NOATIME
     | os.O_CLOEXEC | os.O_PATH | os.O_TMPFILE
 )  # fmt: skip
-_MOST_LINKS = 40
 _TRIES = 100
 _SLOW_BYTES = 1 << 20
 """Copying more takes longer than others should have to wait."""
@@ -109,7 +108,7 @@ def _read_confined(call: Call, world: Supervision, dirfd: int, path: bytes, wish
 def _open_or_create(
     sight: Sight, call: Call, world: Supervision, look: Sight | Confined, spot: Spot, wish: Wish
 ) -> Reply:
-    for _ in range(_MOST_LINKS):
+    for _ in range(MOST_LINKS):
         if not spot.is_special:
             if spot.slash:
                 raise failure(errno.EISDIR)

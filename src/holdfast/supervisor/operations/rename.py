@@ -32,7 +32,7 @@ def _rename(call: Call, world: Supervision, source: tuple[int, int], target: tup
             lambda: rename_on_descriptors(origin.dir_fd, origin.full, place.dir_fd, place.full, flags)
         )
         # (An exchange moves what is at either name.)
-        if any(sight.territory.holds_forbidden(spot.where.absolute) for spot in (origin, place)):
+        if any(sight.territory.holds_forbidden(spot.where.absolute, spot.dir_fd) for spot in (origin, place)):
             raise failure(errno.EACCES)
         moved = [(origin, place), (place, origin)] if flags & RENAME_EXCHANGE else [(origin, place)]
         if any(sight.territory.makes_log(new.name, old.dir_fd, old.name) for old, new in moved):
