@@ -80,8 +80,11 @@ class Supervision(Protocol):
     read_only: tuple[ReadOnly, ...]
     """Directories that nothing inside may change, nor anything beneath."""
 
-    def step(self, tid: int) -> StepId:
-        """The step that a thread's mutations belong to now. Opens one if there is none."""
+    def step(self, call: Call) -> StepId:
+        """The step that the caller's mutations belong to now. Opens one if there is none.
+
+        Raises `OSError` (EINTR) if the caller does not wait any more: nothing is to be journalled for it.
+        """
         ...
 
     def holds(self, tgid: int) -> bool:
@@ -92,7 +95,9 @@ class Supervision(Protocol):
         ...
 
     def is_valid(self, call: Call) -> bool:
-        """Whether the caller still waits, so that ``/proc/TID`` was its own when something was opened through it."""
+        """Whether the caller still waits, and was not killed. So ``/proc/TID`` was its own when something was opened
+        through it, and no other process has seen its end yet.
+        """
         ...
 
 

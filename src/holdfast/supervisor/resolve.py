@@ -176,23 +176,38 @@ class Sight:
         credentials = self.caller.credentials
         return _AS_IS if credentials is None else assumed(credentials)
 
+    @property
+    def own(self) -> Callable[[], None] | None:
+        """For the interceptor: what it calls before it carries the call out in its own way; None if it must not."""
+        return self.check_waiting if self.is_own else None
+
+    def check_waiting(self) -> None:
+        """Raise `OSError` (EINTR) if the caller does not wait any more. To be called right before something changes.
+
+        Who is killed does not wait for the keeper, and its parent may act on its end: natively, nothing that it had
+        begun happens after that. What dies between this check and the change is left: it is a few microseconds, and
+        to end takes a process longer.
+        """
+        if not self._world.is_valid(self._call):
+            raise _error(errno.EINTR)
+
     def by_caller(self, perform: Callable[[], T]) -> Callable[[], T]:
-        """``perform``, with the caller's credentials."""
-        if self.caller.credentials is None:
-            return perform
+        """``perform``, with the caller's credentials, and only if it still waits."""
 
         def performed() -> T:
             with self.acting():
+                self.check_waiting()
                 return perform()
 
         return performed
 
     def creating(self, perform: Callable[[], T]) -> Callable[[], T]:
-        """``perform``, with the caller's credentials and umask."""
+        """``perform``, with the caller's credentials and umask, and only if it still waits."""
         umask = self.caller.umask
 
         def performed() -> T:
             with self.acting(), masked(umask):
+                self.check_waiting()
                 return perform()
 
         return performed
@@ -345,7 +360,7 @@ class Sight:
 
     def _parted(self, fd: int) -> bool:
         """Whether what was removed is the caller's alone, and has nothing to do with the undo log any more."""
-        return self._world.interceptor.removed(self._world.step(self._call.tid), fd)
+        return self._world.interceptor.removed(self._world.step(self._call), fd)
 
     def held(self, fd: int) -> int:
         """``fd``, which is closed at the end."""

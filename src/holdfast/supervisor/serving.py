@@ -95,12 +95,14 @@ class Tree:
 
     # Supervision ------------------------------------------------------------------------------------------------
 
-    def step(self, tid: int) -> StepId:
+    def step(self, call: Call) -> StepId:
         """See `Supervision.step`."""
+        if not self.is_valid(call):
+            raise OSError(errno.EINTR, os.strerror(errno.EINTR))
         # (Nearly always, nothing slow is going on.)
         if self._slow and (known := self._slow.get(threading.get_ident())) is not None:
             return known
-        return self._steps.of(self._processes.group(self.run, tid))
+        return self._steps.of(self._processes.group(self.run, call.tid))
 
     def holds(self, tgid: int) -> bool:
         """See `Supervision.holds`."""
@@ -176,7 +178,7 @@ class Tree:
     def _begin_slow(self, call: Call, handler: Handler) -> None:
         patient = call._replace(patient=True)
         try:
-            step = self.step(call.tid)
+            step = self.step(call)
             thread = threading.Thread(target=self._do_slow, args=(patient, handler, step), daemon=True)
             thread.start()
         except OSError as error:

@@ -53,9 +53,9 @@ class World:
         self._tree = tree
         self._step = step
 
-    def step(self, tid: int) -> StepId:
+    def step(self, call: Call) -> StepId:
         """See `Supervision.step`."""
-        assert tid
+        assert self.is_valid(call)
         return self._step
 
     def holds(self, tgid: int) -> bool:

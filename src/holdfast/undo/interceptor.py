@@ -41,11 +41,16 @@ class Place(NamedTuple):
         return self.path.rpartition(b"/")[0]
 
 
+def unasked() -> None:
+    """The ``own`` of those whom nothing keeps from going on."""
+
+
 class Interceptor(Protocol):
     """See the module. Methods may be called from several threads; each is atomic towards the others.
 
     ``own`` says that the operation is performed with the keeper's own credentials, so that renaming into the log is
-    allowed to whoever asked if the removal is.
+    allowed to whoever asked if the removal is. It is called right before that, in place of ``perform``, and may raise
+    `OSError`: then nothing happens. None, if the credentials are another's.
     """
 
     arrangement: int
@@ -59,16 +64,27 @@ class Interceptor(Protocol):
         """Give the object that ``source_fd`` refers to another name."""
         ...
 
-    def unlink(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
+    def unlink(
+        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = unasked
+    ) -> None:
         """Remove the name of anything but a directory."""
         ...
 
-    def rmdir(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
+    def rmdir(
+        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = unasked
+    ) -> None:
         """Remove an empty directory."""
         ...
 
     def rename(
-        self, step: StepId, source: Place, target: Place, flags: int, perform: Callable[[], None], *, own: bool = True
+        self,
+        step: StepId,
+        source: Place,
+        target: Place,
+        flags: int,
+        perform: Callable[[], None],
+        *,
+        own: Callable[[], None] | None = unasked,
     ) -> None:
         """Rename, with ``RENAME_NOREPLACE`` or ``RENAME_EXCHANGE`` if ``flags`` say so."""
         ...

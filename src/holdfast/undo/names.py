@@ -16,7 +16,7 @@ from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import under
 from holdfast.undo.contents import copy_of
-from holdfast.undo.interceptor import Place
+from holdfast.undo.interceptor import Place, unasked
 from holdfast.undo.places import exists, is_empty_at, lstat, lstat_or_none, may_replace
 from holdfast.undo.records import (
     NOT_KEPT,
@@ -112,7 +112,13 @@ class Names:
             return self._recorder.perform(opened, record, perform)
 
     def unlink(
-        self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True, other: bytes = b""
+        self,
+        step: StepId,
+        place: Place,
+        perform: Callable[[], None],
+        *,
+        own: Callable[[], None] | None = unasked,
+        other: bytes = b"",
     ) -> None:
         """See `Interceptor.unlink`. ``other`` is another name of the same object, by which the name can be made again:
         for a reversal that takes a link back, and must not leave a name in the log that was not there before.
@@ -133,7 +139,9 @@ class Names:
                 return
             self._remove(opened, place, found, perform, own=own)
 
-    def rmdir(self, step: StepId, place: Place, perform: Callable[[], None], *, own: bool = True) -> None:
+    def rmdir(
+        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = unasked
+    ) -> None:
         """See `Interceptor.rmdir`."""
         with self._recorder.gate:
             opened = self._recorder.entered(step)
@@ -143,11 +151,18 @@ class Names:
             if empty is False:
                 perform()  # which is an error, and the system knows which
             else:
-                self._remove(opened, place, found, perform, own=own and empty is not None)
+                self._remove(opened, place, found, perform, own=None if empty is None else own)
             self._recorder.arrangement += 1
 
     def rename(
-        self, step: StepId, source: Place, target: Place, flags: int, perform: Callable[[], None], *, own: bool = True
+        self,
+        step: StepId,
+        source: Place,
+        target: Place,
+        flags: int,
+        perform: Callable[[], None],
+        *,
+        own: Callable[[], None] | None = unasked,
     ) -> None:
         """See `Interceptor.rename`."""
         with self._recorder.gate:
@@ -181,7 +196,13 @@ class Names:
     # The rest ---------------------------------------------------------------------------------------------------
 
     def _remove(
-        self, opened: OpenStep, place: Place, found: os.stat_result, perform: Callable[[], None], *, own: bool
+        self,
+        opened: OpenStep,
+        place: Place,
+        found: os.stat_result,
+        perform: Callable[[], None],
+        *,
+        own: Callable[[], None] | None,
     ) -> None:
         object_ = identity(place.dir_fd, place.name)
         if object_ not in opened.created:
@@ -199,11 +220,11 @@ class Names:
             return
         if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
             opened.shared.append(seq)
-        if own:
+        if own is not None:
             removal = _removal(seq, opened.id, place, found, object_, Keeping(How.MOVED, seq))
             try:
                 take = self._take_directory if stat.S_ISDIR(found.st_mode) else self._take
-                self._recorder.perform(opened, removal, lambda: take(place, seq))
+                self._recorder.perform(opened, removal, lambda: take(place, seq, own))
                 return
             except OSError as error:
                 if error.errno not in _CANNOT_RENAME:
@@ -226,7 +247,7 @@ class Names:
         flags: int,
         perform: Callable[[], None],
         *,
-        own: bool,
+        own: Callable[[], None] | None,
     ) -> None:
         self._recorder.touched(opened, source)
         self._recorder.touched(opened, target)
@@ -238,13 +259,13 @@ class Names:
             seq, opened.id, source.path, target.path, kind, identity(source.dir_fd, source.name), replaced, exchange
         )
         keeping = NOT_KEPT if replaced is None else replaced.keeping
-        if keeping.how is How.MOVED:
+        if keeping.how is How.MOVED and own is not None:
             try:
-                self._recorder.perform(opened, record, lambda: self._swap_and_take(source, target, seq))
+                self._recorder.perform(opened, record, lambda: self._swap_and_take(source, target, seq, own))
             except OSError as error:
                 if error.errno not in _CANNOT_RENAME:
                     raise
-                self._move(opened, source, target, found, victim, flags, perform, own=False)
+                self._move(opened, source, target, found, victim, flags, perform, own=None)
                 return
         elif keeping.number:
             with self._discarding(keeping):
@@ -258,14 +279,21 @@ class Names:
             }
 
     def _replaced(
-        self, opened: OpenStep, target: Place, victim: os.stat_result, flags: int, seq: int, *, own: bool
+        self,
+        opened: OpenStep,
+        target: Place,
+        victim: os.stat_result,
+        flags: int,
+        seq: int,
+        *,
+        own: Callable[[], None] | None,
     ) -> Replaced:
         object_ = identity(target.dir_fd, target.name)
         kind = file_type(victim.st_mode)
         keeping, metadata = NOT_KEPT, _metadata(victim)
         if flags & RENAME_EXCHANGE or (object_ in opened.created and kind != "d"):
             pass
-        elif kind == "d" and own:
+        elif kind == "d" and own is not None:
             keeping = Keeping(How.MOVED, seq)
         else:
             keeping, metadata = self._keep(opened, target, victim, seq)
@@ -273,19 +301,22 @@ class Names:
                 opened.shared.append(seq)
         return Replaced(kind, object_, keeping, metadata)
 
-    def _swap_and_take(self, source: Place, target: Place, seq: int) -> None:
+    def _swap_and_take(self, source: Place, target: Place, seq: int, own: Callable[[], None]) -> None:
         """Rename over a directory that goes into the log; the place that the rename leads to is never empty."""
+        own()
         renameat2(source.dir_fd, source.name, target.dir_fd, target.name, RENAME_EXCHANGE)
         try:
-            self._take_directory(source, seq)
+            self._take_directory(source, seq, unasked)
         except OSError:
             renameat2(source.dir_fd, source.name, target.dir_fd, target.name, RENAME_EXCHANGE)
             raise
 
-    def _take(self, place: Place, seq: int) -> None:
+    def _take(self, place: Place, seq: int, own: Callable[[], None]) -> None:
+        own()
         self._preimages.move_in(place.dir_fd, place.name, seq)
 
-    def _take_directory(self, place: Place, seq: int) -> None:
+    def _take_directory(self, place: Place, seq: int, own: Callable[[], None]) -> None:
+        own()
         self._preimages.move_in(place.dir_fd, place.name, seq)
         if not self._preimages.is_empty(seq):
             # Somebody was quicker: what they made must not end in the log.

@@ -38,7 +38,7 @@ class World:
         self._step = log.new_id()
         log.recorder.begin(self._step, "api")
 
-    def step(self, tid: int) -> StepId:
+    def step(self, call: Call) -> StepId:
         return self._step
 
     def holds(self, tgid: int) -> bool:

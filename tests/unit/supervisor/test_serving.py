@@ -88,7 +88,7 @@ def test_a_slow_call_is_done_elsewhere_in_the_same_step() -> None:
     seen: list[tuple[bool, int, bool]] = []
 
     def handle(call: Call, world: Supervision) -> Reply:
-        seen.append((call.patient, world.step(call.tid), threading.current_thread() is threading.main_thread()))
+        seen.append((call.patient, world.step(call), threading.current_thread() is threading.main_thread()))
         if not call.patient:
             raise SlowError
         return Reply(3)
@@ -100,6 +100,13 @@ def test_a_slow_call_is_done_elsewhere_in_the_same_step() -> None:
     assert listening.answers == [(1, 3, 0)]
     while served.busy:
         pass
+
+
+def test_nothing_is_of_any_step_for_a_caller_that_was_killed() -> None:
+    served, listening = tree(lambda call, world: Reply(world.step(call)))
+    listening.is_valid = lambda id_: False
+    served.serve()
+    assert listening.answers == [(1, 0, errno.EINTR)]
 
 
 def test_what_is_held_goes_on_when_its_ticket_is_settled() -> None:

@@ -68,8 +68,9 @@ def change(call: Call, world: Supervision, target: Target, perform: Callable[[in
         thing = target.find(sight)
         sight.check_writable(thing)
         if thing.path is not None:
-            world.interceptor.changing(world.step(call.tid), thing.place, thing.fd)
+            world.interceptor.changing(world.step(call), thing.place, thing.fd)
         with sight.acting():
+            sight.check_waiting()
             perform(thing.fd)
         return Reply()
 
@@ -220,8 +221,9 @@ def truncate(call: Call, world: Supervision) -> Reply:
         # It tells whether it may be done at all; and while it is open nobody gets a lease that it would wait for.
         fd = sight.held(reopen_in_time(sight, thing.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
         if thing.path is not None:
-            world.interceptor.opening(world.step(call.tid), thing.place, thing.fd, truncates=size < found.st_size)
+            world.interceptor.opening(world.step(call), thing.place, thing.fd, truncates=size < found.st_size)
         with sight.acting():
+            sight.check_waiting()
             os.ftruncate(fd, size)
         return Reply()
 

@@ -31,7 +31,7 @@ def make(
     if spot.path is None:
         performed()
     else:
-        world.interceptor.create(world.step(call.tid), spot.place, type_, performed)
+        world.interceptor.create(world.step(call), spot.place, type_, performed)
     return Reply()
 
 
@@ -133,14 +133,14 @@ def _name_again(sight: Sight, call: Call, world: Supervision, thing: Thing, spot
         if spot.path is None:
             performed()
         else:
-            world.interceptor.create(world.step(call.tid), spot.place, file_type(found.st_mode), performed)
+            world.interceptor.create(world.step(call), spot.place, file_type(found.st_mode), performed)
     elif thing.path is None and spot.path is None:
         performed()
     elif thing.path is None or spot.path is None:
         # Changes through a name outside would be nobody's: for links, the workspace is a file system of its own.
         raise _crossing(sight, spot)
     else:
-        world.interceptor.link(world.step(call.tid), thing.fd, spot.place, performed)
+        world.interceptor.link(world.step(call), thing.fd, spot.place, performed)
     return Reply()
 
 

@@ -144,7 +144,7 @@ def _create(sight: Sight, call: Call, world: Supervision, spot: Spot, wish: Wish
     if spot.path is None:
         fd = performed()
     else:
-        fd = world.interceptor.create(world.step(call.tid), spot.place, "f", performed)
+        fd = world.interceptor.create(world.step(call), spot.place, "f", performed)
     return _reply(fd, wish)
 
 
@@ -183,7 +183,7 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     if thing.path is not None:
         try:
             # What goes through it does not lie in the tree, but the mtime tells of it.
-            world.interceptor.changing(world.step(call.tid), thing.place, thing.fd)
+            world.interceptor.changing(world.step(call), thing.place, thing.fd)
         except BaseException:
             os.close(fd)
             raise
@@ -212,9 +212,10 @@ def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     try:
         if wish.writes:
             truncates = bool(wish.flags & os.O_TRUNC)
-            world.interceptor.opening(world.step(call.tid), thing.place, thing.fd, truncates=truncates)
+            world.interceptor.opening(world.step(call), thing.place, thing.fd, truncates=truncates)
             if truncates:
                 with sight.acting():
+                    sight.check_waiting()
                     if wish.flags & os.O_ACCMODE in _CAN_WRITE:
                         os.truncate(fd, 0)
                     else:

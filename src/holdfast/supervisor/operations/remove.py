@@ -24,7 +24,7 @@ def _unlink(call: Call, world: Supervision, dirfd: int, address: int) -> Reply:
         if spot.path is None or spot.slash:  # with a slash it can only fail
             perform()
         else:
-            world.interceptor.unlink(world.step(call.tid), spot.place, perform, own=sight.is_own)
+            world.interceptor.unlink(world.step(call), spot.place, perform, own=sight.own)
         return Reply()
 
 
@@ -36,7 +36,7 @@ def _rmdir(call: Call, world: Supervision, dirfd: int, address: int) -> Reply:
         if spot.path is None:
             perform()
         else:
-            world.interceptor.rmdir(world.step(call.tid), spot.place, perform, own=sight.is_own)
+            world.interceptor.rmdir(world.step(call), spot.place, perform, own=sight.own)
         return Reply()
 
 

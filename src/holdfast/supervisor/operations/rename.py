@@ -42,7 +42,7 @@ def _rename(call: Call, world: Supervision, source: tuple[int, int], target: tup
         if origin.path is not None and place.path is not None:
             if (origin.slash or place.slash) and not _is_directory(sight, origin):
                 perform()  # which is an error, and the system knows which
-            world.interceptor.rename(world.step(call.tid), origin.place, place.place, flags, perform, own=sight.is_own)
+            world.interceptor.rename(world.step(call), origin.place, place.place, flags, perform, own=sight.own)
         elif origin.path is None and place.path is None:
             perform()
             sight.territory.forget()

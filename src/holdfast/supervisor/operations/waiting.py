@@ -36,6 +36,7 @@ def reopen_in_time(sight: Sight, fd: int, flags: int, waits: int) -> int:
     """
     try:
         with sight.acting():
+            sight.check_waiting()  # (it may cut the file short)
             opened = reopen(fd, flags | os.O_NONBLOCK)
     except OSError as error:
         if error.errno != waits or flags & os.O_NONBLOCK:
