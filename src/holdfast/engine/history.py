@@ -198,7 +198,7 @@ def _reached(
     """The undo log, with the workspace's lock; and what had been cut short, which the history knows now (``dry_run``:
     what would be finished first).
     """
-    with context.lock(), reached(context, looking=dry_run) as service:
+    with context.lock(as_found=True), reached(context, looking=dry_run) as service:
         yield service, foresee_catching_up(context, service) if dry_run else catch_up(context, service, progress)
 
 

@@ -110,7 +110,7 @@ def run(
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     refuse_inside(context, "another run")
     _refuse_lock(context)
-    with context.lock(), reached(context, told=told) as service:
+    with context.lock(as_found=True), reached(context, told=told) as service:
         catch_up(context, service)  # what a killed keeper left is brought to its end, and told, before any save
     log = make_log(context)
     isolation = context.settings.isolation if isolation is None else isolation
@@ -239,7 +239,7 @@ def end_run(
     context: Context, identity: str, command: str, told: Callable[[UndoReport], object] | None = None
 ) -> list[StepInfo]:
     """Save what the run left, and note that it is over; returns its steps."""
-    with context.lock(), reached(context, told=told) as service:
+    with context.lock(as_found=True), reached(context, told=told) as service:
         with nevertheless():
             catch_up(context, service)
         steps = [] if service is None else [step for step in service.steps() if step.run == identity]

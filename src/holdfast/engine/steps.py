@@ -93,6 +93,43 @@ def reached(
         time.sleep(_PAUSE)
 
 
+def recover(context: Context, found: bytes, *, noted: bool) -> None:
+    """Roll back what a killed keeper has left half done, and finish what it was reversing, in the log ``found``; say
+    so, and if ``noted``, leave word for the next session. Nothing while a keeper lives. Needs the lock.
+
+    Nobody is kept from anything where that cannot be done: it is said once, as is that the caller has not the right to.
+    """
+    from holdfast.undo.version import VersionMismatchError, is_kept
+
+    if is_kept(found):
+        return
+    failure = ""
+    if context.catalog.database.read_only:
+        failure = f"any command that may write to {display(context.home)} does that first"
+    else:
+        try:
+            with reached(context, told=_noting(found) if noted else None):
+                pass
+        except VersionMismatchError as error:
+            _LOG.debug("%s", error)  # (what needs the log says so)
+        except HoldfastError as error:
+            failure = f"that cannot be done now: {error}"
+    if failure and not context.recovery_failed:
+        _LOG.warning(
+            "recovery is needed: a command was killed in the middle of a step, and its changes are still there; %s",
+            failure,
+        )
+    context.recovery_failed = bool(failure)
+
+
+def _noting(directory: bytes) -> Callable[[UndoReport], object]:
+    from functools import partial
+
+    from holdfast.undo.untold import note
+
+    return partial(note, directory)
+
+
 def required(service: UndoService | None) -> UndoService:
     """The log that there is; raises `NotFoundError` if there is none."""
     if service is None:

@@ -25,7 +25,7 @@ from holdfast.undo.recorder import Recorder
 from holdfast.undo.records import Alias, Begin, Outside
 from holdfast.undo.sealed import Head, Sealed, read_head, read_step, write_step
 from holdfast.undo.strangers import recall
-from holdfast.undo.version import begin_version, check_version, locked
+from holdfast.undo.version import BEAT, begin_version, check_version, locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -55,7 +55,7 @@ class Beat(NamedTuple):
     """What the keeper notes again and again."""
 
     at: int
-    """It was alive then: nanoseconds since 1970-01-01 UTC."""
+    """It was alive then: nanoseconds since 1970-01-01 UTC; 0 once nothing is half done any more."""
     step: StepId
     """The largest id that was given out."""
     ambient: StepId
@@ -98,8 +98,10 @@ class UndoLog:
             self.heads = self._read_heads()
             self.found: list[AnyRecord] = read_journal(directory).records
             self.barriers = Barriers(record for record in self.found if isinstance(record, Outside))
-            self._beat_fd = os.open(os.path.join(directory, b"beat"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._beat_fd = os.open(os.path.join(directory, BEAT), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self.last_beat = self._read_beat()
+            self._signed = self.last_beat.at
+            """The time in the file."""
             self.last_sign = max(self.last_beat.at, _written_at(directory))
             """The last sign of life of the keeper before this one."""
             self.journal = Journal(directory, sync=sync)
@@ -175,11 +177,23 @@ class UndoLog:
 
         Raises `StorageError`.
         """
-        data = _BEAT.pack(self.clock.now() * 1000, self._next_step, self._next_ambient, self.recorder.seq)
+        self._sign(self.clock.now() * 1000)
+
+    def mark(self) -> None:
+        """Note that something is about to be half done, unless that is noted already. Raises `StorageError`."""
+        if not self._signed:
+            # (No time: how long a killed keeper has lived is not for whoever recovers to say.)
+            self._sign(1)
+
+    def _sign(self, at: int) -> None:
+        data = _BEAT.pack(at, self._next_step, self._next_ambient, self.recorder.seq)
         try:
             os.pwrite(self._beat_fd, data + _CHECK.pack(crc32(data)), 0)
+            if self.sync and not self._signed:
+                os.fdatasync(self._beat_fd)
         except OSError as error:
             raise StorageError(f"{display(self.directory)}: {error.strerror}", hint=room_hint(error)) from error
+        self._signed = at
 
     def restart(self) -> None:
         """Begin the journal anew if nothing in it is needed any more, or with what is needed if it has grown long."""
@@ -198,6 +212,8 @@ class UndoLog:
     def _restart(self, records: Iterable[AnyRecord]) -> None:
         try:
             self.journal.restart(records)
+            if self._signed and not self.recorder.open_steps:
+                self._sign(0)
         except StorageError as error:
             # It only grows: what is finished is finished, whatever the journal still says of it.
             _log.warning("the journal of the undo log cannot be begun anew: %s", error.message)

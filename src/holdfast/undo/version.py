@@ -1,4 +1,4 @@
-"""Whose an undo log is: of which version of the format, and which process keeps it."""
+"""Whose an undo log is: of which version of the format, which process keeps it, and whether one was killed at it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from holdfast.model.paths import display
 LOCK = b"lock"
 """The file in a log's directory that whoever keeps it has locked."""
 
+BEAT = b"beat"
+"""The file in a log's directory with the keeper's sign of life, which begins with a time: 0 while nothing is half done."""
+
+_TIME_BYTES = 8
 _VERSION = b"HFUNDO 1\n"
 _SPARED = frozenset({LOCK, b"aside"})
 
@@ -69,6 +73,35 @@ def discard_log(directory: bytes) -> None:
         raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
     finally:
         os.close(lock)
+
+
+def is_half_done(directory: bytes) -> bool:
+    """Whether a step of the log, or a reversal, has begun and is not at its end: under a keeper that lives, or one that
+    was killed. One look at the sign of life; false where there is no log, or none that can be read.
+    """
+    try:
+        fd = os.open(os.path.join(directory, BEAT), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return os.read(fd, _TIME_BYTES) not in (b"", bytes(_TIME_BYTES))
+    finally:
+        os.close(fd)
+
+
+def is_kept(directory: bytes) -> bool:
+    """Whether a process keeps the log just now, as far as this one may find that out (else yes)."""
+    try:
+        fd = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def locked(directory: bytes) -> int:
