@@ -62,6 +62,7 @@ def init(
     opener = Opener(home=None if home is None else os.fsencode(home), flags=flags)
     try:
         context, new = opener.init(os.fsencode(path), force=force)
+        context.recover()
         workspace = Workspace(opener, context, new=new)
         if write_ignore:
             workspace.write_ignore()

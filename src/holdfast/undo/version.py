@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
+import time
 
+from holdfast.files.locking import holder_of
 from holdfast.model.errors import FormatError, LockedError, StorageError, room_hint
 from holdfast.model.paths import display
 
@@ -15,6 +18,8 @@ BEAT = b"beat"
 """The file in a log's directory with the keeper's sign of life, which begins with a time: 0 while nothing is half done."""
 
 _TIME_BYTES = 8
+_DYING_SECONDS = 5.0
+_PAUSE = 0.005
 _VERSION = b"HFUNDO 1\n"
 _SPARED = frozenset({LOCK, b"aside"})
 
@@ -90,18 +95,37 @@ def is_half_done(directory: bytes) -> bool:
 
 
 def is_kept(directory: bytes) -> bool:
-    """Whether a process keeps the log just now, as far as this one may find that out (else yes)."""
+    """Whether a process keeps the log just now, as far as this one may find that out (else yes). One that was killed,
+    and has not let go of it yet, is waited for.
+    """
     try:
         fd = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return True
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        deadline = time.monotonic() + _DYING_SECONDS
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not _was_killed(holder_of(fd)) or time.monotonic() > deadline:
+                    return True
+                time.sleep(_PAUSE)
+            else:
+                return False
     finally:
         os.close(fd)
-    return False
+
+
+def _was_killed(process: int | None) -> bool:
+    """Whether SIGKILL was sent to a process, which is there as long as any thread of it is (Linux, proc_pid_status(5)).
+    """
+    try:
+        with open(f"/proc/{process}/status", "rb") as file:
+            pending = next((line for line in file if line.startswith(b"ShdPnd:")), b": 0")
+    except OSError:
+        return process is not None  # it is gone
+    return bool(int(pending.split()[1], 16) & 1 << (signal.SIGKILL - 1))
 
 
 def locked(directory: bytes) -> int:
