@@ -23,7 +23,6 @@ from .test_run import bench, keeper_of
 
 if TYPE_CHECKING:
     from e2e.conftest import Cli
-
     from holdfast.testing.acting import Actor
 
 __all__ = ["bench"]

@@ -11,14 +11,17 @@ from holdfast.model.errors import LockedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import UNDO_LOG_IN_TREE, display
 from holdfast.model.typed import TYPE_CHECKING, Protocol
+from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+    from typing import Literal
 
     from holdfast.files.tree import Tree
     from holdfast.model.clock import Clock
     from holdfast.model.config import Settings
     from holdfast.model.errors import ConfigError
+    from holdfast.model.ids import CheckpointId
     from holdfast.store.catalog import Catalog
     from holdfast.store.records import Workspace
     from holdfast.store.store import Store
@@ -89,7 +92,7 @@ class Context:
         self.undo_log: UndoService | None = None
         """The undo log, for as long as this process has reached it (`holdfast.engine.steps.reached`)."""
         self.recovery_failed = False
-        """It was said already that what a killed keeper has left cannot be rolled back (`holdfast.engine.steps.recover`)."""
+        """What a killed keeper left could not be rolled back, and that was said (`holdfast.engine.steps.recover`)."""
 
     @property
     def tree(self) -> Tree:
@@ -143,14 +146,39 @@ class Context:
             with suppress(LockedError), self.lock(0, as_found=True):
                 recover(self, log, noted=False)
 
+    def event(
+        self,
+        operation: Literal["checkpoint", "restore", "undo", "redo", "fork", "run", "promote"],
+        checkpoint: CheckpointId,
+        previous: int | None = None,
+        *,
+        steps: tuple[int, ...] = (),
+        run: str = "",
+    ) -> HistoryEvent:
+        """Something that happens now, for the history; its number there is assigned."""
+        at, seq = self.clock.now(), self.undo_seq()
+        return HistoryEvent(0, at, operation, checkpoint, previous, steps=steps, run=run, undo_seq=seq)
+
+    def undo_seq(self) -> int | None:
+        """The largest sequence number that the undo log has given out, 0 without a log: what an event of the history is
+        to say, so that order never depends on a clock. None where it cannot be read.
+        """
+        from holdfast.undo.beat import read_beat
+
+        beats = [beat.seq for log in self._logs() if (beat := read_beat(log)) is not None]
+        if len(beats) > 1:
+            from holdfast.engine.steps import log_directory
+
+            beat = read_beat(log_directory(self))
+            return None if beat is None else beat.seq
+        return beats[0] if beats else 0
+
     def _half_done(self) -> bytes | None:
         """The directory of an undo log in which something is half done."""
-        from holdfast.undo.version import is_half_done
+        from holdfast.undo.beat import read_beat
 
-        for log in (
-            os.path.join(self.folder, UNDO_LOG),
-            os.path.join(self.workspace.path, UNDO_LOG_IN_TREE),
-        ):
-            if is_half_done(log):
-                return log
-        return None
+        return next((log for log in self._logs() if ((beat := read_beat(log)) is not None and beat.at)), None)
+
+    def _logs(self) -> tuple[bytes, bytes]:
+        """Where an undo log may be."""
+        return os.path.join(self.folder, UNDO_LOG), os.path.join(self.workspace.path, UNDO_LOG_IN_TREE)

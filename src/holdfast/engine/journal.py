@@ -47,6 +47,8 @@ class Journal(NamedTuple):
     """The event that `redo` led to: what is saved when the restore is finished or taken back must not hide it."""
     taken_back: CheckpointId | None = None
     """The target of the restore that this takes back: only what that may have made is deleted."""
+    undo_seq: int | None = None
+    """The largest sequence number that the undo log had given out when it began; None: not known."""
 
 
 def write(folder: bytes, journal: Journal) -> None:
@@ -88,6 +90,7 @@ def _decode(folder: bytes, body: bytes) -> Journal:
             at=cast("int", fields["at"]),
             redo_tip=cast("int | None", fields.get("redo_tip")),
             taken_back=None if taken_back is None else CheckpointId(str(taken_back)),
+            undo_seq=cast("int | None", fields.get("undo_seq")),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _FILE.bad(folder, f"lacks a field or has a bad one: {error}") from error

@@ -7,16 +7,15 @@ Whoever opens it is the keeper until it is closed; there is one at a time. Openi
 from __future__ import annotations
 
 import os
-import struct
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
-from zlib import crc32
 
 from holdfast.model.errors import FormatError, IntegrityError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.aside import Aside
 from holdfast.undo.barriers import Barriers
+from holdfast.undo.beat import BEAT, NONE, Beat, decode, encode
 from holdfast.undo.directories import Directories
 from holdfast.undo.forgotten import Forgotten
 from holdfast.undo.journal import Journal, read_journal, segments
@@ -25,7 +24,7 @@ from holdfast.undo.recorder import Recorder
 from holdfast.undo.records import Alias, Begin, Outside
 from holdfast.undo.sealed import Head, Sealed, read_head, read_step, write_step
 from holdfast.undo.strangers import recall
-from holdfast.undo.version import BEAT, begin_version, check_version, locked
+from holdfast.undo.version import begin_version, check_version, locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 
 _log = Log(__name__)
 
-_BEAT = struct.Struct("<Qqqq")
-_CHECK = struct.Struct("<I")
-
 
 class Limits(NamedTuple):
     """How much the log may hold; what is beyond is evicted, oldest first."""
@@ -49,19 +45,6 @@ class Limits(NamedTuple):
     max_steps: int = 100
     max_step_bytes: int = 200 << 20
     """Copied bytes in one step; with more it is not protected."""
-
-
-class Beat(NamedTuple):
-    """What the keeper notes again and again."""
-
-    at: int
-    """It was alive then: nanoseconds since 1970-01-01 UTC; 0 once nothing is half done any more."""
-    step: StepId
-    """The largest id that was given out."""
-    ambient: StepId
-    """The smallest."""
-    seq: int
-    """The largest sequence number that was given out."""
 
 
 class UndoLog:
@@ -76,11 +59,13 @@ class UndoLog:
         limits: Limits | None = None,
         *,
         sync: bool = False,
+        least: int = 0,
     ) -> None:
         """Open the log in ``directory`` (made if it is missing) of the tree whose root ``root_fd`` (borrowed) is.
 
-        Raises `LockedError` if there is another keeper, `VersionMismatchError`, and `StorageError`. What a killed
-        keeper left is not looked at yet.
+        ``least`` is a sequence number that the history knows: a log that was lost since, and is made anew, gives out
+        larger ones. Raises `LockedError` if there is another keeper, `VersionMismatchError`, and `StorageError`. What a
+        killed keeper left is not looked at yet.
         """
         self.directory = directory
         self._root = root_fd
@@ -99,7 +84,7 @@ class UndoLog:
             self.found: list[AnyRecord] = read_journal(directory).records
             self.barriers = Barriers(record for record in self.found if isinstance(record, Outside))
             self._beat_fd = os.open(os.path.join(directory, BEAT), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self.last_beat = self._read_beat()
+            self.last_beat = decode(os.read(self._beat_fd, 64)) or NONE
             self._signed = self.last_beat.at
             """The time in the file."""
             self.last_sign = max(self.last_beat.at, _written_at(directory))
@@ -129,7 +114,9 @@ class UndoLog:
         begun = [record.step for record in self.found if isinstance(record, Begin)]
         self._next_step = max([self.last_beat.step, *self.heads, *begun])
         self._next_ambient = min([self.last_beat.ambient, *self.heads, *begun])
-        seq = max([self.last_beat.seq, *(head.acted for head in self.heads.values()), *(r.seq for r in self.found)])
+        seq = max(
+            [least, self.last_beat.seq, *(head.acted for head in self.heads.values()), *(r.seq for r in self.found)]
+        )
         self.recorder = Recorder(
             self.journal,
             self.preimages,
@@ -185,10 +172,18 @@ class UndoLog:
             # (No time: how long a killed keeper has lived is not for whoever recovers to say.)
             self._sign(1)
 
+    def moment(self) -> int:
+        """A sequence number for this moment, larger than all before it, which whoever reads the sign of life knows from
+        now on. The gate is held. Raises `StorageError`.
+        """
+        seq = self.recorder.next_seq()
+        self._sign(self._signed)
+        return seq
+
     def _sign(self, at: int) -> None:
-        data = _BEAT.pack(at, self._next_step, self._next_ambient, self.recorder.seq)
+        beat = Beat(at, self._next_step, self._next_ambient, self.recorder.seq)
         try:
-            os.pwrite(self._beat_fd, data + _CHECK.pack(crc32(data)), 0)
+            os.pwrite(self._beat_fd, encode(beat), 0)
             if self.sync and not self._signed:
                 os.fdatasync(self._beat_fd)
         except OSError as error:
@@ -322,14 +317,6 @@ class UndoLog:
                 continue
             heads[head.id] = head
         return heads
-
-    def _read_beat(self) -> Beat:
-        data = os.pread(self._beat_fd, _BEAT.size + _CHECK.size, 0)
-        if len(data) == _BEAT.size + _CHECK.size and _CHECK.unpack_from(data, _BEAT.size)[0] == crc32(
-            data[: _BEAT.size]
-        ):
-            return Beat(*_BEAT.unpack_from(data))
-        return Beat(0, 0, 0, 0)
 
 
 def no_step(step: StepId) -> NotFoundError:

@@ -1,4 +1,4 @@
-"""Whose an undo log is: of which version of the format, which process keeps it, and whether one was killed at it."""
+"""Whose an undo log is: of which version of the format, and which process keeps it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from holdfast.model.paths import display
 LOCK = b"lock"
 """The file in a log's directory that whoever keeps it has locked."""
 
-BEAT = b"beat"
-"""The file in a log's directory with the keeper's sign of life, which begins with a time: 0 while nothing is half done."""
-
-_TIME_BYTES = 8
 _DYING_SECONDS = 5.0
 _PAUSE = 0.005
 _VERSION = b"HFUNDO 1\n"
@@ -80,20 +76,6 @@ def discard_log(directory: bytes) -> None:
         os.close(lock)
 
 
-def is_half_done(directory: bytes) -> bool:
-    """Whether a step of the log, or a reversal, has begun and is not at its end: under a keeper that lives, or one that
-    was killed. One look at the sign of life; false where there is no log, or none that can be read.
-    """
-    try:
-        fd = os.open(os.path.join(directory, BEAT), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        return os.read(fd, _TIME_BYTES) not in (b"", bytes(_TIME_BYTES))
-    finally:
-        os.close(fd)
-
-
 def is_kept(directory: bytes) -> bool:
     """Whether a process keeps the log just now, as far as this one may find that out (else yes). One that was killed,
     and has not let go of it yet, is waited for.
@@ -118,8 +100,7 @@ def is_kept(directory: bytes) -> bool:
 
 
 def _was_killed(process: int | None) -> bool:
-    """Whether SIGKILL was sent to a process, which is there as long as any thread of it is (Linux, proc_pid_status(5)).
-    """
+    """Whether SIGKILL was sent to a process; it is there while any thread of it is (Linux, proc_pid_status(5))."""
     try:
         with open(f"/proc/{process}/status", "rb") as file:
             pending = next((line for line in file if line.startswith(b"ShdPnd:")), b": 0")

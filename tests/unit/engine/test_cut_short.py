@@ -147,7 +147,9 @@ def test_what_changes_the_tree_or_the_history_finishes_it_first(bench, cut_short
 
 @pytest.mark.parametrize("by_hand", [False, True])
 @pytest.mark.parametrize("operation", ["undo", "redo"])
-def test_what_saves_by_itself_saves_nothing_half_done_and_leaves_the_history_alone(bench, cut_short, caplog, operation, by_hand):
+def test_what_saves_by_itself_saves_nothing_half_done_and_leaves_the_history_alone(
+    bench, cut_short, caplog, operation, by_hand
+):
     """As the watcher does, before anything else is asked for."""
     step = bench.step(lambda actor: (actor.unlink(b"f"), actor.write(b"cache/new", b"1"), actor.write(b"n", b"1")))
     if operation == "redo":
