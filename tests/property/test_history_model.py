@@ -16,9 +16,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-import holdfast
+from holdfast.engine.opening import Opener
 from holdfast.engine.run import begin_run, end_run
+from holdfast.engine.workspace import Workspace
 from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.testing.clocks import ManualClock
 from holdfast.testing.stepping import do_step
 
 if TYPE_CHECKING:
@@ -70,7 +72,9 @@ class Model(RuleBasedStateMachine):
             os.mkdir(os.path.join(self.root, name))
         with open(os.path.join(self.root, b".gitignore"), "wb") as file:
             file.write(b"cache\n")
-        self.workspace = holdfast.init(self.root, home=self.base / "home")
+        self.clock = ManualClock()
+        opener = Opener(home=os.fsencode(self.base / "home"), clock=self.clock)
+        self.workspace = Workspace(opener, opener.init(self.root)[0])
         self.workspace.checkpoint()
         self.saved = snapshot(self.root)
         self.kept = {self.workspace.resolve("@"): captured(self.saved)}
@@ -94,6 +98,11 @@ class Model(RuleBasedStateMachine):
         if captured(now) != captured(self.saved):
             self._push(False, self.saved, now)
         self.saved = now
+
+    @rule(seconds=st.sampled_from((-86400, -3600, -1, 1, 3600)))
+    def go_wrong(self, seconds: int) -> None:
+        """The clock is set; otherwise it stands still. Order never depends on it."""
+        self.clock.advance(seconds)
 
     @rule()
     def checkpoint(self) -> None:

@@ -103,8 +103,11 @@ def _log_lines(console: Console, result: Log, *, placed: bool) -> Iterator[str]:
     """Checkpoints, newest first, with the restores, undos and redos that lie between them."""
     moves = [event for event in result.events if event.operation in ("restore", "undo", "redo")]
     moves.sort(key=lambda event: event.seq)
+    from holdfast.engine.results import beginnings
+
+    made = beginnings(result.events)
     for item in result.checkpoints:
-        while moves and moves[-1].at >= item.created_at:
+        while moves and item.id in made and moves[-1].seq >= made[item.id]:
             yield console.paint(_move_line(moves.pop()), "dim")
         yield _log_line(console, result, item, placed=placed)
 

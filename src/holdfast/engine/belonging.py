@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.engine.states import kept
+from holdfast.engine.steps import has_ended
 from holdfast.model.errors import RefusedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
@@ -47,9 +48,9 @@ def refuse_open(context: Context, service: UndoService | None, state: HistoryEve
 
 
 def _since(context: Context, service: UndoService, state: HistoryEvent) -> list[StepInfo]:
-    since = 0 if state.previous is None else context.catalog.event(state.previous).at * 1000
+    before = None if state.previous is None else context.catalog.event(state.previous)
     brought = state.steps if state.operation == "redo" else ()
-    found = [step for step in service.steps() if step.ended_at is None or step.ended_at > since or step.id in brought]
+    found = [step for step in service.steps() if before is None or not has_ended(step, before) or step.id in brought]
     return sorted(found, key=lambda step: step.acted, reverse=True)
 
 
@@ -119,8 +120,8 @@ def refuse_mixed(service: UndoService | None, between: Between, done: Collection
     """
     from holdfast.store import manifest
 
-    at = between.state.at * 1000
-    mixed = [] if service is None else [one for one in service.mixed_since(at) if one[0] not in done]
+    at, seq = between.state.at * 1000, between.state.undo_seq
+    mixed = [] if service is None else [one for one in service.mixed_since(at, seq) if one[0] not in done]
     if not mixed:
         return
     paths = sorted({path for _, path in mixed})

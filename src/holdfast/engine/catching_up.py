@@ -97,7 +97,7 @@ def foresee_catching_up(context: Context, service: UndoService | None) -> Caught
 
 def finish_first(context: Context, progress: Progress | None = None) -> None:
     """`catch_up`, for what has nothing else to do with the undo log."""
-    with context.lock(), reached(context) as service:
+    with context.lock(as_found=True), reached(context) as service:
         catch_up(context, service, progress)
 
 

@@ -67,7 +67,7 @@ class Recorded(NamedTuple):
     """How a state is entered in the history, where it is not simply the next one."""
 
     event: HistoryEvent
-    """Its number, time and checkpoint are filled in."""
+    """Its numbers, time and checkpoint are filled in."""
     redo_tip: int | None
 
     @property
@@ -267,7 +267,8 @@ def _attempt(
             writer.abort()
             context.tree.settle(parent.root)
             if recorded is not None:
-                event = recorded.event._replace(at=context.clock.now(), checkpoint=parent.id)
+                at, seq = context.clock.now(), context.undo_seq()
+                event = recorded.event._replace(at=at, checkpoint=parent.id, undo_seq=seq)
                 workspace, tip = context.workspace.id, recorded.redo_tip
                 catalog.record_event(workspace, event, expected=cursor, head=parent.id, redo_tip=tip)
             return _claim(context, parent, request), False, scan
@@ -362,9 +363,9 @@ def _store(
             # trust.
             relied_on=frozenset(named - fresh) | written.relied_on | shared,
             expected=cursor,
-            event=HistoryEvent(0, checkpoint.created_at, "checkpoint", checkpoint_id, cursor.position)
-            if recorded is None
-            else recorded.event._replace(at=checkpoint.created_at, checkpoint=checkpoint_id),
+            event=(
+                HistoryEvent(0, 0, "checkpoint", checkpoint_id, cursor.position) if recorded is None else recorded.event
+            )._replace(at=checkpoint.created_at, checkpoint=checkpoint_id, undo_seq=context.undo_seq()),
             redo_tip=None if recorded is None else recorded.redo_tip,
         )
     )

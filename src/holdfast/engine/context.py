@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager, suppress
 
-from holdfast.engine.folder import LOCK, folder_in
+from holdfast.engine.folder import LOCK, UNDO_LOG, folder_in
 from holdfast.files.locking import exclusive
+from holdfast.model.errors import LockedError
 from holdfast.model.named import NamedTuple
-from holdfast.model.paths import display
+from holdfast.model.paths import UNDO_LOG_IN_TREE, display
 from holdfast.model.typed import TYPE_CHECKING, Protocol
+from holdfast.store.records import HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Generator
+    from typing import Literal
 
     from holdfast.files.tree import Tree
     from holdfast.model.clock import Clock
     from holdfast.model.config import Settings
     from holdfast.model.errors import ConfigError
+    from holdfast.model.ids import CheckpointId
     from holdfast.store.catalog import Catalog
     from holdfast.store.records import Workspace
     from holdfast.store.store import Store
@@ -58,8 +62,8 @@ class Context:
     """One workspace, opened. Use-cases are functions over it; it holds no logic of its own."""
 
     __slots__ = (
-        *("_make_tree", "_tree", "clock", "folder", "misconfigured", "random", "settings", "store", "undo_log"),
-        "workspace",
+        *("_make_tree", "_tree", "clock", "folder", "misconfigured", "random", "recovery_failed", "settings"),
+        *("store", "undo_log", "workspace"),
     )
 
     def __init__(
@@ -87,6 +91,8 @@ class Context:
         """What is wrong with the workspace's own file, if it is not obeyed: then nothing is to be deleted by rules."""
         self.undo_log: UndoService | None = None
         """The undo log, for as long as this process has reached it (`holdfast.engine.steps.reached`)."""
+        self.recovery_failed = False
+        """What a killed keeper left could not be rolled back, and that was said (`holdfast.engine.steps.recover`)."""
 
     @property
     def tree(self) -> Tree:
@@ -109,13 +115,70 @@ class Context:
         """See `Shared.folder_of`."""
         return os.path.join(os.path.dirname(self.folder), workspace.id.encode())
 
-    def lock(self, timeout: float | None = None) -> AbstractContextManager[None]:
+    @contextmanager
+    def lock(self, timeout: float | None = None, *, as_found: bool = False) -> Generator[None]:
         """Hold the workspace's lock: one checkpoint, restore or fork at a time. Waits ``timeout`` seconds (None: the
         settings').
+
+        Who holds it looks at the tree, or changes it, so what a killed keeper has left half done there is rolled back
+        first (I3), and noted for the next session; unless ``as_found``: the caller sees to it by reaching the undo log.
         """
-        return exclusive(
+        with exclusive(
             os.path.join(self.folder, LOCK),
             timeout=self.settings.lock.timeout if timeout is None else timeout,
             clock=self.clock,
             what=f"the workspace {display(self.workspace.path)}",
-        )
+        ):
+            if not as_found and self.undo_log is None and (log := self._half_done()) is not None:
+                from holdfast.engine.steps import recover
+
+                recover(self, log, noted=True)
+            yield
+
+    def recover(self) -> None:
+        """Roll back what a killed keeper has left half done in the tree, and say so (I3). To be called before anything
+        is built on the tree: where nothing is half done that costs one look. Nothing while the keeper lives, or another
+        process has the workspace's lock.
+        """
+        if (log := self._half_done()) is not None:
+            from holdfast.engine.steps import recover
+
+            with suppress(LockedError), self.lock(0, as_found=True):
+                recover(self, log, noted=False)
+
+    def event(
+        self,
+        operation: Literal["checkpoint", "restore", "undo", "redo", "fork", "run", "promote"],
+        checkpoint: CheckpointId,
+        previous: int | None = None,
+        *,
+        steps: tuple[int, ...] = (),
+        run: str = "",
+    ) -> HistoryEvent:
+        """Something that happens now, for the history; its number there is assigned."""
+        at, seq = self.clock.now(), self.undo_seq()
+        return HistoryEvent(0, at, operation, checkpoint, previous, steps=steps, run=run, undo_seq=seq)
+
+    def undo_seq(self) -> int | None:
+        """The largest sequence number that the undo log has given out, 0 without a log: what an event of the history is
+        to say, so that order never depends on a clock. None where it cannot be read.
+        """
+        from holdfast.undo.beat import read_beat
+
+        beats = [beat.seq for log in self._logs() if (beat := read_beat(log)) is not None]
+        if len(beats) > 1:
+            from holdfast.engine.steps import log_directory
+
+            beat = read_beat(log_directory(self))
+            return None if beat is None else beat.seq
+        return beats[0] if beats else 0
+
+    def _half_done(self) -> bytes | None:
+        """The directory of an undo log in which something is half done."""
+        from holdfast.undo.beat import read_beat
+
+        return next((log for log in self._logs() if ((beat := read_beat(log)) is not None and beat.at)), None)
+
+    def _logs(self) -> tuple[bytes, bytes]:
+        """Where an undo log may be."""
+        return os.path.join(self.folder, UNDO_LOG), os.path.join(self.workspace.path, UNDO_LOG_IN_TREE)

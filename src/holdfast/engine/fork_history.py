@@ -44,7 +44,7 @@ def first_checkpoint(context: Context, source: Checkpoint) -> CheckpointId:
             blobs=[],
             relied_on=frozenset((source.root,)),
             expected=cursor,
-            event=HistoryEvent(0, first.created_at, "fork", first.id, None),
+            event=HistoryEvent(0, first.created_at, "fork", first.id, None, undo_seq=context.undo_seq()),
         )
     )
     return first.id

@@ -8,6 +8,7 @@ in ``docs/formats/git-heads.md``.
 from __future__ import annotations
 
 from holdfast.engine.folder import GIT_HEADS
+from holdfast.engine.results import beginnings
 from holdfast.files.gitconfig import find_repository, read_bounded
 from holdfast.files.notes import NoteFile
 from holdfast.model.errors import FormatError, StorageError
@@ -48,6 +49,8 @@ class _Head(NamedTuple):
     """When this was noted, in microseconds since 1970."""
     ref: bytes
     commit: bytes
+    event: int | None
+    """The newest event in the history then."""
 
 
 def remember(context: Context, checkpoint: Checkpoint) -> None:
@@ -58,12 +61,14 @@ def remember(context: Context, checkpoint: Checkpoint) -> None:
     if now is None:
         return
     known = _read(context)
-    then = _at(known, checkpoint)
+    then = _at(context, known, checkpoint)
     if then is not None and now == (then.ref, then.commit):
         return
-    lines = [*known[-(_MOST - 1) :], _Head(checkpoint.id.encode(), context.clock.now(), *now)]
+    newest = context.catalog.events(context.workspace.id, limit=1)
+    event = newest[0].seq if newest else 0
+    lines = [*known[-(_MOST - 1) :], _Head(checkpoint.id.encode(), context.clock.now(), *now, event)]
     try:
-        _FILE.write(context.folder, b"".join(b"%b %d %b %b\n" % line for line in lines))
+        _FILE.write(context.folder, b"".join(map(_line, lines)))
     except StorageError as error:
         _LOG.debug("%s", error.message)
 
@@ -72,7 +77,7 @@ def warn_of_commits(context: Context, target: Checkpoint) -> None:
     """Say which commit stays, if HEAD stands elsewhere than when the tree was ``target``, to which it was brought."""
     if target.workspace != context.workspace.id:
         return
-    now, then = _head(context.workspace.path), _at(_read(context), target)
+    now, then = _head(context.workspace.path), _at(context, _read(context), target)
     if now is None or then is None or now == (then.ref, then.commit):
         return
     ref, commit = now
@@ -87,12 +92,23 @@ def warn_of_commits(context: Context, target: Checkpoint) -> None:
     )
 
 
-def _at(known: Sequence[_Head], target: Checkpoint) -> _Head | None:
+def _at(context: Context, known: Sequence[_Head], target: Checkpoint) -> _Head | None:
     """Where HEAD stood last while the tree was the target; None if nobody knows."""
     wanted = target.id.encode()
     while_it_was = [head for head in known if head.checkpoint == wanted]
-    before = [head for head in known if head.at <= target.created_at]
-    return next(iter(while_it_was[-1:] or before[-1:]), None)
+    if while_it_was or not known:
+        return while_it_was[-1] if while_it_was else None
+    newest = context.catalog.checkpoints(context.workspace.id, limit=1)
+    if newest and newest[0].id == target.id:
+        return known[-1]
+    made = beginnings(context.catalog.events(context.workspace.id)).get(target.id)
+    # (An earlier version has noted no event, and what was imported has none.)
+    before = [
+        head
+        for head in known
+        if (head.at <= target.created_at if made is None or head.event is None else head.event < made)
+    ]
+    return before[-1] if before else None
 
 
 def _shown(ref: bytes) -> str:
@@ -129,11 +145,19 @@ def _is_commit(text: bytes) -> bool:
     return len(text) in _COMMIT_DIGITS and _DIGITS.issuperset(text)
 
 
+def _line(head: _Head) -> bytes:
+    words = b"%b %d %b %b" % (head.checkpoint, head.at, head.ref, head.commit)
+    return words + (b"\n" if head.event is None else b" %d\n" % head.event)
+
+
 def _read(context: Context) -> list[_Head]:
     try:
         body = _FILE.read(context.folder) or b""
         words = (line.split(b" ") for line in body.splitlines())
-        return [_Head(checkpoint, int(at), ref, commit) for checkpoint, at, ref, commit in words]
+        return [
+            _Head(checkpoint, int(at), ref, commit, int(event[0]) if event else None)
+            for checkpoint, at, ref, commit, *event in words
+        ]
     except (FormatError, StorageError, ValueError) as error:
         _LOG.debug("%s", error)
         return []

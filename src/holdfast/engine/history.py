@@ -201,7 +201,7 @@ def _reached(
     what would be finished first).
     """
     room = nullcontext() if dry_run else with_ballast(context)
-    with context.lock(), room, reached(context, looking=dry_run) as service:
+    with context.lock(as_found=True), room, reached(context, looking=dry_run) as service:
         yield service, foresee_catching_up(context, service) if dry_run else catch_up(context, service, progress)
 
 

@@ -53,6 +53,8 @@ class Journal(NamedTuple):
     """What cannot be replaced as a whole and may be half written: mount points."""
     opened: tuple[tuple[bytes, int], ...] = ()
     """The directories that are open for now, with the permissions that they get back."""
+    undo_seq: int | None = None
+    """The largest sequence number that the undo log had given out when it began; None: not known."""
 
 
 class JournalNotes:
@@ -126,6 +128,7 @@ def _decode(folder: bytes, body: bytes) -> Journal:
                 (parse_display(text), int(mode, 8))
                 for text, mode in cast("list[tuple[str, str]]", fields.get("opened", ()))
             ),
+            undo_seq=cast("int | None", fields.get("undo_seq")),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _FILE.bad(folder, f"lacks a field or has a bad one: {error}") from error

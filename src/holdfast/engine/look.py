@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.results import Details, Log
+from holdfast.engine.results import Details, Log, beginnings
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import display
 from holdfast.model.typed import TYPE_CHECKING
@@ -29,8 +29,9 @@ def log(context: Context, limit: int | None = None, *, everything: bool = False)
         found = Log(checkpoints, None, (), {own.id: own.path} if checkpoints else {})
     events = catalog.events(own.id)
     if limit is not None:
-        since = min((item.created_at for item in found.checkpoints), default=None)
-        events = [event for event in events if since is not None and event.at >= since]
+        made = beginnings(events)
+        since = min((made[item.id] for item in found.checkpoints if item.id in made), default=None)
+        events = [event for event in events if since is not None and event.seq >= since]
     return found._replace(head=catalog.cursor(own.id).head, events=events)
 
 

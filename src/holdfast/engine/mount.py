@@ -153,11 +153,13 @@ def mount_checkpoint(
 
 
 def newest_at(context: Context, moment: int) -> CheckpointId:
-    """The workspace's newest checkpoint that was taken at ``moment`` (microseconds since 1970) or before it."""
-    taken = [one for one in context.catalog.checkpoints(context.workspace.id) if one.created_at <= moment]
-    if not taken:
-        raise NotFoundError("there was no checkpoint yet at that time", hint="holdfast log lists the checkpoints")
-    return max(taken, key=lambda one: one.created_at).id
+    """The workspace's newest checkpoint that was taken at ``moment`` (microseconds since 1970) or before it, by the
+    clock of then; of several the one that was recorded last.
+    """
+    for one in context.catalog.checkpoints(context.workspace.id):
+        if one.created_at <= moment:
+            return one.id
+    raise NotFoundError("there was no checkpoint yet at that time", hint="holdfast log lists the checkpoints")
 
 
 def _prepare(directory: bytes) -> bool:

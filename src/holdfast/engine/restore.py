@@ -107,6 +107,7 @@ def restore(
             nonce=new_nonce(context),
             at=context.clock.now(),
             redo_tip=cursor.redo_tip,
+            undo_seq=context.undo_seq(),
         )
         done = carry_out(context, journal, rescue, checkpoint, progress, exact=exact)
         if as_state and (done.written or done.deleted):
@@ -269,7 +270,7 @@ def carry_out(
     if mending is None or mending.apart is None:
         _record(context, journal, reached, head)
     elif reached:
-        event = HistoryEvent(0, context.clock.now(), "restore", target.id, mending.apart)
+        event = context.event("restore", target.id, mending.apart)
         workspace = context.workspace.id
         context.catalog.record_event(workspace, event, expected=context.catalog.cursor(workspace), head=target.id)
     else:
@@ -373,10 +374,9 @@ def _record(context: Context, journal: Journal, reached: bool, head: CheckpointI
     """
     catalog, workspace = context.catalog, context.workspace.id
     cursor = catalog.cursor(workspace)
-    at = context.clock.now()
     if journal.state is not None:
         tip = cursor.redo_tip if journal.redo_tip is None else journal.redo_tip
-        event, position = HistoryEvent(0, at, journal.operation, journal.target, None), journal.state
+        event, position = context.event(journal.operation, journal.target), journal.state
         undone_steps = journal.position is not None and catalog.event(journal.position).ahead is not None
         if journal.operation == "undo" and undone_steps and journal.position != journal.state:
             # `redo` leads back to where steps were undone, and on by the undo log: a state that knows that.
@@ -384,12 +384,12 @@ def _record(context: Context, journal: Journal, reached: bool, head: CheckpointI
             event, position = event._replace(previous=before, ahead=journal.position), None
         catalog.record_event(workspace, event, expected=cursor, head=journal.target, position=position, redo_tip=tip)
     elif reached:
-        event = HistoryEvent(0, at, "restore", head, journal.position)
+        event = context.event("restore", head, journal.position)
         catalog.record_event(workspace, event, expected=cursor, head=head)
     elif journal.rescue is not None and (not journal.paths or cursor.position != journal.position):
         # Cut short and finished, it is one change all the same: the half-way state, which was saved, is none to go back
         # to.
-        event = HistoryEvent(0, at, "restore", journal.target, None)
+        event = context.event("restore", journal.target)
         catalog.record_event(
             workspace,
             event,

@@ -6,7 +6,7 @@ from holdfast.model.named import NamedTuple
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, Entry, NotCaptured
@@ -118,3 +118,13 @@ class Log(NamedTuple):
     """What happened to this workspace's tree, the last first; with a limit, since the oldest of the checkpoints."""
     workspaces: Mapping[WorkspaceId, bytes]
     """The path of every workspace that one of the checkpoints belongs to."""
+
+
+def beginnings(events: Iterable[HistoryEvent]) -> dict[CheckpointId, int]:
+    """The number of the event with which each checkpoint came into a workspace's history: the order of what happened,
+    whatever the clock said. One that was imported has none.
+    """
+    first: dict[CheckpointId, int] = {}
+    for event in events:
+        first[event.checkpoint] = min(event.seq, first.get(event.checkpoint, event.seq))
+    return first

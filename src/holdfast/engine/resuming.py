@@ -92,7 +92,7 @@ def _mend(context: Context, journal: Journal, progress: Progress | None, *, agai
         done = result(journal, write_out(context, journal, progress))
     else:
         apart = None
-        if any_since(context, journal.at):
+        if any_since(context, journal):
             make_root(context)
             now, apart = save_as(context, "checkpoint", progress)
         else:

@@ -84,7 +84,8 @@ def decide(
     now: int,
     protected: Mapping[CheckpointId, str],
 ) -> list[Decision]:
-    """Decide on each of one workspace's ``checkpoints``; the answer is newest first.
+    """Decide on each of one workspace's ``checkpoints``, which come in the order of the catalog, newest first; so does
+    the answer.
 
     ``now`` is in microseconds since 1970-01-01 UTC, and buckets are UTC. ``protected`` maps ids that must stay
     whatever the policy says to the reason (the head, what a live fork stands on, …). Deciding again on what was
@@ -92,15 +93,14 @@ def decide(
 
     Raises `UsageError` for a `Policy` that keeps nothing at all or has a negative number.
     """
-    ordered = sorted(checkpoints, key=lambda checkpoint: (checkpoint.created_at, checkpoint.id), reverse=True)
     if isinstance(policy, Policy):
-        kept = _by_policy(ordered, _checked(policy))
+        kept = _by_policy(checkpoints, _checked(policy))
         gone = "no rule keeps it"
     else:
-        kept = _by_age(ordered, policy, now)
+        kept = _by_age(checkpoints, policy, now)
         gone = "a newer one stands for the same stretch of time, or it is beyond the last"
     decisions: list[Decision] = []
-    for checkpoint in ordered:
+    for checkpoint in checkpoints:
         reasons = list(kept.get(checkpoint.id, ()))
         if checkpoint.id in protected:
             reasons.append(protected[checkpoint.id])

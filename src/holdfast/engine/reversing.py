@@ -71,9 +71,8 @@ def enter_undone(
 ) -> RestoreResult:
     """Save what the undo of the steps left, as a state of its own; then nothing is unfinished any more."""
     head = _saved_before(context, note)
-    steps = infos(service, note.steps)
-    began = min(step.started_at for step in steps) // 1000
-    event = HistoryEvent(0, 0, "undo", head, _before(context, note.position, began), note.position, note.steps)
+    before = _before(context, note.position, infos(service, note.steps))
+    event = HistoryEvent(0, 0, "undo", head, before, note.position, note.steps)
     left = take_touched(
         context,
         Request(kind="auto"),
@@ -161,7 +160,7 @@ def _go_on_to(context: Context, target: HistoryEvent, note: Note) -> None:
     catalog, workspace = context.catalog, context.workspace.id
     catalog.record_event(
         workspace,
-        HistoryEvent(0, context.clock.now(), "redo", target.checkpoint, None, steps=note.steps),
+        context.event("redo", target.checkpoint, steps=note.steps),
         expected=catalog.cursor(workspace),
         head=target.checkpoint,
         position=target.seq,
@@ -250,12 +249,14 @@ def way_back(service: UndoService, steps: Sequence[int]) -> str:
     return UNDO_COMMAND + "".join(f" --step {step.id}" for step in chosen)
 
 
-def _before(context: Context, position: int, began: int) -> int | None:
-    """The newest state before ``position`` that is from before a time."""
+def _before(context: Context, position: int, steps: Sequence[StepInfo]) -> int | None:
+    """The newest state before ``position`` that is from before any of the steps changed anything."""
+    first, began = min(step.first for step in steps), min(step.started_at for step in steps) // 1000
     at = context.catalog.event(position).previous
     while at is not None:
         state = context.catalog.event(at)
-        if state.at <= began:
+        # (An earlier version has recorded no number.)
+        if state.at <= began if state.undo_seq is None else state.undo_seq < first:
             break
         at = state.previous
     return at

@@ -17,8 +17,8 @@ from holdfast.engine.handing_on import handed_on
 from holdfast.engine.home import own_directories
 from holdfast.engine.inside import RUN_VARIABLE, refuse_inside
 from holdfast.engine.isolation import make_box
+from holdfast.engine.steps import has_ended, least_seq, make_log, reached
 from holdfast.engine.steps import limits as configured_limits
-from holdfast.engine.steps import make_log, reached
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, RefusedError, UnsupportedError
 from holdfast.model.log import Log, inherited
@@ -111,7 +111,7 @@ def run(
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     refuse_inside(context, "another run")
     _refuse_lock(context)
-    with context.lock(), reached(context, told=told) as service:
+    with context.lock(as_found=True), reached(context, told=told) as service:
         catch_up(context, service)  # what a killed keeper left is brought to its end, and told, before any save
         forgotten = () if service is None else service.forgotten()
     log = make_log(context)
@@ -129,6 +129,7 @@ def run(
         log=log,
         forbidden=tuple(filter(os.path.isdir, own_directories(context.home, context.settings))),
         limits=limits or configured_limits(context),
+        least_seq=least_seq(context),
         outside_blocks=context.settings.undo.outside == "barrier",
         server="holdfast.engine.bridging",
         log_level=inherited(),
@@ -247,7 +248,7 @@ def end_run(
     """Save what the run left, and note that it is over; returns its steps. What the undo log has forgotten is said, but
     for the runs ``forgotten`` before.
     """
-    with context.lock(), reached(context, told=told) as service:
+    with context.lock(as_found=True), reached(context, told=told) as service:
         with nevertheless():
             catch_up(context, service)
         steps = [] if service is None else [step for step in service.steps() if step.run == identity]
@@ -290,7 +291,7 @@ def _is_undone_to(context: Context, cursor: Cursor, steps: Sequence[StepInfo]) -
         return False
     moves = (event for event in context.catalog.events(context.workspace.id) if event.operation in ("undo", "redo"))
     last = next(moves, None)
-    return last is not None and all(step.ended_at is not None and step.ended_at <= last.at * 1000 for step in steps)
+    return last is not None and all(has_ended(step, last) for step in steps)
 
 
 def configured_thresholds(settings: Safeguard, *, guard: bool) -> Thresholds:
@@ -316,7 +317,7 @@ def _note(context: Context, identity: str, steps: tuple[int, ...]) -> None:
     catalog, workspace = context.catalog, context.workspace.id
     cursor = catalog.cursor(workspace)
     assert cursor.head is not None
-    event = HistoryEvent(0, context.clock.now(), "run", cursor.head, None, steps=steps, run=identity)
+    event = context.event("run", cursor.head, steps=steps, run=identity)
     catalog.record_event(
         workspace,
         event,

@@ -22,12 +22,16 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from holdfast.engine.context import Context
+    from holdfast.engine.journal import Journal
+    from holdfast.store.records import HistoryEvent
     from holdfast.undo.log import Limits
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, UndoReport, UndoService
 
 _LOG = Log(__name__)
 
 _PAUSE = 0.05
+_LOOKED_BACK = 10
+"""Events: their numbers grow, but of one that could not be known."""
 
 
 def log_directory(context: Context) -> bytes:
@@ -49,6 +53,14 @@ def limits(context: Context) -> Limits:
 
     of = context.settings.undo
     return Limits(of.max_log_bytes, of.max_steps, of.max_step_bytes)
+
+
+def least_seq(context: Context) -> int:
+    """The largest sequence number of the undo log that the history knows: one that was lost and is made anew has to
+    give out larger ones, or its steps would seem older than the states before them.
+    """
+    newest = context.catalog.events(context.workspace.id, limit=_LOOKED_BACK)
+    return max((event.undo_seq or 0 for event in newest), default=0)
 
 
 @contextmanager
@@ -91,6 +103,43 @@ def reached(
                 yield service
             return
         time.sleep(_PAUSE)
+
+
+def recover(context: Context, found: bytes, *, noted: bool) -> None:
+    """Roll back what a killed keeper has left half done, and finish what it was reversing, in the log ``found``; say
+    so, and if ``noted``, leave word for the next session. Nothing while a keeper lives. Needs the lock.
+
+    Nobody is kept from anything where that cannot be done: it is said once, as is that the caller has not the right to.
+    """
+    from holdfast.undo.version import VersionMismatchError, is_kept
+
+    if is_kept(found):
+        return
+    failure = ""
+    if context.catalog.database.read_only:
+        failure = f"any command that may write to {display(context.home)} does that first"
+    else:
+        try:
+            with reached(context, told=_noting(found) if noted else None):
+                pass
+        except VersionMismatchError as error:
+            _LOG.debug("%s", error)  # (what needs the log says so)
+        except HoldfastError as error:
+            failure = f"that cannot be done now: {error}"
+    if failure and not context.recovery_failed:
+        _LOG.warning(
+            "recovery is needed: a command was killed in the middle of a step, and its changes are still there; %s",
+            failure,
+        )
+    context.recovery_failed = bool(failure)
+
+
+def _noting(directory: bytes) -> Callable[[UndoReport], object]:
+    from functools import partial
+
+    from holdfast.undo.untold import note
+
+    return partial(note, directory)
 
 
 def required(service: UndoService | None) -> UndoService:
@@ -162,18 +211,27 @@ def steps(context: Context) -> Sequence[StepInfo]:
         return [] if service is None else service.steps()
 
 
-def any_since(context: Context, at: int) -> bool:
-    """Whether steps have changed the tree that are there to be undone and did not end before a time (microseconds since
-    1970-01-01 UTC). Where the log cannot be read, that counts as if, and is said.
+def any_since(context: Context, event: HistoryEvent | Journal) -> bool:
+    """Whether steps have changed the tree that are there to be undone and had not ended when something happened. Where
+    the log cannot be read, that counts as if, and is said.
     """
     try:
         found = steps(context)
     except HoldfastError as error:
         _LOG.warning("what steps have changed cannot be told: %s", error.message)
         return True
-    return any(
-        step.paths and step.state != "undone" and (step.ended_at is None or step.ended_at > at * 1000) for step in found
-    )
+    return any(step.paths and step.state != "undone" and not has_ended(step, event) for step in found)
+
+
+def has_ended(step: StepInfo, by: HistoryEvent | Journal) -> bool:
+    """Whether a step had come to its end when something happened: by the numbers of the undo log, whatever the clock
+    said; by times only where an earlier version has recorded no number.
+    """
+    if step.ended_at is None:
+        return False
+    if step.ended is None or by.undo_seq is None:
+        return step.ended_at <= by.at * 1000
+    return step.ended <= by.undo_seq
 
 
 def changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
@@ -302,7 +360,7 @@ def _open(
     # (A command may have left it so that its owner may not read it.)
     root_fd = os.open(context.workspace.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        log = UndoLog(directory, root_fd, context.clock, limits=within)
+        log = UndoLog(directory, root_fd, context.clock, limits=within, least=least_seq(context))
     except LockedError:
         os.close(root_fd)
         if not wait:

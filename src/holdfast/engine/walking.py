@@ -403,6 +403,7 @@ class Walk:
             nonce=new_nonce(context),
             at=context.clock.now(),
             redo_tip=context.catalog.cursor(context.workspace.id).redo_tip,
+            undo_seq=context.undo_seq(),
         )
         return carry_out(context, journal, context.catalog.checkpoint(now.checkpoint), target, self._progress)
 

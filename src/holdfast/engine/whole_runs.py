@@ -10,7 +10,7 @@ from holdfast.engine.restore import carry_out, new_nonce, preview, save_first
 from holdfast.engine.reversing import take_back
 from holdfast.engine.states import kept, out_of_sight
 from holdfast.engine.status import present
-from holdfast.engine.steps import touched
+from holdfast.engine.steps import has_ended, touched
 from holdfast.engine.walking import Walk, together
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
@@ -191,11 +191,10 @@ def _refuse_others(steps: Sequence[StepInfo], start: HistoryEvent) -> None:
     """Raise `RefusedError` if others than the run that began with ``start`` have changed the tree since: the checkpoint
     would take that back as well.
     """
-    since = start.at * 1000
     others = [
         str(step.id)
         for step in steps
-        if step.run != start.run and step.paths and step.state != "undone" and (step.ended_at or since) >= since
+        if step.run != start.run and step.paths and step.state != "undone" and not has_ended(step, start)
     ]
     if others:
         raise RefusedError(
@@ -260,5 +259,6 @@ def _to_the_start(context: Context, begin: HistoryEvent, progress: Progress | No
         nonce=new_nonce(context),
         at=context.clock.now(),
         redo_tip=cursor.redo_tip,
+        undo_seq=context.undo_seq(),
     )
     return carry_out(context, journal, now, target, progress)

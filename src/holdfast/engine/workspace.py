@@ -62,6 +62,7 @@ def init(
     opener = Opener(home=None if home is None else os.fsencode(home), flags=flags)
     try:
         context, new = opener.init(os.fsencode(path), force=force)
+        context.recover()
         workspace = Workspace(opener, context, new=new)
         if write_ignore:
             workspace.write_ignore()
@@ -83,12 +84,15 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
 
     With ``lenient`` a workspace's ``holdfast.toml`` that is wrong is obeyed as it was saved last, where otherwise
     `ConfigError` is raised: whoever broke it must not stop anybody from going back. `Workspace.misconfigured` tells.
+    What a killed keeper has left in the middle of a step is rolled back first, and logged (I3).
     ``freeing`` is for who comes to forget or collect: on a disk that is too full even to open the catalog, the little
     that is kept back for that is used.
     """
     opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, lenient=lenient, freeing=freeing)
     try:
-        return Workspace(opener, opener.open(os.fsencode(path)))
+        context = opener.open(os.fsencode(path))
+        context.recover()
+        return Workspace(opener, context)
     except BaseException:
         opener.close()
         raise

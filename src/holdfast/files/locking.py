@@ -82,11 +82,11 @@ def _wait(fd: int, timeout: float, clock: Clock, what: str) -> None:
             waited = clock.monotonic() - begun
             if waited >= timeout:
                 raise LockedError(
-                    f"{what} is busy in {_where(_holder(fd))}, and {timeout:g} s of waiting were not enough",
+                    f"{what} is busy in {_where(holder_of(fd))}, and {timeout:g} s of waiting were not enough",
                     hint="try again when it is done, or wait longer with lock.timeout in config.toml",
                 ) from None
             if waited >= _SILENT and not told:
-                holder = _holder(fd)
+                holder = holder_of(fd)
                 if holder != os.getpid():  # (whoever has begun this process can do nothing about its own threads)
                     told = True
                     _LOG.warning("%s is busy in %s; waiting at most %g s", what, _where(holder), timeout)
@@ -103,7 +103,7 @@ def _where(holder: int | None) -> str:
     return f"another process (process {holder}{_command(holder)})"
 
 
-def _holder(fd: int) -> int | None:
+def holder_of(fd: int) -> int | None:
     """Which process holds the lock, as far as the kernel tells (Linux, proc_locks(5))."""
     try:
         about = os.fstat(fd)

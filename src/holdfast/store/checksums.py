@@ -68,7 +68,9 @@ WORKSPACES = Covered(
     "workspaces", "id", "tenant, id, path, device, inode, created_at, source, live, head, position, redo_tip, machine"
 )
 
-HISTORY = Covered("history", "seq", "seq, tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run")
+HISTORY = Covered(
+    "history", "seq", "seq, tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run, undo_seq"
+)
 
 TENANTS = Covered("tenants", "number", "number, name", tenant="number")
 """Without the two numbers that change all the time: a wrong one costs a second try, or some time."""

@@ -56,8 +56,8 @@ def set_cursor(session: Session, tenant: int, workspace: WorkspaceId, found: Row
 def appending(tenant: int, workspace: WorkspaceId, event: HistoryEvent) -> Statement:
     """Appends to a workspace's history, and gives the row for `seal_event`; its first column is its number."""
     return (
-        f"""INSERT INTO history (tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {HISTORY.columns}""",
+        f"""INSERT INTO history (tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run, undo_seq)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING {HISTORY.columns}""",
         (
             tenant,
             workspace,
@@ -68,6 +68,7 @@ def appending(tenant: int, workspace: WorkspaceId, event: HistoryEvent) -> State
             event.ahead,
             " ".join(map(str, event.steps)),
             event.run,
+            event.undo_seq,
         ),
     )
 
@@ -80,12 +81,13 @@ def seal_event(session: Session, tenant: int, row: Row) -> None:
 def events(session: Session, tenant: int, rest: str, *values: object) -> list[HistoryEvent]:
     """The events that ``rest`` (``AND …``) leaves, in its order."""
     rows = session.all(
-        f"SELECT seq, at, operation, checkpoint, previous, ahead, steps, run FROM history WHERE tenant = ? {rest}",
+        f"""SELECT seq, at, operation, checkpoint, previous, ahead, steps, run, undo_seq FROM history
+        WHERE tenant = ? {rest}""",
         (tenant, *values),
     )
     return [
-        HistoryEvent(seq, at, operation, checkpoint, previous, ahead, _steps(seq, steps), run)
-        for seq, at, operation, checkpoint, previous, ahead, steps, run in rows
+        HistoryEvent(seq, at, operation, checkpoint, previous, ahead, _steps(seq, steps), run, undo_seq)
+        for seq, at, operation, checkpoint, previous, ahead, steps, run, undo_seq in rows
     ]
 
 

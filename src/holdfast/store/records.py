@@ -93,6 +93,10 @@ class HistoryEvent(NamedTuple):
     """
     run: str = ""
     """The run that begins or ends here, on events of `run`."""
+    undo_seq: int | None = None
+    """The largest sequence number that the workspace's undo log had given out by then: what has a smaller one happened
+    before, whatever the clock says. None where that is not known, as of what earlier versions have recorded.
+    """
 
 
 class Cursor(NamedTuple):

@@ -9,6 +9,9 @@ from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store.checksums import COVERED, HISTORY, WORKSPACES, damaged, set_checksum
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.store.checksums import Covered
     from holdfast.store.database import Session
 
 APPLICATION_ID = 0x48464354
@@ -269,6 +272,8 @@ CREATE TABLE session_refs (
 
 _HISTORY_2 = HISTORY._replace(columns="seq, tenant, workspace, at, operation, checkpoint, previous")
 """As version 2 covers it."""
+_HISTORY_3 = HISTORY._replace(columns=f"{_HISTORY_2.columns}, ahead, steps, run")
+"""As versions 3 to 5 cover it."""
 
 
 def _create(session: Session) -> None:
@@ -290,18 +295,30 @@ def _add_checksums(session: Session) -> None:
 
 
 def _add_steps(session: Session) -> None:
-    """To version 3. Rows that are damaged stay so."""
-    rows = session.all("SELECT tenant, seq FROM history")
-    wrong = {(tenant, seq) for tenant in {tenant for tenant, _ in rows} for seq in damaged(session, _HISTORY_2, tenant)}
-    for column in (
+    """To version 3."""
+    columns = (
         "ahead INTEGER                   /* of a state that an undo made: the event that it was undone from */",
         "steps TEXT NOT NULL DEFAULT ''  /* steps of the undo log, in decimal, with spaces between them */",
         "run TEXT NOT NULL DEFAULT ''    /* of operation run: which one begins or ends */",
-    ):
+    )
+    _extend_history(session, columns, _HISTORY_2, _HISTORY_3)
+
+
+def _add_undo_seq(session: Session) -> None:
+    """To version 6."""
+    columns = ("undo_seq INTEGER                /* the undo log had given out this number by then; NULL: not known */",)
+    _extend_history(session, columns, _HISTORY_3, HISTORY)
+
+
+def _extend_history(session: Session, columns: Sequence[str], before: Covered, after: Covered) -> None:
+    """Add columns to the history, whose checksums cover them from then on. Rows that are damaged stay so."""
+    rows = session.all("SELECT tenant, seq FROM history")
+    wrong = {(tenant, seq) for tenant in {tenant for tenant, _ in rows} for seq in damaged(session, before, tenant)}
+    for column in columns:
         session.run(f"ALTER TABLE history ADD COLUMN {column}")
     for tenant, seq in rows:
         if (tenant, seq) not in wrong:
-            set_checksum(session, HISTORY, tenant, seq)
+            set_checksum(session, after, tenant, seq)
 
 
 def _add_sessions(session: Session) -> None:
@@ -323,5 +340,5 @@ def _version_5(session: Session) -> None:
         session.run(statement)
 
 
-MIGRATIONS = (_create, _add_checksums, _add_steps, _add_sessions, _version_5)
+MIGRATIONS = (_create, _add_checksums, _add_steps, _add_sessions, _version_5, _add_undo_seq)
 """Step n leads from schema version n to n + 1."""

@@ -70,7 +70,7 @@ class Keeper:
         root_fd = os.open(settings.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         clock = SystemClock()
         safeguards = Safeguards(clock)
-        self._undo_log = UndoLog(settings.log, root_fd, clock, safeguards, settings.limits)
+        self._undo_log = UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=settings.least_seq)
         recovered = recover(self._undo_log).rolled_back
         if recovered is not None and recovered.steps:
             note(settings.log, report(self._undo_log.aside, [recovered]))

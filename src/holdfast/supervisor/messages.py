@@ -28,7 +28,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "connected": (tuple[int], list[int]),
     "check_connected": (tuple[list[int]], None),
     "written_late": (tuple[()], list[tuple[int, bytes]]),
-    "mixed_since": (tuple[int], list[tuple[int, bytes]]),
+    "mixed_since": (tuple[int, int | None], list[tuple[int, bytes]]),
     "forgotten": (tuple[()], list[str]),
     "undo": (tuple[list[int], bool], UndoReport),
     "redo": (tuple[list[int], bool], UndoReport),

@@ -125,9 +125,9 @@ class Remote:
         """See `UndoService.written_late`."""
         return self._ask("written_late")
 
-    def mixed_since(self, at: int) -> Sequence[tuple[StepId, bytes]]:
+    def mixed_since(self, at: int, seq: int | None) -> Sequence[tuple[StepId, bytes]]:
         """See `UndoService.mixed_since`."""
-        return self._ask("mixed_since", at)
+        return self._ask("mixed_since", at, seq)
 
     def forgotten(self) -> Sequence[str]:
         """See `UndoService.forgotten`."""

@@ -19,6 +19,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     forbidden: tuple[bytes, ...] = ()
     """Directories beside it that nothing inside may change anything beneath."""
     limits: Limits = Limits()
+    least_seq: int = 0
+    """The largest sequence number of the log that the history knows; see `UndoLog`."""
     outside_blocks: bool = True
     """Whether undo refuses to cross what others have changed; else it is only listed."""
     watch: Literal["auto", "fanotify", "inotify"] = "auto"

@@ -111,7 +111,7 @@ class Barriers:
             barrier is None
             or last is None
             or (last.who, last.blocks, last.finder) != (record.who, record.blocks, None)
-            or not (follows or record.at - last.at < _TOGETHER)
+            or not (follows or abs(record.at - last.at) < _TOGETHER)
         ):
             self._all.append(_Barrier(record))
             return self._all[-1].record

@@ -65,6 +65,7 @@ def reverse(
     `carry_out` does.
     """
     ids = tuple(one.head.id for one in sealed)
+    log.mark()
     note = Reverse(log.recorder.next_seq(), ids, forward, log.clock.now() * 1000, theirs is not None)
     log.recorder.note(note)
     try:

@@ -218,7 +218,7 @@ class Desk:
         with self._recorder.gate:
             found = [step for step in all_steps(self._undo_log) if step.id not in self._denied]
             for denied in self._denied.values():
-                insort(found, denied, key=lambda step: step.started_at)
+                insort(found, denied, key=lambda step: step.first)
             return found
 
     def changes(self, step: StepId) -> Sequence[PathChange]:
@@ -254,10 +254,10 @@ class Desk:
         with self._recorder.gate:
             return written_late(self._undo_log)
 
-    def mixed_since(self, at: int) -> Sequence[tuple[StepId, bytes]]:
+    def mixed_since(self, at: int, seq: int | None) -> Sequence[tuple[StepId, bytes]]:
         """See `UndoService.mixed_since`."""
         with self._recorder.gate:
-            return mixed_since(self._undo_log, at)
+            return mixed_since(self._undo_log, at, seq)
 
     def forgotten(self) -> Sequence[str]:
         """See `UndoService.forgotten`."""

@@ -58,6 +58,7 @@ class Finisher:
             self._log.recorder.note(End(self._log.recorder.next_seq(), opened.id, exit_code, ended_at))
             is_step = drop_unchanged(self._log, opened) or opened.begin.kind == "explicit"
             opened.looked_at = self._log.recorder.seq
+            self._log.beat()  # what the history records from now on comes after the step's end
             left = look(self._log, opened)
 
         def finish() -> Head | None:

@@ -7,17 +7,16 @@ Whoever opens it is the keeper until it is closed; there is one at a time. Openi
 from __future__ import annotations
 
 import os
-import struct
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
-from zlib import crc32
 
 from holdfast.model.errors import FormatError, IntegrityError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.aside import Aside
 from holdfast.undo.barriers import Barriers
+from holdfast.undo.beat import BEAT, NONE, Beat, decode, encode
 from holdfast.undo.directories import Directories
 from holdfast.undo.forgotten import Forgotten
 from holdfast.undo.journal import Journal, read_journal, segments
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
 
 _log = Log(__name__)
 
-_BEAT = struct.Struct("<Qqqq")
-_CHECK = struct.Struct("<I")
-
 
 class Limits(NamedTuple):
     """How much the log may hold; what is beyond is evicted, oldest first (`UndoLog.evict`)."""
@@ -52,19 +48,6 @@ class Limits(NamedTuple):
     """All steps of a run count as one."""
     max_step_bytes: int = 200 << 20
     """Copied bytes in one step; with more it is not protected."""
-
-
-class Beat(NamedTuple):
-    """What the keeper notes again and again."""
-
-    at: int
-    """It was alive then: nanoseconds since 1970-01-01 UTC."""
-    step: StepId
-    """The largest id that was given out."""
-    ambient: StepId
-    """The smallest."""
-    seq: int
-    """The largest sequence number that was given out."""
 
 
 class UndoLog:
@@ -79,11 +62,13 @@ class UndoLog:
         limits: Limits | None = None,
         *,
         sync: bool = False,
+        least: int = 0,
     ) -> None:
         """Open the log in ``directory`` (made if it is missing) of the tree whose root ``root_fd`` (borrowed) is.
 
-        Raises `LockedError` if there is another keeper, `VersionMismatchError`, and `StorageError`. What a killed
-        keeper left is not looked at yet.
+        ``least`` is a sequence number that the history knows: a log that was lost since, and is made anew, gives out
+        larger ones. Raises `LockedError` if there is another keeper, `VersionMismatchError`, and `StorageError`. What a
+        killed keeper left is not looked at yet.
         """
         self.directory = directory
         self._root = root_fd
@@ -103,8 +88,10 @@ class UndoLog:
             self._units = Counter(map(_unit, self.heads.values()))
             self.found: list[AnyRecord] = read_journal(directory).records
             self.barriers = Barriers(record for record in self.found if isinstance(record, Outside))
-            self._beat_fd = os.open(os.path.join(directory, b"beat"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self.last_beat = self._read_beat()
+            self._beat_fd = os.open(os.path.join(directory, BEAT), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.last_beat = decode(os.read(self._beat_fd, 64)) or NONE
+            self._signed = self.last_beat.at
+            """The time in the file."""
             self.last_sign = max(self.last_beat.at, _written_at(directory))
             """The last sign of life of the keeper before this one."""
             self.journal = Journal(directory, sync=sync)
@@ -132,7 +119,9 @@ class UndoLog:
         begun = [record.step for record in self.found if isinstance(record, Begin)]
         self._next_step = max([self.last_beat.step, *self.heads, *begun])
         self._next_ambient = min([self.last_beat.ambient, *self.heads, *begun])
-        seq = max([self.last_beat.seq, *(head.acted for head in self.heads.values()), *(r.seq for r in self.found)])
+        seq = max(
+            [least, self.last_beat.seq, *(head.acted for head in self.heads.values()), *(r.seq for r in self.found)]
+        )
         self.recorder = Recorder(
             self.journal,
             self.preimages,
@@ -180,11 +169,31 @@ class UndoLog:
 
         Raises `StorageError`.
         """
-        data = _BEAT.pack(self.clock.now() * 1000, self._next_step, self._next_ambient, self.recorder.seq)
+        self._sign(self.clock.now() * 1000)
+
+    def mark(self) -> None:
+        """Note that something is about to be half done, unless that is noted already. Raises `StorageError`."""
+        if not self._signed:
+            # (No time: how long a killed keeper has lived is not for whoever recovers to say.)
+            self._sign(1)
+
+    def moment(self) -> int:
+        """A sequence number for this moment, larger than all before it, which whoever reads the sign of life knows from
+        now on. The gate is held. Raises `StorageError`.
+        """
+        seq = self.recorder.next_seq()
+        self._sign(self._signed)
+        return seq
+
+    def _sign(self, at: int) -> None:
+        beat = Beat(at, self._next_step, self._next_ambient, self.recorder.seq)
         try:
-            os.pwrite(self._beat_fd, data + _CHECK.pack(crc32(data)), 0)
+            os.pwrite(self._beat_fd, encode(beat), 0)
+            if self.sync and not self._signed:
+                os.fdatasync(self._beat_fd)
         except OSError as error:
             raise StorageError(f"{display(self.directory)}: {error.strerror}", hint=room_hint(error)) from error
+        self._signed = at
 
     def restart(self) -> None:
         """Begin the journal anew if nothing in it is needed any more, or with what is needed if it has grown long."""
@@ -204,6 +213,8 @@ class UndoLog:
     def _restart(self, records: Iterable[AnyRecord]) -> None:
         try:
             self.journal.restart(records)
+            if self._signed and not self.recorder.open_steps:
+                self._sign(0)
         except StorageError as error:
             # It only grows: what is finished is finished, whatever the journal still says of it.
             _log.warning("the journal of the undo log cannot be begun anew: %s", error.message)
@@ -339,14 +350,6 @@ class UndoLog:
                 continue
             heads[head.id] = head
         return heads
-
-    def _read_beat(self) -> Beat:
-        data = os.pread(self._beat_fd, _BEAT.size + _CHECK.size, 0)
-        if len(data) == _BEAT.size + _CHECK.size and _CHECK.unpack_from(data, _BEAT.size)[0] == crc32(
-            data[: _BEAT.size]
-        ):
-            return Beat(*_BEAT.unpack_from(data))
-        return Beat(0, 0, 0, 0)
 
 
 def no_step(step: StepId) -> NotFoundError:

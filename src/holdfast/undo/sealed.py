@@ -99,7 +99,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     late: tuple[tuple[bytes, int], ...] = ()
     """What was written to through its descriptors after its end, and the sequence number at which that was over."""
     kept_open: tuple[tuple[bytes, int], ...] = ()
-    """What could be written to through its descriptors after its end, and when that was over; 0: not yet."""
+    """What could be written to through its descriptors after its end, and when that was over, as earlier versions have
+    recorded it; 0: not yet.
+    """
+    open_until: tuple[tuple[bytes, int], ...] = ()
+    """The same, with the sequence number at which that was over; 0: not yet."""
 
     @property
     def left_at(self) -> int:

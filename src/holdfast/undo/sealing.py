@@ -326,7 +326,8 @@ def seal(
         parent=begin.parent,
         crossed=tuple(one for one in before.crossed if one[0] != state) if before else (),
         late=before.late if before else (),
-        kept_open=_kept_open(log, begin.step, before),
+        kept_open=before.kept_open if before else (),
+        open_until=_open_until(log, begin.step, before),
         spared=tuple(_looks(log, spared)),
         # (Without a file or a link among it, there is nothing of which a hash could be told.)
         noted=all(found is None or stat.S_ISDIR(found.mode) for _, found in left.paths),
@@ -335,9 +336,9 @@ def seal(
     return head
 
 
-def _kept_open(log: UndoLog, step: StepId, before: Head | None) -> tuple[tuple[bytes, int], ...]:
-    """`Head.kept_open`."""
-    known = dict(before.kept_open) if before else {}
+def _open_until(log: UndoLog, step: StepId, before: Head | None) -> tuple[tuple[bytes, int], ...]:
+    """`Head.open_until`."""
+    known = dict(before.open_until) if before else {}
     return tuple((known | dict.fromkeys(log.unsettled.get(step, ()), 0)).items())
 
 

@@ -46,6 +46,10 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     """None while it is open."""
     acted: int
     """Orders the steps by their latest change to the tree, undo and redo included."""
+    first: int = 0
+    """The sequence number of its first change to the tree, when it was first done."""
+    ended: int | None = None
+    """That by which it had ended, when it was first done; None while it is open."""
     paths: int
     """How many paths it changed."""
     copied: int
@@ -166,10 +170,11 @@ class UndoService(Protocol):
         """
         ...
 
-    def mixed_since(self, at: int) -> Sequence[tuple[StepId, bytes]]:
-        """The finished steps whose files could be written to through their descriptors after a time ``at`` (ns) and
+    def mixed_since(self, at: int, seq: int | None) -> Sequence[tuple[StepId, bytes]]:
+        """The finished steps whose files could be written to through their descriptors after a sequence number and
         after their ends, and that somebody else has changed as well, with the path of each: nobody can take the one
-        away without the other.
+        away without the other. The time ``at`` (ns) is of the same moment; it counts where an earlier version has
+        recorded no number, or None.
         """
         ...
 

@@ -11,7 +11,7 @@ import os
 import stat
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -20,7 +20,7 @@ from holdfast.model.errors import IntegrityError
 from holdfast.undo.signatures import CHECKED_BYTES, checked, content_at, is_left, is_unknown, signature, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from holdfast.undo.directories import Directories
     from holdfast.undo.log import UndoLog
@@ -83,16 +83,18 @@ def written_late(log: UndoLog) -> list[tuple[StepId, bytes]]:
         return [(head.id, path) for head in done for path in _written_late(log, directories, head)]
 
 
-def mixed_since(log: UndoLog, at: int) -> list[tuple[StepId, bytes]]:
+def mixed_since(log: UndoLog, at: int, seq: int | None) -> list[tuple[StepId, bytes]]:
     """See `UndoService.mixed_since`. The gate is held."""
     with log.looking() as directories:
-        found = ((head.id, path) for head in log.heads.values() for path in _mixed(log, directories, head, at))
+        found = ((head.id, path) for head in log.heads.values() for path in _mixed(log, directories, head, at, seq))
         return list(found)
 
 
-def _mixed(log: UndoLog, directories: Directories, head: Head, at: int) -> Iterator[bytes]:
-    open_since = [path for path, over in head.kept_open if not 0 < over <= at] if head.state == "done" else []
-    if not open_since:
+def _mixed(log: UndoLog, directories: Directories, head: Head, at: int, seq: int | None) -> Iterator[bytes]:
+    # (Where the history has no number, what has one came after it.)
+    open_since = [path for path, over in head.open_until if not 0 < over <= (seq or 0)]
+    open_since += [path for path, over in head.kept_open if not 0 < over <= at]
+    if head.state != "done" or not open_since:
         return
     left, late, edited, brought = dict(head.left), dict(head.late), edited_since(log, head), dict(head.brought)
     waiting = waiting_for(log, head.id)
@@ -111,15 +113,26 @@ def forsake(log: UndoLog) -> None:
     """What steps had left open when their keeper was killed is not written to any more: its trees have ended with it.
     Raises `StorageError`.
     """
-    now = log.clock.now() * 1000
     for step, head in list(log.heads.items()):
-        if any(not over for _, over in head.kept_open):
-            kept_open = tuple((path, over or now) for path, over in head.kept_open)
+        if any(not over for _, over in (*head.kept_open, *head.open_until)):
+            kept_open, open_until = _all_over(log, head)
             with suppress(IntegrityError):  # of a step that is damaged nothing is known
                 sealed = log.read(step)
-                log.write(
-                    msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, kept_open=kept_open))
-                )
+                head = msgspec.structs.replace(sealed.head, kept_open=kept_open, open_until=open_until)
+                log.write(msgspec.structs.replace(sealed, head=head))
+
+
+_Open: TypeAlias = "tuple[tuple[bytes, int], ...]"
+
+
+def _all_over(log: UndoLog, head: Head, paths: Collection[bytes] | None = None) -> tuple[_Open, _Open]:
+    """`Head.kept_open` and `Head.open_until`, with what is over now at these paths, or (None) everywhere."""
+    now = log.moment()
+    ready = [
+        path for path, over in (*head.kept_open, *head.open_until) if not over and (paths is None or path in paths)
+    ]
+    kept_open = tuple(one for one in head.kept_open if one[0] not in ready)
+    return kept_open, (*(one for one in head.open_until if one[0] not in ready), *((path, now) for path in ready))
 
 
 def _written_late(log: UndoLog, directories: Directories, head: Head) -> Iterator[bytes]:
@@ -187,14 +200,15 @@ def _settle(
         found[path] = checked(partial(directories.place, path), now)
         if (hash_ := _hash(directories, path, now)) is not None:
             hashed.append((path, hash_))
-    over = log.clock.now() * 1000
+    kept_open, open_until = _all_over(log, head, ready)
     head = msgspec.structs.replace(
         head,
         left=tuple((path, found.get(path, one)) for path, one in head.left),
         late=(*head.late, *late),
         contents=tuple(dict.fromkeys(hashed)),
         noted=head.noted and not (found or late),
-        kept_open=tuple((path, over if path in ready else before) for path, before in head.kept_open),
+        kept_open=kept_open,
+        open_until=open_until,
     )
     if head != sealed.head:
         log.write(msgspec.structs.replace(sealed, head=head))

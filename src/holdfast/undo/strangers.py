@@ -147,12 +147,12 @@ def recall(known: Known, heads: Mapping[StepId, Head], barriers: Iterable[Outsid
     """
     found = [(heads[one.finder], one.paths) for one in barriers if one.finder is not None and one.finder in heads]
     found.sort(key=lambda one: one[0].first, reverse=True)
-    ended_at = 0
+    ended = 0
     for head in sorted(heads.values(), key=lambda head: head.left_at):
         while found and found[-1][0].first <= head.left_at:
             finder, paths = found.pop()
-            if ended_at < finder.started_at:
+            if ended < finder.first:
                 known.told(paths)
         known.note(head.left, head.others)
         known.brought(head.brought)
-        ended_at = max(ended_at, head.ended_at)
+        ended = max(ended, head.last, head.looked_at)

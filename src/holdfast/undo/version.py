@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
+import time
 
+from holdfast.files.locking import holder_of
 from holdfast.model.errors import FormatError, LockedError, StorageError, room_hint
 from holdfast.model.paths import display
 
 LOCK = b"lock"
 """The file in a log's directory that whoever keeps it has locked."""
 
+_DYING_SECONDS = 5.0
+_PAUSE = 0.005
 _VERSION = b"HFUNDO 1\n"
 _SPARED = frozenset({LOCK, b"aside"})
 
@@ -69,6 +74,39 @@ def discard_log(directory: bytes) -> None:
         raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
     finally:
         os.close(lock)
+
+
+def is_kept(directory: bytes) -> bool:
+    """Whether a process keeps the log just now, as far as this one may find that out (else yes). One that was killed,
+    and has not let go of it yet, is waited for.
+    """
+    try:
+        fd = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return True
+    try:
+        deadline = time.monotonic() + _DYING_SECONDS
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not _was_killed(holder_of(fd)) or time.monotonic() > deadline:
+                    return True
+                time.sleep(_PAUSE)
+            else:
+                return False
+    finally:
+        os.close(fd)
+
+
+def _was_killed(process: int | None) -> bool:
+    """Whether SIGKILL was sent to a process; it is there while any thread of it is (Linux, proc_pid_status(5))."""
+    try:
+        with open(f"/proc/{process}/status", "rb") as file:
+            pending = next((line for line in file if line.startswith(b"ShdPnd:")), b": 0")
+    except OSError:
+        return process is not None  # it is gone
+    return bool(int(pending.split()[1], 16) & 1 << (signal.SIGKILL - 1))
 
 
 def locked(directory: bytes) -> int:

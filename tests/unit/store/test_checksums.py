@@ -340,7 +340,7 @@ def test_a_catalog_of_version_3_is_brought_forward(tmp_path):
             schema = "SELECT name, sql FROM sqlite_master ORDER BY name"
             assert without_space(connection.execute(schema)) == without_space(session.all(schema)), "it is version 3"
         third.close()
-    with_checksums_of(path, 3, WORKSPACES_1)
+    with_checksums_of(path, 3, WORKSPACES_1, HISTORY_3)
     with opened(tmp_path) as store:
         assert store.catalog.checkpoints() == before
         begin_session(store, names[0], names[-1])
@@ -361,13 +361,36 @@ def test_a_catalog_of_version_4_is_brought_forward_and_damage_stays_damage(tmp_p
             schema = "SELECT name, sql FROM sqlite_master ORDER BY name"
             assert without_space(connection.execute(schema)) == without_space(session.all(schema)), "it is version 4"
         fourth.close()
-    with_checksums_of(path, 4, WORKSPACES_1, SESSIONS_4)
+    with_checksums_of(path, 4, WORKSPACES_1, SESSIONS_4, HISTORY_3)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("UPDATE sessions SET owner = 'mallory'")
     with opened(tmp_path) as store:
         assert store.catalog.workspaces() == before
         found = store.verifier().verify(read_data=True).problems
         assert [(problem.kind, problem.object) for problem in found] == [("damaged", "one")]
+
+
+def test_a_catalog_of_version_5_is_brought_forward_and_damage_stays_damage(tmp_path):
+    with opened(tmp_path) as store:
+        fill(store)
+        before = store.catalog.events(WorkspaceId("1" * 16))
+    path = tmp_path / "catalog.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        without_version_6(connection)
+        connection.execute("PRAGMA user_version = 5")
+        fifth = SqliteDatabase(os.fsencode(tmp_path / "5.db"), MIGRATIONS[:5], application_id=APPLICATION_ID)
+        with fifth.reading() as session:
+            schema = "SELECT name, sql FROM sqlite_master ORDER BY name"
+            assert without_space(connection.execute(schema)) == without_space(session.all(schema)), "it is version 5"
+        fifth.close()
+    with_checksums_of(path, 5, HISTORY_3)
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("UPDATE history SET at = 6 WHERE seq = 2")
+    with opened(tmp_path) as store:
+        assert [event.undo_seq for event in before] == [None] * len(before)
+        assert store.catalog.events(WorkspaceId("1" * 16))[0] == before[0]
+        found = store.verifier().verify(read_data=True).problems
+        assert [(problem.kind, problem.object) for problem in found] == [("damaged", "event 2")]
 
 
 def with_checksums_of(path, version, *tables):
@@ -383,8 +406,17 @@ def with_checksums_of(path, version, *tables):
 OF_VERSION_5 = ("object_places", "stores", "merges", "reapplies", "promotions", "exports", "tokens", "answers")
 
 
+HISTORY_3 = HISTORY._replace(columns="seq, tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run")
+
+
+def without_version_6(connection):
+    """What version 6 brought is taken away."""
+    connection.execute("ALTER TABLE history DROP COLUMN undo_seq")
+
+
 def without_version_5(connection):
     """What version 5 brought is taken away."""
+    without_version_6(connection)
     connection.execute("DROP INDEX workspaces_path")
     for table in ("workspaces", "sessions", "pins"):
         connection.execute(f"ALTER TABLE {table} DROP COLUMN machine")
