@@ -99,6 +99,7 @@ class Keeper:
                 self._undo_log.preimages,
                 root_fd,
                 forbidden,
+                self._lapse,
             )
 
         self._runs = Runs(
@@ -391,6 +392,17 @@ class Keeper:
         self._asked += 1
         self._worker.do(job)
         return LATER
+
+    def _lapse(self, ticket: int) -> None:
+        """What a safeguard holds cannot be held any longer: its step is taken back. From any thread."""
+
+        def lapse() -> None:
+            with self._outsiders.pause():
+                self._desk.lapse(ticket)
+            self._mounted.forget()
+            self._worker.post(self._runs.retry)
+
+        self._worker.do(lapse)
 
     def _lives(self, step: OpenStep) -> Callable[[], bool]:
         if step.reverses:

@@ -317,6 +317,9 @@ class Runs:
         for pidfd in pidfds:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        for tree in self._mounted:
+            if tree.run is run:
+                tree.around.end()  # (whose request waits for a person cannot die before it is answered)
         _wait_for(pidfds)
 
     def watches(self, fd: int) -> bool:

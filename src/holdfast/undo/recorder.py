@@ -90,7 +90,8 @@ class Recorder:
         """`OpenStep.renames` of the steps that have ended while others went on."""
         self.aliases = Aliases()
         """Of the whole log."""
-        self._denied: set[StepId] = set()
+        self._denied: dict[StepId, bool] = {}
+        """And whether what each has done was taken back."""
         self.arrangement = 0
         """See `Interceptor.arrangement`."""
         self.known = Known(device)
@@ -160,10 +161,13 @@ class Recorder:
             known = [*self._renames, *(record for step in self._steps.values() for record in step.renames)]
             return [record for record in known if record.step != opened.id and record.seq > opened.begin.seq]
 
-    def deny(self, step: StepId) -> None:
-        """From here on mutations of the step, which is closed, fail with EPERM; a command's until `forgive`."""
+    def deny(self, step: StepId, *, is_back: bool = False) -> None:
+        """From here on mutations of the step, which is closed, fail with EPERM; a command's until `forgive`. They wait
+        until ``is_back``: whoever is refused finds nothing any more of what the step had done.
+        """
         with self.gate:
-            self._denied.add(step)
+            if not is_back or step in self._denied:
+                self._denied[step] = is_back
 
     def is_denied(self, step: StepId) -> bool:
         """Whether mutations of the step fail since `deny`."""
@@ -181,7 +185,7 @@ class Recorder:
         with self.gate:
             if step not in self._denied:
                 return False
-            self._denied.remove(step)
+            del self._denied[step]
             return True
 
     def wait_for(self, *steps: StepId) -> None:
@@ -258,9 +262,11 @@ class Recorder:
         """The step that an operation is about to change something in; the gate is held."""
         opened = self._steps.get(step)
         if opened is None:
-            if step in self._denied:
-                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-            raise EndedError(step)
+            if step not in self._denied:
+                raise EndedError(step)
+            if not self._denied[step]:
+                raise HeldError(0, f"step {step} is taken back")
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         if self.is_paused and not opened.reverses:
             raise HeldError(0, "somebody else changes the tree")
         if opened.held:

@@ -4,8 +4,10 @@ While a ticket waits, its step waits whole: each of its mutations is held. An an
 the step, or denies it: then whoever keeps the log rolls the step back (`holdfast.undo.desk`). A ticket that nobody
 answers in time is denied.
 
-Who cannot hold an operation for so long (a file system server) lets it fail meanwhile: its ticket lapses. If its step
-ends then, the ticket waits on alone, and an answer allows the same operation to the next step of the run that tries it.
+However a hold ends without approval, its step is taken back whole at that moment: denied, not answered in time, or
+ended while it waits (`holdfast.undo.desk`). Who cannot hold an operation for so long (a file system server) lets it
+fail earlier: the ticket lapses, the step is taken back then, and the ticket waits on alone. If it is allowed, the next
+step of the run that tries the same by the same command goes on.
 """
 
 from __future__ import annotations
@@ -82,17 +84,16 @@ class _Ticket(NamedTuple):
     danger: Danger
     until: float
     has_lapsed: bool = False
-    """What it was about has failed meanwhile, and may be tried again."""
-    has_ended: bool = False
-    """So has its step."""
+    """What it was about has failed meanwhile, and its step was taken back: it may be tried again."""
 
     @property
     def about(self) -> _About:
         """What it asks about, in whichever step."""
-        return self.step.begin.run, self.danger, self.info.path
+        return _about(self.step, self.danger)
 
 
-_About: TypeAlias = "tuple[str, Danger, bytes]"
+_About: TypeAlias = "tuple[str, tuple[bytes, ...], Danger]"
+"""A run, a command of it, and the danger. (Not the path: at which file a threshold is reached is chance.)"""
 
 
 class Safeguards:
@@ -112,12 +113,12 @@ class Safeguards:
         message = self._message(step, danger, path, size)
         if message is None or danger in step.allowed:
             return
-        about = step.begin.run, danger, path
+        about = _about(step, danger)
         if self._passes.pop(about, 0.0) > self._clock.monotonic():
             step.allowed.add(danger)
             return
         # (Who tries it again is asked about anew: the question before is not needed any more.)
-        self._drop(lambda ticket: ticket.has_ended and ticket.about == about)
+        self._drop(lambda ticket: ticket.has_lapsed and ticket.about == about)
         if len(self._tickets) >= _MOST:
             raise OSError(errno.ENOSPC, "too many operations wait for a person")
         self._last += 1
@@ -146,7 +147,7 @@ class Safeguards:
         Raises `NotFoundError`.
         """
         ticket = self._take(number)
-        if ticket.has_ended:
+        if ticket.has_lapsed:
             while len(self._passes) >= _MOST_PASSES:
                 del self._passes[next(iter(self._passes))]
             self._passes[ticket.about] = self._clock.monotonic() + self.thresholds.timeout
@@ -172,21 +173,23 @@ class Safeguards:
             )
         return [info.id for info in late]
 
-    def lapse(self, number: int) -> None:
-        """What the ticket is about has failed meanwhile; it still waits, if it does."""
-        if (ticket := self._tickets.get(number)) is not None:
-            self._tickets[number] = ticket._replace(has_lapsed=True)
+    def lapse(self, number: int) -> StepId | None:
+        """What the ticket is about is about to fail; the ticket waits on. The step that has to be taken back; None if
+        that does not wait any more.
+        """
+        ticket = self._tickets.get(number)
+        if ticket is None or ticket.has_lapsed:
+            return None
+        self._tickets[number] = ticket._replace(has_lapsed=True)
+        return ticket.step.id
 
-    def has_ended(self, number: int) -> bool:
-        """Whether the ticket waits, and its step has ended: there is nothing to roll back."""
-        return number in self._tickets and self._tickets[number].has_ended
+    def has_lapsed(self, number: int) -> bool:
+        """Whether the ticket waits alone: there is nothing to roll back."""
+        return number in self._tickets and self._tickets[number].has_lapsed
 
     def forget(self, step: StepId) -> None:
-        """The step has ended: nothing of it waits any more, but for tickets that have lapsed."""
+        """The step has ended: nothing of it waits any more, but for a ticket that has lapsed."""
         self._drop(lambda ticket: ticket.step.id == step and not ticket.has_lapsed)
-        for number, ticket in self._tickets.items():
-            if ticket.step.id == step:
-                self._tickets[number] = ticket._replace(has_ended=True)
 
     def _drop(self, is_over: Callable[[_Ticket], bool]) -> None:
         self._tickets = {number: ticket for number, ticket in self._tickets.items() if not is_over(ticket)}
@@ -223,6 +226,10 @@ _NAMES: dict[Danger, DangerName] = {
     Danger.RENAME_OVER: "rename_over",
     Danger.LIMIT: "limit",
 }
+
+
+def _about(step: OpenStep, danger: Danger) -> _About:
+    return step.begin.run, step.begin.command, danger
 
 
 def _name(step: OpenStep) -> str:
