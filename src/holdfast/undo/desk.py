@@ -95,10 +95,11 @@ class Desk:
         """Those that are open: the one that ``run`` itself has opened, or all of them (None)."""
         return [step for owner, step in self._explicit.items() if run is None or owner == run]
 
-    def guard(self, thresholds: Thresholds) -> None:
-        """Change when a person is asked."""
+    def guard(self, thresholds: Thresholds, runs: Iterable[str] = ()) -> None:
+        """Change when a person is asked, while these runs are there. Raises `StorageError`."""
         with self._recorder.gate:
             self._safeguards.thresholds = thresholds
+            self._safeguards.keep(runs if thresholds.asks else ())
 
     def lapse(self, ticket: int) -> None:
         """What is held cannot be held any longer, and fails: its step is taken back, as where it is denied, and the

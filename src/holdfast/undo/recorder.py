@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -42,7 +43,7 @@ from holdfast.undo.records import (
     StepKind,
     Touch,
 )
-from holdfast.undo.safeguard import Danger
+from holdfast.undo.safeguard import Loss, nothing
 from holdfast.undo.steps import OpenStep
 from holdfast.undo.telling import tell_capture, tell_room
 from holdfast.undo.traces import whereabouts
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.undo.journal import Journal
     from holdfast.undo.preimages import Preimages
     from holdfast.undo.records import AnyRecord
-    from holdfast.undo.safeguard import Guard
+    from holdfast.undo.safeguard import Danger, Guard
 
 T = TypeVar("T")
 
@@ -116,7 +117,7 @@ class Recorder:
         self.create, self.link, self.unlink, self.rmdir = names.create, names.link, names.unlink, names.rmdir
         self.rename, self.put, self.made = names.rename, names.put, names.made
         self.opening, self.spare = contents.opening, contents.spare
-        self.removed, self.changing = contents.removed, contents.changing
+        self.removed, self.changing, self.losing = contents.removed, contents.changing, contents.losing
 
     # Steps ------------------------------------------------------------------------------------------------------
 
@@ -330,10 +331,26 @@ class Recorder:
         with suppress(StorageError):  # a reversal sees for itself
             self._journal.append(Failed(self.number(), opened.id, record.seq))
 
-    def ask(self, opened: OpenStep, danger: Danger, place: Place, size: int = 0) -> None:
-        """Return if the operation may go on. Raises what `Guard.ask` raises."""
-        if self._guard is not None and not opened.reverses:
-            self._guard.ask(opened, danger, place.path, size)
+    @property
+    def is_guarded(self) -> bool:
+        """See `Interceptor.is_guarded`."""
+        return self._guard is not None and self._guard.is_on
+
+    def guard(self, opened: OpenStep) -> Guard | None:
+        """What the step is held by, if it may be."""
+        return self._guard if self.is_guarded and not opened.reverses else None
+
+    def ask(self, opened: OpenStep, danger: Danger, place: Place, found: os.stat_result) -> Callable[[], None]:
+        """Return if what is there may lose its name. Raises what `Guard.ask` does, and returns what that returns."""
+        guard = self.guard(opened)
+        if guard is None or not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+            return nothing
+        object_ = identity(place.dir_fd, place.name)
+        return guard.ask(opened, Loss(danger, place.path, object_, found.st_size, found.st_size))
+
+    def _ask_limit(self, opened: OpenStep, place: Place) -> None:
+        if (guard := self.guard(opened)) is not None:
+            guard.ask_limit(opened, place.path)
 
     def source(self, opened: OpenStep, place: Place, fd: int, size: int, ready: int | None = None) -> int:
         """A descriptor for copying the content of the file ``fd``, ``size`` bytes; -1 if the step is to go on without,
@@ -351,7 +368,7 @@ class Recorder:
             if opened.reverses:
                 raise
             if not opened.bare:
-                self.ask(opened, Danger.LIMIT, place, size)
+                self._ask_limit(opened, place)
                 self._expose(opened, f"{display(place.path)} may be written to, but not read, by who runs it")
             return -1
 
@@ -364,7 +381,7 @@ class Recorder:
             return True
         if opened.bare:
             return False
-        self.ask(opened, Danger.LIMIT, place, size)
+        self._ask_limit(opened, place)
         self._expose(
             opened, f"its preimages would take more than {self.max_step_bytes} bytes, at {display(place.path)}"
         )
@@ -403,7 +420,9 @@ class Recorder:
             self._touch(self._steps[step], path, fd)
 
     def touched(self, opened: OpenStep, place: Place) -> None:
-        """`touch` the directory of a place; the gate is held."""
+        """`touch` the directory of a place in which a name comes or goes; the gate is held."""
+        if self.is_guarded and self._guard is not None:
+            self._guard.touches(place.path)
         if (parent := place.parent) not in opened.touched:
             self._touch(opened, parent, place.dir_fd)
 

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from holdfast.model.errors import HeldError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.undo.safeguard import Danger
+from holdfast.undo.losses import Losses
+from holdfast.undo.safeguard import Danger, Rule, nothing
 from holdfast.undo.service import TicketInfo
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
 
     from holdfast.model.clock import Clock
     from holdfast.undo.records import StepId
+    from holdfast.undo.safeguard import Loss
     from holdfast.undo.steps import OpenStep
 
 _log = Log(__name__)
 
 _MOST = 1000
 _MOST_PASSES = 100
-_MIB = 1 << 20
 
 DangerName = Literal["delete", "overwrite", "rename_over", "limit"]
 
@@ -42,11 +43,11 @@ class Thresholds(NamedTuple):
     """When a person is asked. Zero and False: never."""
 
     deletes: int = 0
-    """At this many removals in one step, of what it did not itself create."""
+    """When a step would have lost this many files; what counts is said in `holdfast.undo.losses`."""
     overwrite_bytes: int = 0
-    """When a file of at least this size is truncated to be written anew."""
+    """When it would have lost this many bytes of them."""
     rename_over: bool = False
-    """When a rename replaces a file."""
+    """When a rename replaces a file that counts."""
     limit: bool = False
     """When a step would go on without protection."""
     timeout: float = 30.0
@@ -59,8 +60,7 @@ class Thresholds(NamedTuple):
 
 
 OFF = Thresholds()
-PRESET = Thresholds(deletes=50, overwrite_bytes=_MIB, limit=True)
-"""Mass deletion and large overwrites; never renames over something, which every ``git`` command does."""
+PRESET = Thresholds(deletes=50, overwrite_bytes=10_000_000, limit=True)
 
 
 def strictest(asked_for: Iterable[Thresholds]) -> Thresholds:
@@ -81,7 +81,7 @@ def strictest(asked_for: Iterable[Thresholds]) -> Thresholds:
 class _Ticket(NamedTuple):
     info: TicketInfo
     step: OpenStep
-    danger: Danger
+    rule: Rule
     until: float
     has_lapsed: bool = False
     """What it was about has failed meanwhile, and its step was taken back: it may be tried again."""
@@ -89,34 +89,61 @@ class _Ticket(NamedTuple):
     @property
     def about(self) -> _About:
         """What it asks about, in whichever step."""
-        return _about(self.step, self.danger)
+        return _about(self.step, self.rule)
 
 
-_About: TypeAlias = "tuple[str, tuple[bytes, ...], Danger]"
-"""A run, a command of it, and the danger. (Not the path: at which file a threshold is reached is chance.)"""
+_About: TypeAlias = "tuple[str, tuple[bytes, ...], Rule]"
+"""A run, a command of it, and by what is asked. (Not the path: at which file a threshold is reached is chance.)"""
 
 
 class Safeguards:
     """Implements `Guard`. All methods are called under the recorder's gate."""
 
-    def __init__(self, clock: Clock, thresholds: Thresholds = OFF) -> None:
+    def __init__(self, clock: Clock, thresholds: Thresholds = OFF, losses: Losses | None = None) -> None:
+        """``losses`` says what counts (None: whatever there is)."""
         self.thresholds = thresholds
         """May be changed at any time."""
+        self._losses = losses or Losses()
+        self.made, self.touches, self.moved = self._losses.made, self._losses.touches, self._losses.moved
         self._clock = clock
         self._last = 0
         self._tickets: dict[int, _Ticket] = {}
         self._passes: dict[_About, float] = {}
         """What was allowed when its step had ended, and until when."""
 
-    def ask(self, step: OpenStep, danger: Danger, path: bytes, size: int) -> None:
+    @property
+    def is_on(self) -> bool:
+        """See `Guard.is_on`."""
+        return self.thresholds.asks
+
+    def ask(self, step: OpenStep, loss: Loss) -> Callable[[], None]:
         """See `Guard.ask`."""
-        message = self._message(step, danger, path, size)
-        if message is None or danger in step.allowed:
+        limits = self.thresholds
+        weight = self._losses.weigh(step, loss)
+        if weight is None:
+            return nothing
+        files, lost = step.lost_files + weight.files, step.lost_bytes + weight.bytes
+        if (limits.deletes and files >= limits.deletes) or (limits.overwrite_bytes and lost >= limits.overwrite_bytes):
+            about = f"{_VERBS[loss.danger]} its file number {files}: {display(loss.path)} ({lost} bytes in all)"
+            self._ask(step, Rule.LOSS, loss.danger, loss.path, about)
+        if limits.rename_over and loss.danger is Danger.RENAME_OVER:
+            self._ask(step, Rule.RENAME_OVER, loss.danger, loss.path, f"replace {display(loss.path)} by a rename")
+        return lambda: self._losses.count(step, loss, weight)
+
+    def ask_limit(self, step: OpenStep, path: bytes) -> None:
+        """See `Guard.ask_limit`."""
+        if self.thresholds.limit:
+            about = f"change more than can be undone, at {display(path)}"
+            self._ask(step, Rule.LIMIT, Danger.LIMIT, path, about)
+
+    def _ask(self, step: OpenStep, rule: Rule, danger: Danger, path: bytes, what: str) -> None:
+        if rule in step.allowed:
             return
-        about = _about(step, danger)
+        about = _about(step, rule)
         if self._passes.pop(about, 0.0) > self._clock.monotonic():
-            step.allowed.add(danger)
+            step.allowed.add(rule)
             return
+        message = f"{_name(step)} is about to {what}"
         # (Who tries it again is asked about anew: the question before is not needed any more.)
         self._drop(lambda ticket: ticket.has_lapsed and ticket.about == about)
         if len(self._tickets) >= _MOST:
@@ -132,7 +159,7 @@ class Safeguards:
             asked_at=now,
             denied_at=now + int(timeout * 1e9),
         )
-        self._tickets[info.id] = _Ticket(info, step, danger, self._clock.monotonic() + timeout)
+        self._tickets[info.id] = _Ticket(info, step, rule, self._clock.monotonic() + timeout)
         step.held = info.id
         _log.info("safeguard triggered", step_id=step.id, ticket=info.id, danger=info.danger, path=path)
         raise HeldError(info.id, message)
@@ -140,6 +167,10 @@ class Safeguards:
     def held(self) -> list[TicketInfo]:
         """The tickets that wait, oldest first."""
         return [ticket.info for ticket in self._tickets.values()]
+
+    def keep(self, runs: Iterable[str]) -> None:
+        """See `Losses.keep`."""
+        self._losses.keep(runs)
 
     def allow(self, number: int) -> TicketInfo:
         """Let the step go on, past this danger for good; if it has ended, the next one of its run that tries the same.
@@ -152,7 +183,7 @@ class Safeguards:
                 del self._passes[next(iter(self._passes))]
             self._passes[ticket.about] = self._clock.monotonic() + self.thresholds.timeout
         else:
-            ticket.step.allowed.add(ticket.danger)
+            ticket.step.allowed.add(ticket.rule)
             ticket.step.held = 0
         _log.info("safeguard confirmed", step_id=ticket.step.id, ticket=number)
         return ticket.info
@@ -202,23 +233,6 @@ class Safeguards:
             )
         return ticket
 
-    def _message(self, step: OpenStep, danger: Danger, path: bytes, size: int) -> str | None:
-        """What is about to happen; None if nobody has to be asked."""
-        limits = self.thresholds
-        # (Asked of every removal: most often there is nothing to say.)
-        if danger is Danger.DELETE:
-            if limits.deletes and step.deletes + 1 >= limits.deletes:
-                return f"{_name(step)} is about to delete its file number {step.deletes + 1}: {display(path)}"
-        elif danger is Danger.OVERWRITE:
-            if limits.overwrite_bytes and size >= limits.overwrite_bytes:
-                return f"{_name(step)} is about to overwrite {display(path)} ({size} bytes)"
-        elif danger is Danger.RENAME_OVER:
-            if limits.rename_over:
-                return f"{_name(step)} is about to rename something over {display(path)}"
-        elif limits.limit:
-            return f"{_name(step)} is about to change more than can be undone, at {display(path)}"
-        return None
-
 
 _NAMES: dict[Danger, DangerName] = {
     Danger.DELETE: "delete",
@@ -228,8 +242,11 @@ _NAMES: dict[Danger, DangerName] = {
 }
 
 
-def _about(step: OpenStep, danger: Danger) -> _About:
-    return step.begin.run, step.begin.command, danger
+_VERBS = {Danger.DELETE: "delete", Danger.OVERWRITE: "overwrite", Danger.RENAME_OVER: "replace"}
+
+
+def _about(step: OpenStep, rule: Rule) -> _About:
+    return step.begin.run, step.begin.command, rule
 
 
 def _name(step: OpenStep) -> str:
