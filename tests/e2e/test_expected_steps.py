@@ -233,12 +233,12 @@ def test_what_waits_for_a_person_when_its_step_is_settled_does_not_happen(place:
         wait_until(lambda: bool(host.remote.held()))
         assert [ticket.step for ticket in host.remote.held()] == [step]
         assert len(os.listdir(place.tree)) == 5
-        host.end(step)
+        assert host.end(step) == next(info for info in host.remote.steps() if info.id == step)
         wait_until(lambda: code.exists() and code.read_text())
         assert code.read_text() == "1\n"
         assert host.remote.held() == []
-        assert sorted(os.listdir(place.tree)) == ["d4", "d5", "d6", "d7", "d8"]
-        assert [info.id for info in host.remote.steps()] == [step]
+        assert sorted(os.listdir(place.tree)) == [f"d{number}" for number in range(9)]
+        assert [(info.id, info.state) for info in host.remote.steps()] == [(step, "undone")]
         # What comes after it is another matter.
         _, info = host.command("rm d4")
         assert info is not None

@@ -218,22 +218,41 @@ def test_a_safeguard_that_is_allowed_lets_it_go_on(bench: Cli) -> None:
 
 
 def test_a_safeguard_that_nobody_answers_for_seconds_refuses_and_what_is_allowed_then_goes_on(bench: Cli) -> None:
-    (bench.home / "config.toml").write_text("[safeguard]\noverwrite_bytes = 100\ntimeout = 300\n")
-    large = bench.write("large", "0" * 100)
+    """I9: what is refused is taken back at once, whatever its program does next."""
+    (bench.home / "config.toml").write_text("[safeguard]\ndeletes = 3\ntimeout = 300\n")
     running = shell(
         bench,
         """
-        cp f large 2> said || until [ -e again ]; do sleep 0.01; done
-        rm again; cp f large
+        rm -r many 2> said; ls many > left; mv left seen
+        until [ -e again ]; do sleep 0.01; done
+        rm -r many
         """,
     )
-    wait_until(lambda: "not permitted" in ((bench.root / "said").read_text() if (bench.root / "said").exists() else ""))
+    wait_until((bench.root / "seen").exists)
+    assert "not permitted" in (bench.root / "said").read_text()
+    assert (bench.root / "seen").read_text().split() == ["0", "1", "2", "3", "4"]
+    assert sorted(os.listdir(bench.root / "many")) == ["0", "1", "2", "3", "4"]
     (ticket,) = bench.json("safeguard", "list")["held"]
-    assert len(large.read_text()) == 100
     bench("safeguard", "allow", str(ticket["id"]))
     (bench.root / "again").touch()
     finish(running)
-    assert large.read_text() == "0"
+    assert not (bench.root / "many").exists()
+
+
+@pytest.mark.parametrize("end", ["the command", "the run"])
+def test_what_is_killed_while_it_is_held_leaves_nothing_of_its_step(bench: Cli, end: str) -> None:
+    """I9."""
+    (bench.home / "config.toml").write_text("[safeguard]\ndeletes = 3\ntimeout = 300\n")
+    before = photograph(bench.root / "many")
+    running = shell(bench, "exec rm -r many")
+    wait_until(lambda: bench.json("safeguard", "list")["held"])
+    if end == "the run":
+        running.kill()
+    else:
+        (command,) = [pid for pid in descendants(running.pid) if command_of(pid).startswith(b"rm\0")]
+        os.kill(command, signal.SIGKILL)
+    running.communicate(timeout=60)
+    wait_until(lambda: not differences(before, photograph(bench.root / "many")))
 
 
 def test_a_killed_keeper_ends_it_and_its_step_is_rolled_back(bench: Cli) -> None:

@@ -181,6 +181,7 @@ def test_a_command_that_is_killed_while_it_waits_has_ended_by_that(place: Place)
         wait_until(lambda: Path(f"/proc/{command}/stat").read_bytes().rpartition(b") ")[2][:1] == b"t")
         os.kill(command, signal.SIGKILL)
         finish(run, 128 + signal.SIGKILL)
+    assert place.files() == 200
 
 
 def test_a_run_that_is_ended_while_it_waits_leaves_nobody_behind(place: Place) -> None:
@@ -189,7 +190,7 @@ def test_a_run_that_is_ended_while_it_waits_leaves_nobody_behind(place: Place) -
         place.held(remote)
         run.kill()
         run.communicate(timeout=60)
-    assert place.files() == 199
+    wait_until(lambda: place.files() == 200)
 
 
 def test_what_one_run_asks_for_holds_for_the_others_too(place: Place) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.files import kernel as system
 from holdfast.files.metadata import through
+from holdfast.undo.safeguard import Risk
 from holdfast.wire.fuse import kernel, replies
 from holdfast.wire.fuse.kernel import Opcode
 from holdfast.wire.fuse.replies import StatX
@@ -125,10 +126,12 @@ class AttributesOf:
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
             fd = self._opening.reopened(thing.fd, os.O_WRONLY)
             try:
-                self._opening.capture(header, thing, found, truncates=body.size < found.st_size)
+                self._opening.capture(header, thing, found, Risk(cut=body.size))
             except BaseException:
                 os.close(fd)
                 raise
+        else:
+            self._opening.losing(header, header.node, fd, os.fstat(fd).st_size - body.size)
         try:
             with self._callers.stripping(header, body.valid & kernel.FATTR_KILL_SUIDGID):
                 os.ftruncate(fd, body.size)

@@ -10,6 +10,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final
 
+from holdfast.undo.safeguard import LOSING_MODES
 from holdfast.wire.fuse import kernel, replies
 from holdfast.wire.fuse.kernel import Opcode
 
@@ -68,6 +69,9 @@ class ContentOf:
 
     def _fallocate(self, header: Header, body: bodies.Allocate) -> Reply:
         handle = self._opening.handle(header.node, body.handle)
+        if body.mode & LOSING_MODES:
+            size = os.fstat(handle.fd).st_size
+            self._opening.losing(header, header.node, handle.fd, min(body.length, size - body.offset))
         offset, length = ctypes.c_int64(body.offset), ctypes.c_int64(body.length)
         with self._callers.stripping(header, header.uid):
             failed = _libc.fallocate(handle.fd, body.mode, offset, length)

@@ -15,6 +15,7 @@ from holdfast.bridge.later import LaterError, is_patient
 from holdfast.bridge.object import Thing
 from holdfast.files.metadata import through
 from holdfast.files.unreadable import takes_long
+from holdfast.undo.safeguard import risk_of
 from holdfast.wire.fuse import kernel, replies
 from holdfast.wire.fuse.kernel import Opcode
 from holdfast.wire.fuse.nodes import Handles
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.bridge.shown import Shown
     from holdfast.bridge.telling import Teller
     from holdfast.bridge.world import Callers, World
+    from holdfast.undo.safeguard import Risk
     from holdfast.wire.fuse import bodies
     from holdfast.wire.fuse.bodies import Header
 
@@ -151,9 +153,8 @@ class Opening:
         fd = self.reopened(thing.fd, flags & _PASSED)
         try:
             if flags & _CHANGING:
-                truncates = bool(flags & os.O_TRUNC)
-                self.capture(header, thing, found, truncates=truncates)
-                if truncates:
+                self.capture(header, thing, found, risk_of(flags))
+                if flags & os.O_TRUNC:
                     with self._callers.stripping(header, open_flags & kernel.OPEN_KILL_SUIDGID):
                         os.truncate(fd if flags & os.O_ACCMODE in _CAN_WRITE else through(fd), 0)
         except BaseException:
@@ -249,7 +250,14 @@ class Opening:
         os.set_blocking(opened, True)
         return opened
 
-    def capture(self, header: Header, thing: Thing, found: os.stat_result, *, truncates: bool) -> None:
+    def losing(self, header: Header, node: int, fd: int, lost: int) -> None:
+        """Before so many bytes are lost by a descriptor that is open. Raises `OSError` and `HeldError`."""
+        if self._world.interceptor.is_guarded and lost > 0:
+            with self._objects.thing(node, fd) as thing:
+                if thing.path is not None:
+                    self._world.interceptor.losing(self._world.step(header.pid), thing.place, thing.fd, lost)
+
+    def capture(self, header: Header, thing: Thing, found: os.stat_result, risk: Risk) -> None:
         """Keep what a file holds before that may change. Raises `OSError`, `LaterError` and `HeldError`."""
         interceptor, step = self._world.interceptor, self._world.step(header.pid)
         if thing.path is None:
@@ -258,4 +266,4 @@ class Opening:
             return
         if not is_patient() and (found.st_size > SLOW_BYTES or takes_long(found)):
             raise LaterError
-        interceptor.opening(step, thing.place, thing.fd, truncates=truncates)
+        interceptor.opening(step, thing.place, thing.fd, risk)

@@ -100,7 +100,7 @@ class Server:
     ) -> None:
         """``device`` is mounted already, stays the caller's, and becomes non-blocking. ``alone``: one thread answers,
         and others as soon as it is kept; else all do. ``own`` is told which threads these are, ``lapsed`` of each
-        ticket that nobody has answered while its operation could be kept back.
+        ticket that nobody has answered while its operation could be kept back: what it holds is to be refused soon.
         """
         self._device = device
         self._file_system = file_system
@@ -281,17 +281,21 @@ class Server:
 
     def _answer_later(self, operation: Operation | None, header: Header, body: Body) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
+        has_lapsed = False
         while True:
             try:
                 reply = _answer(operation, header, body)
                 break
             except _AGAIN as error:
-                if time.monotonic() >= deadline or self._stopping:
-                    ticket = error.ticket if isinstance(error, HeldError) else 0
-                    if ticket:
-                        self._lapsed(ticket)
-                    reply = replies.error(header.unique, errno.EPERM if ticket else errno.EAGAIN)
-                    break
+                ticket = error.ticket if isinstance(error, HeldError) else 0
+                is_over = self._stopping or (ticket and _is_killed(header.pid))
+                if is_over or time.monotonic() >= deadline:
+                    if has_lapsed or not ticket or self._stopping:
+                        reply = replies.error(header.unique, errno.EPERM if has_lapsed or ticket else errno.EAGAIN)
+                        break
+                    # Its step is taken back now, and refuses it then: nothing of that is left when it is answered.
+                    self._lapsed(ticket)
+                    has_lapsed, deadline = True, time.monotonic() + PATIENCE_SECONDS
             self._ended.wait(_AGAIN_SECONDS)
         self._write(header, reply)
 
@@ -329,6 +333,16 @@ def _answer(operation: Operation | None, header: Header, body: Body) -> Reply:
     except Exception:  # noqa: BLE001 - one request fails, and the mount goes on
         _LOG.exception("a request of a mount has failed by a mistake of Holdfast's own", opcode=_name(header))
     return replies.error(header.unique, errno.EIO)
+
+
+def _is_killed(thread: int) -> bool:
+    """Whether a thread that waits for an answer dies as soon as it has one: the kernel lets none go before."""
+    try:
+        with open(f"/proc/{thread}/status", "rb") as file:
+            pending = next(line for line in file if line.startswith(b"SigPnd:"))
+    except (OSError, StopIteration):
+        return False  # out of sight
+    return bool(int(pending.split()[1], 16) & 1 << (signal.SIGKILL - 1))
 
 
 def _name(header: Header) -> str:

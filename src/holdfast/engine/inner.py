@@ -22,6 +22,7 @@ from holdfast.model.paths import display
 from holdfast.supervisor.remote import visit
 from holdfast.undo.directories import Directories
 from holdfast.undo.filing import write_file
+from holdfast.undo.safeguard import NO_RISK
 from holdfast.undo.service import Settled
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.engine.launching import Launch
     from holdfast.undo.interceptor import Place
     from holdfast.undo.records import FileType
+    from holdfast.undo.safeguard import Risk
     from holdfast.undo.service import StepInfo, UndoService
 
     T = TypeVar("T")
@@ -169,9 +171,9 @@ class _Recorded:
         del step, place, type_
         return perform()
 
-    def opening(self, step: int, place: Place, fd: int, *, truncates: bool = False) -> bool:
+    def opening(self, step: int, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
         """See `Interceptor.opening`."""
-        del step, place, fd, truncates
+        del step, place, fd, risk
         return True
 
     def spare(self, step: int, fd: int) -> bool:

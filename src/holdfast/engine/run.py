@@ -104,6 +104,7 @@ def run(
     with neither isolation nor ``read_only``.
     """
     from holdfast.engine.serving_run import answering_run
+    from holdfast.files.local import LocalTree
     from holdfast.supervisor.launch import supervise
     from holdfast.supervisor.settings import Settings
     from holdfast.supervisor.territory import absolute
@@ -124,9 +125,13 @@ def run(
     identity = begin_run(context, shown, identity)
     before = _head(context)
     asked_for = configured_thresholds(context.settings.safeguard, guard=guard) if thresholds is None else thresholds
+    tree = context.tree
+    assert isinstance(tree, LocalTree)  # (what is supervised is a directory of this machine)
     settings = Settings(
         root=context.workspace.path,
         log=log,
+        exclude=tree.sources.exclude,
+        user=(tree.sources.user.home, tree.sources.user.config_home),
         forbidden=tuple(filter(os.path.isdir, own_directories(context.home, context.settings))),
         limits=limits or configured_limits(context),
         least_seq=least_seq(context),

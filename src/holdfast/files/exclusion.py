@@ -54,6 +54,7 @@ class ExcludedDirectories:
         self._never = tuple(never)
         self._reserved = find_reserved(root, self._never)
         self._rules: dict[bytes, DirectoryRules] = {}
+        self._known: dict[bytes, bool] = {}
         self._outside = b""
 
     def outside_changed(self) -> bool:
@@ -68,11 +69,27 @@ class ExcludedDirectories:
         """Look anew for what is reserved, and read the rule files again when next asked."""
         self._reserved = find_reserved(self._root, self._never)
         self._rules.clear()
+        self._known.clear()
 
     def __call__(self, path: bytes) -> bool:
         """True if the directory ``path``, below the root, is excluded; those above it are taken not to be."""
         parent, _, name = path.rpartition(b"/")
         return path in self._reserved.paths or self._in(parent).excluded(path, name, True)
+
+    def leaves_out(self, path: bytes) -> bool:
+        """True if ``path``, which is no directory, or any directory above it is excluded, as the rule files on the way
+        said when they were first asked.
+        """
+        end = path.find(b"/")
+        while end >= 0:
+            above = path[:end]
+            if (known := self._known.get(above)) is None:
+                known = self._known[above] = self(above)
+            if known:
+                return True
+            end = path.find(b"/", end + 1)
+        parent, _, name = path.rpartition(b"/")
+        return self._in(parent).excluded(path, name, False)
 
     def _in(self, directory: bytes) -> DirectoryRules:
         """The rules in force in ``directory``."""

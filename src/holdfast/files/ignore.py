@@ -180,7 +180,8 @@ class IgnoreSources:
         ``.checkpointignore`` began with them.
         """
         self._root = root
-        self._user = User() if user is None else user
+        self.user = User() if user is None else user
+        self.exclude = tuple(exclude)
         self._exclude = "\n".join(exclude).encode("utf-8", "surrogateescape")
         self._cache: dict[bytes, _RuleFile] = {}
         self._last: DirectoryRules | None = None
@@ -194,7 +195,7 @@ class IgnoreSources:
         """
         repository = find_repository(self._root)
         contents: list[_Outside] = []
-        excludes = global_excludes(self._user, repository)
+        excludes = global_excludes(self.user, repository)
         worktree = self._root if repository is None else repository.worktree
         if excludes is not None:
             contents.append(_Outside(b"global", excludes, self._read(excludes)))

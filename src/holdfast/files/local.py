@@ -103,6 +103,11 @@ class LocalTree:
         return self._findings.linked
 
     @property
+    def sources(self) -> IgnoreSources:
+        """The rules from outside the tree."""
+        return self._sources
+
+    @property
     def excluded(self) -> ExcludedDirectories:
         """Says of a directory whether nothing in it is captured; asked by watchers, and renewed by every full scan."""
         if self._excluded is None:

@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from holdfast.supervisor.calls import (
     ARCHITECTURES,
+    F_SETFL,
     KEPT_IN,
     LAST_KNOWN,
+    LOSING,
+    LOSING_FLAGS,
+    LOSING_IOCTLS,
     NOTIFIED,
     NOTIFIED_IOCTLS,
     NOTIFIED_PRCTLS,
@@ -63,12 +67,13 @@ waited for (`WAITED_FOR`); or nothing, so that there is none.
 """
 
 
-def program(machine: str, hears: Hears = "changes") -> bytes:
+def program(machine: str, hears: Hears = "changes", *, guarded: bool = False) -> bytes:
     """The filter for processes of ``machine`` (as `os.uname` has it): an array of ``struct sock_filter``.
 
     Unless it hears of ``changes``, it is for those whose changes a mount records: only what leads past the mount, or to
-    those who look after it, is refused (`KEPT_IN`). `KeyError` for a machine that is not supported. Calls of another
-    architecture end their process: there is no errno that would keep it from going on as if they had worked.
+    those who look after it, is refused (`KEPT_IN`). ``guarded``: the keeper hears of what is `LOSING`, too. `KeyError`
+    for a machine that is not supported. Calls of another architecture end their process: there is no errno that would
+    keep it from going on as if they had worked.
     """
     target = ARCHITECTURES[machine]
     code: _Block = [(_LOAD, 0, 0, _AUDIT_AT), (_EQUAL, 1, 0, target.audit), (_RETURN, 0, 0, KILL)]
@@ -77,12 +82,13 @@ def program(machine: str, hears: Hears = "changes") -> bytes:
         code += [(_ANY_OF, 0, 1, target.foreign_bit), (_RETURN, 0, 0, ERRNO | errno.ENOSYS)]
     blocks: dict[int, _Block] = {LAST_KNOWN + 1: [(_RETURN, 0, 0, ERRNO | errno.ENOSYS)]}
     for name, number in target.numbers.items():
-        blocks[number] = _block(name) if hears == "changes" else _quiet_block(name, hears)
+        if guarded or name not in LOSING:
+            blocks[number] = _block(name, guarded=guarded) if hears == "changes" else _quiet_block(name, hears)
     code += _search(_segments(blocks))
     return b"".join(INSTRUCTION.pack(*instruction) for instruction in code)
 
 
-def _block(name: str) -> _Block:
+def _block(name: str, *, guarded: bool) -> _Block:
     """What is to be done about one call; every way through it returns."""
     if name in REFUSED:
         return [(_RETURN, 0, 0, ERRNO | REFUSED[name])]
@@ -95,7 +101,25 @@ def _block(name: str) -> _Block:
             (_RETURN, 0, 0, NOTIFY),
         ]
     if name == "ioctl":
-        return [*_stolen(), *_choice(1, dict.fromkeys(NOTIFIED_IOCTLS.values(), NOTIFY) | _refused_ioctls())]
+        told = [*NOTIFIED_IOCTLS.values(), *(LOSING_IOCTLS if guarded else ())]
+        return [*_stolen(), *_choice(1, dict.fromkeys(told, NOTIFY) | _refused_ioctls())]
+    if name == "fcntl":
+        return [
+            (_LOAD, 0, 0, _low_half(1)),
+            (_EQUAL, 0, 3, F_SETFL),
+            (_LOAD, 0, 0, _low_half(2)),
+            (_ANY_OF, 1, 0, os.O_APPEND),
+            (_RETURN, 0, 0, NOTIFY),
+            (_RETURN, 0, 0, ALLOW),
+        ]
+    if name in LOSING_FLAGS:
+        argument, flags = LOSING_FLAGS[name]
+        return [
+            (_LOAD, 0, 0, _low_half(argument)),
+            (_ANY_OF, 0, 1, flags),
+            (_RETURN, 0, 0, NOTIFY),
+            (_RETURN, 0, 0, ALLOW),
+        ]
     if name == "fanotify_init":
         return _notices()
     if name == WAITED_FOR[0]:
@@ -104,7 +128,7 @@ def _block(name: str) -> _Block:
         return _aimed(TARGETS[name], NOTIFY)
     if name == "prctl":
         return _choice(0, dict.fromkeys(NOTIFIED_PRCTLS.values(), NOTIFY))
-    assert name in NOTIFIED
+    assert name in NOTIFIED or name in LOSING
     return [(_RETURN, 0, 0, NOTIFY)]
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from holdfast.undo.safeguard import LOSING_MODES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -62,7 +64,9 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "open": 2,
             "ioctl": 16,
             "bind": 49,
+            "fcntl": 72,
             "truncate": 76,
+            "ftruncate": 77,
             "rename": 82,
             "mkdir": 83,
             "rmdir": 84,
@@ -129,6 +133,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "fchmodat": 268,
             "unshare": 272,
             "utimensat": 280,
+            "fallocate": 285,
             "prlimit64": 302,
             "open_by_handle_at": 304,
             "setns": 308,
@@ -138,6 +143,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "kexec_file_load": 320,
             "bpf": 321,
             "fanotify_init": 300,
+            "pwritev2": 328,
             "userfaultfd": 323,
         },
         0x40000000,
@@ -153,6 +159,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "lremovexattr": 15,
             "fremovexattr": 16,
             "epoll_ctl": 21,
+            "fcntl": 25,
             "ioctl": 29,
             "ioprio_set": 30,
             "mknodat": 33,
@@ -165,6 +172,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "mount": 40,
             "pivot_root": 41,
             "truncate": 45,
+            "ftruncate": 46,
+            "fallocate": 47,
             "chroot": 51,
             "fchmod": 52,
             "fchmodat": 53,
@@ -208,6 +217,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "renameat2": 276,
             "bpf": 280,
             "userfaultfd": 282,
+            "pwritev2": 287,
             "kexec_file_load": 294,
         },
         0,
@@ -326,6 +336,19 @@ process it reaches the keeper, and of a group or a user it is EPERM: outsiders m
 WAITED_FOR: Final = ("epoll_ctl", 1, 1)
 """The call by which readiness of a file is waited for, and the argument that says so (EPOLL_CTL_ADD). A file system of
 FUSE cannot say that its regular files are always ready, which is EPERM on others: so whoever answers for the tree does.
+"""
+
+F_SETFL: Final = 4
+"""Of ``fcntl``: with it a descriptor need not append any more."""
+
+LOSING_FLAGS: Final = {"fallocate": (1, LOSING_MODES), "pwritev2": (5, 0x20)}
+"""Of these, what has any of the flags in the argument of the number: the modes that lose content, RWF_NOAPPEND."""
+
+LOSING: Final = frozenset({"ftruncate", "fcntl", *LOSING_FLAGS})
+LOSING_IOCTLS: Final = (0x40305829, 0x4030582B, 0x40305839)
+"""What loses content by a descriptor that is open for writing: these reach the keeper where safeguards are asked for,
+and then run native. (Two numbers of FS_IOC_UNRESVSP, and FS_IOC_ZERO_RANGE, are ``fallocate`` by other names.) What was
+opened to be written over was asked about then.
 """
 
 OPEN_FLAGS: Final[Mapping[str, int]] = {"open": 1, "openat": 2}

@@ -21,6 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.files.exclusion import ExcludedDirectories
+from holdfast.files.gitconfig import User
+from holdfast.files.ignore import IgnoreSources
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, RefusedError
 from holdfast.model.log import Log
@@ -36,6 +39,7 @@ from holdfast.supervisor.stepping import Steps
 from holdfast.supervisor.worker import Worker
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
+from holdfast.undo.losses import Losses
 from holdfast.undo.recovery import BEAT_SECONDS, recover
 from holdfast.undo.safeguards import Safeguards
 from holdfast.undo.showing import report
@@ -69,7 +73,7 @@ class Keeper:
         """
         root_fd = os.open(settings.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         clock = SystemClock()
-        safeguards = Safeguards(clock)
+        safeguards = Safeguards(clock, losses=Losses(lambda: _rules(settings)))
         self._undo_log = UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=settings.least_seq)
         recovered = recover(self._undo_log).rolled_back
         if recovered is not None and recovered.steps:
@@ -99,6 +103,7 @@ class Keeper:
                 self._undo_log.preimages,
                 root_fd,
                 forbidden,
+                self._lapse,
             )
 
         self._runs = Runs(
@@ -392,6 +397,17 @@ class Keeper:
         self._worker.do(job)
         return LATER
 
+    def _lapse(self, ticket: int) -> None:
+        """What a safeguard holds cannot be held any longer: its step is taken back. From any thread."""
+
+        def lapse() -> None:
+            with self._outsiders.pause():
+                self._desk.lapse(ticket)
+            self._mounted.forget()
+            self._worker.post(self._runs.retry)
+
+        self._worker.do(lapse)
+
     def _lives(self, step: OpenStep) -> Callable[[], bool]:
         if step.reverses:
             return lambda: False
@@ -418,6 +434,17 @@ class Keeper:
     def _resume(self, pause: ExitStack) -> None:
         pause.close()
         self._mounted.forget()
+
+
+def _rules(settings: Settings) -> Callable[[bytes], bool]:
+    """What says of a path whether checkpoints leave it out, by the rules that are there now. Those of the root, and
+    from outside, are read at once.
+    """
+    root = os.path.realpath(settings.root)
+    sources = IgnoreSources(root, user=User(*settings.user), exclude=settings.exclude)
+    excluded = ExcludedDirectories(root, sources, (settings.log, *settings.forbidden))
+    excluded.leaves_out(b".")
+    return excluded.leaves_out
 
 
 def _directory(path: bytes) -> int:

@@ -111,7 +111,7 @@ def supervise(
 
 def _boxed(order: Order, box: Box, context: ExitStack) -> Order:
     channel, shim = _channel(context)
-    command = arguments(shim, order.closed, order.command)
+    command = arguments(shim, order.closed, order.command, guarded=order.thresholds.asks)
     prepared = context.enter_context(
         box.prepare(command, directory=order.directory, environment=order.environment, keep=[shim])
     )

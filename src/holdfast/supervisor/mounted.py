@@ -89,15 +89,18 @@ class Around:
         preimages: Preimages,
         root_fd: int,
         hidden: tuple[int, ...],
+        lapsed: Callable[[int], None],
     ) -> None:
         """All of the run descend from the processes ``anchors``. ``post`` has something done by the serving thread,
         which is woken by ``selector`` for whatever there is; ``see_ends``, by that thread, takes notice of each process
-        of a run that has ended by now.
+        of a run that has ended by now. ``lapsed``, from any thread, is told of each ticket that a mount cannot wait for
+        any longer.
         """
         self.interceptor = interceptor
         self.preimages = preimages
         self.root_fd = root_fd
         self.hidden = hidden
+        self.lapsed = lapsed
         self._run = run
         self._anchors = anchors
         self._desk = desk
@@ -154,10 +157,6 @@ class Around:
             # run's, and does not end with it.
             return self._run.ambient
         return self._processes.group(self._run, tid)
-
-    def lapsed(self, ticket: int) -> None:
-        """What a safeguard holds cannot be held any longer. From any thread."""
-        self._desk.lapse(ticket)
 
     def forget_threads(self) -> None:
         """To be called a few times a second; see `Processes.forget_threads`."""

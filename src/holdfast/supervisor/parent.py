@@ -138,7 +138,7 @@ class _Parent:
             os.chdir(order.directory)
             os.environb.clear()
             os.environb.update(order.environment)
-            enter(channel, order.closed, order.command)
+            enter(channel, order.closed, order.command, guarded=order.thresholds.asks)
         except Exception as error:  # noqa: BLE001 - nothing above may go on in this process
             os.write(channel, str(error).encode("utf-8", "replace")[:1000])
         finally:

@@ -202,7 +202,7 @@ class Runs:
     def _guard(self) -> None:
         """What a run asks for counts until nothing of it is left: what lives on behind it has to be guarded too."""
         present = {*self._runs.values(), *(tree.run for tree in self._members)}
-        self._desk.guard(strictest(run.thresholds for run in present))
+        self._desk.guard(strictest(run.thresholds for run in present), [run.id for run in present])
 
     def around(self, pid: int) -> str:
         """The id of the run that a process belongs to, if that can be told; empty for none."""
@@ -317,6 +317,9 @@ class Runs:
         for pidfd in pidfds:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        for tree in self._mounted:
+            if tree.run is run:
+                tree.around.end()  # (whose request waits for a person cannot die before it is answered)
         _wait_for(pidfds)
 
     def watches(self, fd: int) -> bool:

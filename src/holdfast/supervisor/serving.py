@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import HeldError, HoldfastError, lacks_room
 from holdfast.model.log import Log
 from holdfast.supervisor.call import Call, LaterError, Reply, SlowError
-from holdfast.supervisor.calls import NOTIFIED, numbers
+from holdfast.supervisor.calls import LOSING, NOTIFIED, numbers
 from holdfast.supervisor.retries import Retries
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _log = Log(__name__)
 
 def table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str, Handler]]:
     """Number → name and handler of every call that reaches the keeper. What has no handler fails with ENOSYS."""
-    return {number: (name, handlers.get(name, _refuse)) for number, name in numbers(machine, NOTIFIED).items()}
+    return {number: (name, handlers.get(name, _refuse)) for number, name in numbers(machine, NOTIFIED | LOSING).items()}
 
 
 _END = "exit_group"

@@ -23,6 +23,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The largest sequence number of the log that the history knows; see `UndoLog`."""
     outside_blocks: bool = True
     """Whether undo refuses to cross what others have changed; else it is only listed."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of what checkpoints leave out, beside what rule files say."""
+    user: tuple[bytes | None, bytes | None] = (None, None)
+    """The home and the configuration directory of whoever's global rules of Git are obeyed."""
     watch: Literal["auto", "fanotify", "inotify"] = "auto"
     """How the changes of others are seen: by fanotify or inotify."""
     server: str = ""

@@ -36,22 +36,23 @@ _START = (
 )  # fmt: skip
 
 
-def arguments(channel: int, closed: Sequence[bytes], command: Sequence[bytes]) -> list[bytes]:
+def arguments(channel: int, closed: Sequence[bytes], command: Sequence[bytes], *, guarded: bool) -> list[bytes]:
     """What to execute, with the descriptor ``channel``, to `enter`. Neither the environment nor the working directory
     has a say in what code that is. The command finds ignored what this process ignores, whatever the box does.
     """
     above = os.fsencode(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     python = os.fsencode(sys.executable)
     start = [python, b"-I", b"-S", b"-B", b"-c", _START.encode(), above]
-    return [*start, b"%d" % channel, ignored(), b"%d" % len(closed), *closed, *command]
+    return [*start, b"%d" % channel, ignored(), b"%d" % guarded, b"%d" % len(closed), *closed, *command]
 
 
 def main(argv: Sequence[str]) -> NoReturn:
     """See `arguments`."""
-    channel, numbers, count, *rest = argv
+    channel, numbers, guarded, count, *rest = argv
     closed, command = rest[: int(count)], rest[int(count) :]
     ignore(numbers)
-    enter(int(channel), [os.fsencode(path) for path in closed], [os.fsencode(word) for word in command])
+    words = [os.fsencode(word) for word in command]
+    enter(int(channel), [os.fsencode(path) for path in closed], words, guarded=guarded == "1")
 
 
 def ignored() -> bytes:
@@ -73,8 +74,9 @@ def _signals() -> set[signal.Signals]:
     return {signal.Signals(number) for number in signal.valid_signals() if number < signal.SIGRTMIN} - fixed
 
 
-def enter(channel: int, closed: Sequence[bytes], command: Sequence[bytes]) -> NoReturn:
+def enter(channel: int, closed: Sequence[bytes], command: Sequence[bytes], *, guarded: bool) -> NoReturn:
     """`landlock.confine` this process, hand out the listener, and become ``command`` with this process's environment.
+    ``guarded``: safeguards hear of what is lost by descriptors that are open (`holdfast.supervisor.calls.LOSING`).
     Does not return; ends with 126 or 127 as a shell would if the command cannot be executed.
     """
     import socket
@@ -83,7 +85,7 @@ def enter(channel: int, closed: Sequence[bytes], command: Sequence[bytes]) -> No
     talk = socket.socket(fileno=channel)
     notify.give_up_privileges()
     landlock.confine(closed)
-    listener = notify.install(bpf.program(os.uname().machine))
+    listener = notify.install(bpf.program(os.uname().machine, guarded=guarded))
     hand_out(talk, listener)
     become(talk, command)
 

@@ -94,7 +94,7 @@ class Steps:
             group.run.awaited = None
         if group.exit_code is None:
             group.exit_code = exit_code
-        denied = self._recorder.is_denied(step)
+        denied = self._recorder.is_denied(step) or self._recorder.is_held(step)
         finish = self._closing(group)
 
         def settle() -> Settled:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from holdfast.files.kernel import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.files.metadata import through
 from holdfast.undo.directories import Directories
+from holdfast.undo.safeguard import risk_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,7 +138,7 @@ class Actor:
             try:
                 if flags & os.O_EXCL and flags & os.O_CREAT:
                     raise FileExistsError(path)
-                self._interceptor.opening(self.step, place, fd, truncates=bool(flags & os.O_TRUNC))
+                self._interceptor.opening(self.step, place, fd, risk_of(flags))
                 return os.open(through(fd), flags & ~(os.O_CREAT | os.O_EXCL) | os.O_NONBLOCK)
             finally:
                 os.close(fd)

@@ -13,7 +13,7 @@ from holdfast.files.unreadable import open_to_read, takes_long
 from holdfast.undo.dropping import remember
 from holdfast.undo.places import is_at
 from holdfast.undo.records import NOT_KEPT, Content, How, Keeping, Meta
-from holdfast.undo.safeguard import Danger
+from holdfast.undo.safeguard import NO_RISK, Danger, Loss
 
 if TYPE_CHECKING:
     from holdfast.files.handle import Identity
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.undo.preimages import Preimages
     from holdfast.undo.recorder import Recorder
     from holdfast.undo.records import StepId
+    from holdfast.undo.safeguard import Risk
     from holdfast.undo.steps import OpenStep
 
 _INLINE_BYTES = 16 << 10
@@ -37,12 +38,14 @@ class Contents:
         self._clock = clock
         self._copying: dict[Identity, threading.Event] = {}
 
-    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> bool:
+    def opening(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
         """See `Interceptor.opening`."""
         object_ = identity(fd, b"")
+        if self._recorder.is_guarded:
+            self._ask(step, place, fd, object_, risk)
         ready = self._opened_to_read(step, fd, object_) if takes_long(os.fstat(fd)) else None
         try:
-            return self._capture(step, place, fd, object_, ready, truncates=truncates)
+            return self._capture(step, place, fd, object_, ready)
         finally:
             if ready is not None and ready >= 0:
                 os.close(ready)
@@ -58,9 +61,37 @@ class Contents:
         except PermissionError:
             return -1
 
-    def _capture(
-        self, step: StepId, place: Place, fd: int, object_: Identity, ready: int | None, *, truncates: bool
-    ) -> bool:
+    def losing(self, step: StepId, place: Place, fd: int, lost: int) -> None:
+        """See `Interceptor.losing`."""
+        with self._recorder.gate:
+            opened, found = self._recorder.entered(step), os.fstat(fd)
+            guard = self._recorder.guard(opened)
+            if guard is not None and lost > 0 and self._is_in_tree(fd, found):
+                loss = Loss(Danger.OVERWRITE, place.path, identity(fd, b""), found.st_size, min(lost, found.st_size))
+                guard.ask(opened, loss)()
+
+    def _is_in_tree(self, fd: int, found: os.stat_result) -> bool:
+        """Whether it is a file that has a name there; else somebody only knows it by a descriptor."""
+        return stat.S_ISREG(found.st_mode) and found.st_nlink > 0 and self._preimages.number_of(fd) is None
+
+    def _ask(self, step: StepId, place: Place, fd: int, object_: Identity, risk: Risk) -> None:
+        """Whether what a file holds may be at this risk. (It may be kept already, as for who has appended to it.)"""
+        with self._recorder.gate:
+            opened, found = self._recorder.entered(step), os.fstat(fd)
+            guard = self._recorder.guard(opened)
+            if guard is None or not self._is_in_tree(fd, found):
+                return
+            guard.touches(place.path)
+            size = found.st_size
+            if not size:
+                return
+            loss = Loss(Danger.OVERWRITE, place.path, object_, size, size, fd=fd)
+            if risk.cut is not None and risk.cut < size:
+                guard.ask(opened, loss._replace(lost=size - risk.cut))()
+            if risk.writes:
+                guard.ask(opened, loss._replace(opens=True, reads=risk.reads))()
+
+    def _capture(self, step: StepId, place: Place, fd: int, object_: Identity, ready: int | None) -> bool:
         """Whether anything had to be kept, or said to be lost."""
         while True:
             with self._recorder.gate:
@@ -79,8 +110,6 @@ class Contents:
                         if found.st_nlink == 1:
                             return False
                     remember(opened, object_, found, self._clock.now() * 1000)
-                    if truncates:
-                        self._recorder.ask(opened, Danger.OVERWRITE, place, found.st_size)
                     self._recorder.meet(opened, place, found, fd)
                     source = self._recorder.source(opened, place, fd, found.st_size, ready)
                     if source < 0:

@@ -95,15 +95,21 @@ class Desk:
         """Those that are open: the one that ``run`` itself has opened, or all of them (None)."""
         return [step for owner, step in self._explicit.items() if run is None or owner == run]
 
-    def guard(self, thresholds: Thresholds) -> None:
-        """Change when a person is asked."""
+    def guard(self, thresholds: Thresholds, runs: Iterable[str] = ()) -> None:
+        """Change when a person is asked, while these runs are there. Raises `StorageError`."""
         with self._recorder.gate:
             self._safeguards.thresholds = thresholds
+            self._safeguards.keep(runs if thresholds.asks else ())
 
     def lapse(self, ticket: int) -> None:
-        """What is held cannot be held any longer, and fails: see `holdfast.undo.safeguards`."""
+        """What is held cannot be held any longer, and fails: its step is taken back, as where it is denied, and the
+        ticket waits on alone (`holdfast.undo.safeguards`).
+        """
         with self._recorder.gate:
-            self._safeguards.lapse(ticket)
+            step = self._safeguards.lapse(ticket)
+            take_back = self._deny(step) if step is not None else None
+        if take_back is not None:
+            take_back()
 
     @property
     def is_quiet(self) -> bool:
@@ -134,7 +140,8 @@ class Desk:
             return self._ambient
 
     def close(self, step: StepId, exit_code: int | None = None) -> StepInfo | None:
-        """Close a step. None if it changed nothing (then nothing is left of it), or was denied.
+        """Close a step; one that is held is taken back. None if it changed nothing (then nothing is left of it), or was
+        denied.
 
         Raises `NotFoundError` if it is not open. If the log cannot be written the step stays in the journal, and is
         finished later.
@@ -155,6 +162,7 @@ class Desk:
                 self._leave(step)
                 return partial(self._finisher.tell_exit, step, exit_code) if exit_code is not None else None
             opened = self._end(step)
+            take_back = take_back or bool(opened.held)
             if not opened.records:
                 with suppress(StorageError):
                     self._recorder.note(End(self._recorder.next_seq(), step, exit_code, 0))
@@ -394,19 +402,12 @@ class Desk:
         with self._recorder.gate:
             if allow:
                 return self._safeguards.allow(ticket)
-            has_ended = self._safeguards.has_ended(ticket)
+            has_lapsed = self._safeguards.has_lapsed(ticket)
             info = self._safeguards.deny(ticket)
-            if has_ended:
+            if has_lapsed:
                 return info
-            # What waits for the gate finds the step closed, and is refused; until `close`.
-            opened = self._end(info.step)
-            self._recorder.deny(info.step)
-            if opened.begin.kind == "explicit" and opened.begin.run:
-                self._explicit[opened.begin.run] = info.step
-                self._denied[info.step] = shown_open(opened)
-            finish = self._finisher.finishing(opened, None, take_back=True) if opened.records else None
-        if finish is not None:
-            finish()
+            take_back = self._deny(info.step)
+        take_back()
         with self._recorder.gate:
             left = tuple(self.conflicts(info.step)) if info.step in self._undo_log.heads else ()
         return msgspec.structs.replace(info, conflicts=left)
@@ -436,6 +437,26 @@ class Desk:
             return len(found)
 
     # The rest ---------------------------------------------------------------------------------------------------
+
+    def _deny(self, step: StepId) -> Callable[[], None]:
+        """Close a step that is held; what waits for the gate finds it closed, and is refused until `close`. The gate is
+        held. Returns what takes back all that it has done, for when the gate is not.
+        """
+        opened = self._end(step)
+        self._recorder.deny(step)
+        if opened.begin.kind == "explicit" and opened.begin.run:
+            self._explicit[opened.begin.run] = step
+            self._denied[step] = shown_open(opened)
+        finish = self._finisher.finishing(opened, None, take_back=True) if opened.records else None
+
+        def take_back() -> None:
+            try:
+                if finish is not None:
+                    finish()
+            finally:
+                self._recorder.deny(step, is_back=True)
+
+        return take_back
 
     def _end(self, step: StepId) -> OpenStep:
         if not any(opened.id == step for opened in self._recorder.open_steps):
@@ -480,9 +501,11 @@ class Desk:
                 raise RefusedError(f"step {step} was denied: what it had done was taken back", code="denied")
             opened = self._end(step)
             self._undo_log.unsealed[step] = opened
-            finish = self._finisher.finishing(opened, None)
+            finish = self._finisher.finishing(opened, None, take_back=bool(opened.held))
         finish()
         self._finisher.catch_up()
+        if opened.held:
+            raise RefusedError(f"step {step} was held, and nobody had allowed it: it was taken back", code="denied")
         with self._recorder.gate:
             head = self._undo_log.heads[step]
             if head.run and not head.paths:

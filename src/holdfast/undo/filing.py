@@ -22,6 +22,7 @@ from holdfast.files.metadata import through
 from holdfast.model.errors import EscapeError, HoldfastError, RefusedError, StorageError, room_hint
 from holdfast.model.ids import Hasher
 from holdfast.model.paths import check_path, display
+from holdfast.undo.safeguard import NO_RISK, risk_of
 from holdfast.undo.writing import AT_ONCE, TRY_AGAIN, leased
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.undo.directories import Directories
     from holdfast.undo.interceptor import Place
     from holdfast.undo.records import FileType, StepId
+    from holdfast.undo.safeguard import Risk
 
 T = TypeVar("T")
 
@@ -50,7 +52,7 @@ class Filing(Protocol):
         """See `Interceptor.create`."""
         ...
 
-    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> bool:
+    def opening(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
         """See `Interceptor.opening`."""
         ...
 
@@ -151,7 +153,7 @@ def _rewrite(interceptor: Filing, step: StepId, place: Place, held: int, content
     # Before anything is recorded; from here on, nobody gets a lease on it.
     fd = os.open(through(held), os.O_WRONLY | AT_ONCE)
     try:
-        is_kept_now = interceptor.opening(step, place, held, truncates=True)
+        is_kept_now = interceptor.opening(step, place, held, risk_of(os.O_WRONLY | os.O_TRUNC))
         with keeping_others_out(fd):
             if looked is None or _look(place, held) != looked:
                 if is_kept_now and not interceptor.spare(step, held):

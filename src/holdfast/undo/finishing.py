@@ -76,6 +76,7 @@ class Finisher:
                 if is_step:
                     if take_back:
                         roll_back(self._log, opened.id)
+                        head = self._log.heads[opened.id]
                         if opened.id in self._exits:
                             self.tell_exit(opened.id, self._exits.pop(opened.id))
                     else:

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
+from holdfast.undo.safeguard import NO_RISK
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.undo.records import FileType, StepId
+    from holdfast.undo.safeguard import Risk
 
 T = TypeVar("T")
 
@@ -89,12 +92,24 @@ class Interceptor(Protocol):
         """Rename, with ``RENAME_NOREPLACE`` or ``RENAME_EXCHANGE`` if ``flags`` say so."""
         ...
 
-    def opening(self, step: StepId, place: Place, fd: int, *, truncates: bool = False) -> bool:
+    @property
+    def is_guarded(self) -> bool:
+        """Whether a person may have to be asked first: if not, nothing need be told to `losing`."""
+        ...
+
+    def losing(self, step: StepId, place: Place, fd: int, lost: int) -> None:
+        """Before so many bytes of the file that ``fd`` refers to are lost by a descriptor that was opened for writing,
+        and so recorded, before: it is cut short, holes are punched into it, or it is not only appended to any more.
+        """
+        ...
+
+    def opening(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
         """Before the file that the ``O_PATH`` descriptor ``fd`` refers to is opened for writing.
 
         The same before its content is changed by anything else than a descriptor that was opened so: ``truncate``,
-        a write of a file system server, ``fallocate``, a ``copy_file_range`` into it. True if what the step would lose
-        was kept for it just now, which `spare` takes back.
+        a write of a file system server, ``fallocate``, a ``copy_file_range`` into it. ``risk`` is what
+        safeguards have to know; without it they are not asked. True if what the step would lose was kept for it just
+        now, which `spare` takes back.
         """
         ...
 

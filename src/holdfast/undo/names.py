@@ -33,7 +33,7 @@ from holdfast.undo.records import (
     StepId,
     file_type,
 )
-from holdfast.undo.safeguard import Danger
+from holdfast.undo.safeguard import Danger, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -83,6 +83,8 @@ class Names:
             opened = self._recorder.entered(step)
             made = identity(place.dir_fd, place.name)
             opened.created.add(made)
+            if (guard := self._recorder.guard(opened)) is not None:
+                guard.made(opened, made)
             record = Made(self._recorder.number(), step, make.seq, made)
             opened.records.append(record)
             try:
@@ -137,7 +139,9 @@ class Names:
                     opened, _removal(self._recorder.number(), step, place, found, object_, keeping), perform
                 )
                 return
+            count = self._recorder.ask(opened, Danger.DELETE, place, found)
             self._remove(opened, place, found, perform, own=own)
+            count()
 
     def rmdir(
         self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = unasked
@@ -169,6 +173,7 @@ class Names:
             opened = self._recorder.entered(step)
             found = lstat(source)
             victim = lstat_or_none(target)
+            count = nothing
             if flags & ~(RENAME_EXCHANGE | RENAME_NOREPLACE):
                 raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
             if victim is not None and os.path.samestat(found, victim):
@@ -178,11 +183,16 @@ class Names:
                 if flags & RENAME_NOREPLACE or not may_replace(found, victim, target):
                     perform()  # which is an error, and the system knows which
                     return
-                if identity(target.dir_fd, target.name) not in opened.created:
-                    self._recorder.ask(opened, Danger.RENAME_OVER, target, victim.st_size)
+                count = self._recorder.ask(opened, Danger.RENAME_OVER, target, victim)
             self._recorder.meet(opened, source, found)
             self._recorder.meet(opened, target, victim)
             self._move(opened, source, target, found, victim, flags, perform, own=own)
+            count()
+            if (guard := self._recorder.guard(opened)) is not None:
+                is_exchanged = bool(flags & RENAME_EXCHANGE)
+                guard.moved(
+                    source.path, target.path, is_directory=stat.S_ISDIR(found.st_mode), is_exchanged=is_exchanged
+                )
 
     def put(self, step: StepId, place: Place, type_: FileType, object_: Identity, number: int) -> None:
         """Rename a preimage back to its place in the tree, which must be free (else `FileExistsError`)."""
@@ -206,8 +216,6 @@ class Names:
     ) -> None:
         object_ = identity(place.dir_fd, place.name)
         if object_ not in opened.created:
-            self._recorder.ask(opened, Danger.DELETE, place)
-            opened.deletes += 1
             self._recorder.meet(opened, place, found)
         else:
             self._recorder.lose(opened, place, found)

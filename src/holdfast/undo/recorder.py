@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
@@ -42,7 +43,7 @@ from holdfast.undo.records import (
     StepKind,
     Touch,
 )
-from holdfast.undo.safeguard import Danger
+from holdfast.undo.safeguard import Loss, nothing
 from holdfast.undo.steps import OpenStep
 from holdfast.undo.telling import tell_capture, tell_room
 from holdfast.undo.traces import whereabouts
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
     from holdfast.undo.journal import Journal
     from holdfast.undo.preimages import Preimages
     from holdfast.undo.records import AnyRecord
-    from holdfast.undo.safeguard import Guard
+    from holdfast.undo.safeguard import Danger, Guard
 
 T = TypeVar("T")
 
@@ -90,7 +91,8 @@ class Recorder:
         """`OpenStep.renames` of the steps that have ended while others went on."""
         self.aliases = Aliases()
         """Of the whole log."""
-        self._denied: set[StepId] = set()
+        self._denied: dict[StepId, bool] = {}
+        """And whether what each has done was taken back."""
         self.arrangement = 0
         """See `Interceptor.arrangement`."""
         self.known = Known(device)
@@ -115,7 +117,7 @@ class Recorder:
         self.create, self.link, self.unlink, self.rmdir = names.create, names.link, names.unlink, names.rmdir
         self.rename, self.put, self.made = names.rename, names.put, names.made
         self.opening, self.spare = contents.opening, contents.spare
-        self.removed, self.changing = contents.removed, contents.changing
+        self.removed, self.changing, self.losing = contents.removed, contents.changing, contents.losing
 
     # Steps ------------------------------------------------------------------------------------------------------
 
@@ -161,10 +163,13 @@ class Recorder:
             known = [*self._renames, *(record for step in self._steps.values() for record in step.renames)]
             return [record for record in known if record.step != opened.id and record.seq > opened.begin.seq]
 
-    def deny(self, step: StepId) -> None:
-        """From here on mutations of the step, which is closed, fail with EPERM; a command's until `forgive`."""
+    def deny(self, step: StepId, *, is_back: bool = False) -> None:
+        """From here on mutations of the step, which is closed, fail with EPERM; a command's until `forgive`. They wait
+        until ``is_back``: whoever is refused finds nothing any more of what the step had done.
+        """
         with self.gate:
-            self._denied.add(step)
+            if not is_back or step in self._denied:
+                self._denied[step] = is_back
 
     def is_denied(self, step: StepId) -> bool:
         """Whether mutations of the step fail since `deny`."""
@@ -182,7 +187,7 @@ class Recorder:
         with self.gate:
             if step not in self._denied:
                 return False
-            self._denied.remove(step)
+            del self._denied[step]
             return True
 
     def wait_for(self, *steps: StepId) -> None:
@@ -259,9 +264,11 @@ class Recorder:
         """The step that an operation is about to change something in; the gate is held."""
         opened = self._steps.get(step)
         if opened is None:
-            if step in self._denied:
-                raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-            raise EndedError(step)
+            if step not in self._denied:
+                raise EndedError(step)
+            if not self._denied[step]:
+                raise HeldError(0, f"step {step} is taken back")
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         if self.is_paused and not opened.reverses:
             raise HeldError(0, "somebody else changes the tree")
         if opened.held:
@@ -325,10 +332,26 @@ class Recorder:
         with suppress(StorageError):  # a reversal sees for itself
             self._journal.append(Failed(self.number(), opened.id, record.seq))
 
-    def ask(self, opened: OpenStep, danger: Danger, place: Place, size: int = 0) -> None:
-        """Return if the operation may go on. Raises what `Guard.ask` raises."""
-        if self._guard is not None and not opened.reverses:
-            self._guard.ask(opened, danger, place.path, size)
+    @property
+    def is_guarded(self) -> bool:
+        """See `Interceptor.is_guarded`."""
+        return self._guard is not None and self._guard.is_on
+
+    def guard(self, opened: OpenStep) -> Guard | None:
+        """What the step is held by, if it may be."""
+        return self._guard if self.is_guarded and not opened.reverses else None
+
+    def ask(self, opened: OpenStep, danger: Danger, place: Place, found: os.stat_result) -> Callable[[], None]:
+        """Return if what is there may lose its name. Raises what `Guard.ask` does, and returns what that returns."""
+        guard = self.guard(opened)
+        if guard is None or not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+            return nothing
+        object_ = identity(place.dir_fd, place.name)
+        return guard.ask(opened, Loss(danger, place.path, object_, found.st_size, found.st_size))
+
+    def _ask_limit(self, opened: OpenStep, place: Place) -> None:
+        if (guard := self.guard(opened)) is not None:
+            guard.ask_limit(opened, place.path)
 
     def source(self, opened: OpenStep, place: Place, fd: int, size: int, ready: int | None = None) -> int:
         """A descriptor for copying the content of the file ``fd``, ``size`` bytes; -1 if the step is to go on without,
@@ -346,7 +369,7 @@ class Recorder:
             if opened.reverses:
                 raise
             if not opened.bare:
-                self.ask(opened, Danger.LIMIT, place, size)
+                self._ask_limit(opened, place)
                 self._expose(opened, f"{display(place.path)} may be written to, but not read, by who runs it")
             return -1
 
@@ -359,7 +382,7 @@ class Recorder:
             return True
         if opened.bare:
             return False
-        self.ask(opened, Danger.LIMIT, place, size)
+        self._ask_limit(opened, place)
         self._expose(
             opened, f"its preimages would take more than {self.max_step_bytes} bytes, at {display(place.path)}"
         )
@@ -398,7 +421,9 @@ class Recorder:
             self._touch(self._steps[step], path, fd)
 
     def touched(self, opened: OpenStep, place: Place) -> None:
-        """`touch` the directory of a place; the gate is held."""
+        """`touch` the directory of a place in which a name comes or goes; the gate is held."""
+        if self.is_guarded and self._guard is not None:
+            self._guard.touches(place.path)
         if (parent := place.parent) not in opened.touched:
             self._touch(opened, parent, place.dir_fd)
 

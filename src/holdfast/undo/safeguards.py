@@ -4,8 +4,10 @@ While a ticket waits, its step waits whole: each of its mutations is held. An an
 the step, or denies it: then whoever keeps the log rolls the step back (`holdfast.undo.desk`). A ticket that nobody
 answers in time is denied.
 
-Who cannot hold an operation for so long (a file system server) lets it fail meanwhile: its ticket lapses. If its step
-ends then, the ticket waits on alone, and an answer allows the same operation to the next step of the run that tries it.
+However a hold ends without approval, its step is taken back whole at that moment: denied, not answered in time, or
+ended while it waits (`holdfast.undo.desk`). Who cannot hold an operation for so long (a file system server) lets it
+fail earlier: the ticket lapses, the step is taken back then, and the ticket waits on alone. If it is allowed, the next
+step of the run that tries the same by the same command goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 from holdfast.model.errors import HeldError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.undo.safeguard import Danger
+from holdfast.undo.losses import Losses
+from holdfast.undo.safeguard import Danger, Rule, nothing
 from holdfast.undo.service import TicketInfo
 
 if TYPE_CHECKING:
@@ -25,13 +28,13 @@ if TYPE_CHECKING:
 
     from holdfast.model.clock import Clock
     from holdfast.undo.records import StepId
+    from holdfast.undo.safeguard import Loss
     from holdfast.undo.steps import OpenStep
 
 _log = Log(__name__)
 
 _MOST = 1000
 _MOST_PASSES = 100
-_MIB = 1 << 20
 
 DangerName = Literal["delete", "overwrite", "rename_over", "limit"]
 
@@ -40,11 +43,11 @@ class Thresholds(NamedTuple):
     """When a person is asked. Zero and False: never."""
 
     deletes: int = 0
-    """At this many removals in one step, of what it did not itself create."""
+    """When a step would have lost this many files; what counts is said in `holdfast.undo.losses`."""
     overwrite_bytes: int = 0
-    """When a file of at least this size is truncated to be written anew."""
+    """When it would have lost this many bytes of them."""
     rename_over: bool = False
-    """When a rename replaces a file."""
+    """When a rename replaces a file that counts."""
     limit: bool = False
     """When a step would go on without protection."""
     timeout: float = 30.0
@@ -57,8 +60,7 @@ class Thresholds(NamedTuple):
 
 
 OFF = Thresholds()
-PRESET = Thresholds(deletes=50, overwrite_bytes=_MIB, limit=True)
-"""Mass deletion and large overwrites; never renames over something, which every ``git`` command does."""
+PRESET = Thresholds(deletes=50, overwrite_bytes=10_000_000, limit=True)
 
 
 def strictest(asked_for: Iterable[Thresholds]) -> Thresholds:
@@ -79,45 +81,71 @@ def strictest(asked_for: Iterable[Thresholds]) -> Thresholds:
 class _Ticket(NamedTuple):
     info: TicketInfo
     step: OpenStep
-    danger: Danger
+    rule: Rule
     until: float
     has_lapsed: bool = False
-    """What it was about has failed meanwhile, and may be tried again."""
-    has_ended: bool = False
-    """So has its step."""
+    """What it was about has failed meanwhile, and its step was taken back: it may be tried again."""
 
     @property
     def about(self) -> _About:
         """What it asks about, in whichever step."""
-        return self.step.begin.run, self.danger, self.info.path
+        return _about(self.step, self.rule)
 
 
-_About: TypeAlias = "tuple[str, Danger, bytes]"
+_About: TypeAlias = "tuple[str, tuple[bytes, ...], Rule]"
+"""A run, a command of it, and by what is asked. (Not the path: at which file a threshold is reached is chance.)"""
 
 
 class Safeguards:
     """Implements `Guard`. All methods are called under the recorder's gate."""
 
-    def __init__(self, clock: Clock, thresholds: Thresholds = OFF) -> None:
+    def __init__(self, clock: Clock, thresholds: Thresholds = OFF, losses: Losses | None = None) -> None:
+        """``losses`` says what counts (None: whatever there is)."""
         self.thresholds = thresholds
         """May be changed at any time."""
+        self._losses = losses or Losses()
+        self.made, self.touches, self.moved = self._losses.made, self._losses.touches, self._losses.moved
         self._clock = clock
         self._last = 0
         self._tickets: dict[int, _Ticket] = {}
         self._passes: dict[_About, float] = {}
         """What was allowed when its step had ended, and until when."""
 
-    def ask(self, step: OpenStep, danger: Danger, path: bytes, size: int) -> None:
+    @property
+    def is_on(self) -> bool:
+        """See `Guard.is_on`."""
+        return self.thresholds.asks
+
+    def ask(self, step: OpenStep, loss: Loss) -> Callable[[], None]:
         """See `Guard.ask`."""
-        message = self._message(step, danger, path, size)
-        if message is None or danger in step.allowed:
+        limits = self.thresholds
+        weight = self._losses.weigh(step, loss)
+        if weight is None:
+            return nothing
+        files, lost = step.lost_files + weight.files, step.lost_bytes + weight.bytes
+        if (limits.deletes and files >= limits.deletes) or (limits.overwrite_bytes and lost >= limits.overwrite_bytes):
+            about = f"{_VERBS[loss.danger]} its file number {files}: {display(loss.path)} ({lost} bytes in all)"
+            self._ask(step, Rule.LOSS, loss.danger, loss.path, about)
+        if limits.rename_over and loss.danger is Danger.RENAME_OVER:
+            self._ask(step, Rule.RENAME_OVER, loss.danger, loss.path, f"replace {display(loss.path)} by a rename")
+        return lambda: self._losses.count(step, loss, weight)
+
+    def ask_limit(self, step: OpenStep, path: bytes) -> None:
+        """See `Guard.ask_limit`."""
+        if self.thresholds.limit:
+            about = f"change more than can be undone, at {display(path)}"
+            self._ask(step, Rule.LIMIT, Danger.LIMIT, path, about)
+
+    def _ask(self, step: OpenStep, rule: Rule, danger: Danger, path: bytes, what: str) -> None:
+        if rule in step.allowed:
             return
-        about = step.begin.run, danger, path
+        about = _about(step, rule)
         if self._passes.pop(about, 0.0) > self._clock.monotonic():
-            step.allowed.add(danger)
+            step.allowed.add(rule)
             return
+        message = f"{_name(step)} is about to {what}"
         # (Who tries it again is asked about anew: the question before is not needed any more.)
-        self._drop(lambda ticket: ticket.has_ended and ticket.about == about)
+        self._drop(lambda ticket: ticket.has_lapsed and ticket.about == about)
         if len(self._tickets) >= _MOST:
             raise OSError(errno.ENOSPC, "too many operations wait for a person")
         self._last += 1
@@ -131,7 +159,7 @@ class Safeguards:
             asked_at=now,
             denied_at=now + int(timeout * 1e9),
         )
-        self._tickets[info.id] = _Ticket(info, step, danger, self._clock.monotonic() + timeout)
+        self._tickets[info.id] = _Ticket(info, step, rule, self._clock.monotonic() + timeout)
         step.held = info.id
         _log.info("safeguard triggered", step_id=step.id, ticket=info.id, danger=info.danger, path=path)
         raise HeldError(info.id, message)
@@ -140,18 +168,22 @@ class Safeguards:
         """The tickets that wait, oldest first."""
         return [ticket.info for ticket in self._tickets.values()]
 
+    def keep(self, runs: Iterable[str]) -> None:
+        """See `Losses.keep`."""
+        self._losses.keep(runs)
+
     def allow(self, number: int) -> TicketInfo:
         """Let the step go on, past this danger for good; if it has ended, the next one of its run that tries the same.
 
         Raises `NotFoundError`.
         """
         ticket = self._take(number)
-        if ticket.has_ended:
+        if ticket.has_lapsed:
             while len(self._passes) >= _MOST_PASSES:
                 del self._passes[next(iter(self._passes))]
             self._passes[ticket.about] = self._clock.monotonic() + self.thresholds.timeout
         else:
-            ticket.step.allowed.add(ticket.danger)
+            ticket.step.allowed.add(ticket.rule)
             ticket.step.held = 0
         _log.info("safeguard confirmed", step_id=ticket.step.id, ticket=number)
         return ticket.info
@@ -172,21 +204,23 @@ class Safeguards:
             )
         return [info.id for info in late]
 
-    def lapse(self, number: int) -> None:
-        """What the ticket is about has failed meanwhile; it still waits, if it does."""
-        if (ticket := self._tickets.get(number)) is not None:
-            self._tickets[number] = ticket._replace(has_lapsed=True)
+    def lapse(self, number: int) -> StepId | None:
+        """What the ticket is about is about to fail; the ticket waits on. The step that has to be taken back; None if
+        that does not wait any more.
+        """
+        ticket = self._tickets.get(number)
+        if ticket is None or ticket.has_lapsed:
+            return None
+        self._tickets[number] = ticket._replace(has_lapsed=True)
+        return ticket.step.id
 
-    def has_ended(self, number: int) -> bool:
-        """Whether the ticket waits, and its step has ended: there is nothing to roll back."""
-        return number in self._tickets and self._tickets[number].has_ended
+    def has_lapsed(self, number: int) -> bool:
+        """Whether the ticket waits alone: there is nothing to roll back."""
+        return number in self._tickets and self._tickets[number].has_lapsed
 
     def forget(self, step: StepId) -> None:
-        """The step has ended: nothing of it waits any more, but for tickets that have lapsed."""
+        """The step has ended: nothing of it waits any more, but for a ticket that has lapsed."""
         self._drop(lambda ticket: ticket.step.id == step and not ticket.has_lapsed)
-        for number, ticket in self._tickets.items():
-            if ticket.step.id == step:
-                self._tickets[number] = ticket._replace(has_ended=True)
 
     def _drop(self, is_over: Callable[[_Ticket], bool]) -> None:
         self._tickets = {number: ticket for number, ticket in self._tickets.items() if not is_over(ticket)}
@@ -199,23 +233,6 @@ class Safeguards:
             )
         return ticket
 
-    def _message(self, step: OpenStep, danger: Danger, path: bytes, size: int) -> str | None:
-        """What is about to happen; None if nobody has to be asked."""
-        limits = self.thresholds
-        # (Asked of every removal: most often there is nothing to say.)
-        if danger is Danger.DELETE:
-            if limits.deletes and step.deletes + 1 >= limits.deletes:
-                return f"{_name(step)} is about to delete its file number {step.deletes + 1}: {display(path)}"
-        elif danger is Danger.OVERWRITE:
-            if limits.overwrite_bytes and size >= limits.overwrite_bytes:
-                return f"{_name(step)} is about to overwrite {display(path)} ({size} bytes)"
-        elif danger is Danger.RENAME_OVER:
-            if limits.rename_over:
-                return f"{_name(step)} is about to rename something over {display(path)}"
-        elif limits.limit:
-            return f"{_name(step)} is about to change more than can be undone, at {display(path)}"
-        return None
-
 
 _NAMES: dict[Danger, DangerName] = {
     Danger.DELETE: "delete",
@@ -223,6 +240,13 @@ _NAMES: dict[Danger, DangerName] = {
     Danger.RENAME_OVER: "rename_over",
     Danger.LIMIT: "limit",
 }
+
+
+_VERBS = {Danger.DELETE: "delete", Danger.OVERWRITE: "overwrite", Danger.RENAME_OVER: "replace"}
+
+
+def _about(step: OpenStep, rule: Rule) -> _About:
+    return step.begin.run, step.begin.command, rule
 
 
 def _name(step: OpenStep) -> str:

@@ -11,7 +11,7 @@ from holdfast.undo.edits import Edits
 if TYPE_CHECKING:
     from holdfast.files.handle import Identity
     from holdfast.undo.records import Bare, Begin, Link, Move, Mutation, ObjectKey, Outside, Signature, StepId
-    from holdfast.undo.safeguard import Danger
+    from holdfast.undo.safeguard import Rule
 
 _log = Log(__name__)
 
@@ -49,13 +49,15 @@ class OpenStep:
     """Bytes of preimages that were copied."""
     inline: int = 0
     """Bytes of preimages that are in records."""
-    deletes: int = 0
-    """Names that were removed of what the step did not itself create."""
+    losing: dict[Identity, int] = field(default_factory=dict["Identity", int])
+    """Of each file that counts as lost, the bytes that do not yet (`holdfast.undo.losses`)."""
+    lost_files: int = 0
+    lost_bytes: int = 0
     aliases: list[tuple[Identity, Identity]] = field(default_factory=list[tuple["Identity", "Identity"]])
     """The old and the new object for each that had to be made anew."""
     held: int = 0
     """The ticket that it waits for; 0 if none."""
-    allowed: set[Danger] = field(default_factory=set["Danger"])
+    allowed: set[Rule] = field(default_factory=set["Rule"])
     """What a person was asked about, and let happen."""
     reverses: bool = False
     """It records a reversal: nobody is asked, and no limit holds, so that everything can be had back."""

@@ -12,6 +12,8 @@ from holdfast.supervisor.calls import (
     ARCHITECTURES,
     KEPT_IN,
     LAST_KNOWN,
+    LOSING,
+    LOSING_IOCTLS,
     NOTIFIED,
     NOTIFIED_IOCTLS,
     NOTIFIED_PRCTLS,
@@ -44,7 +46,7 @@ def test_every_number_is_answered_as_its_table_says(machine: str) -> None:
         name = names.get(number)
         if number > LAST_KNOWN:
             expected = ERRNO | errno.ENOSYS
-        elif name is None or name in OPEN_FLAGS or name in TARGETS or name in PASSING:
+        elif name is None or name in (OPEN_FLAGS.keys() | TARGETS.keys() | LOSING) or name in PASSING:
             expected = ALLOW
         elif name in REFUSED:
             expected = ERRNO | REFUSED[name]
@@ -106,6 +108,39 @@ def test_only_the_ioctls_that_change_files_are_told_of_or_refused(machine: str) 
         assert answer(machine, number, 3, command | HIGH) == ERRNO | error
     for terminal in (0x5401, 0x5413, 0x80086601):
         assert answer(machine, number, 3, terminal) == ALLOW
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_is_lost_by_open_descriptors_is_told_of_where_safeguards_are_asked_for(machine: str) -> None:
+    numbers = ARCHITECTURES[machine].numbers
+    guarded = program(machine, guarded=True)
+    calls = {
+        "ftruncate": [(3, 0), (3, 100)],
+        "fallocate": [(3, mode | HIGH) for mode in (0x03, 0x08, 0x10, 0x11, 0x80)],
+        "fcntl": [(3, 4 | HIGH, 0), (3, 4, os.O_NONBLOCK | HIGH)],
+        "pwritev2": [(3, 0, 0, 0, 0, 0x20 | HIGH)],
+        "ioctl": [(3, command | HIGH) for command in LOSING_IOCTLS],
+    }
+    passing = {
+        "fallocate": [(3, 0), (3, 1), (3, 0x20), (3, 0x40)],
+        "fcntl": [(3, 4, os.O_APPEND), (3, 0, 0), (3, 1030, 0), (3, 6, 0)],
+        "pwritev2": [(3, 0, 0, 0, 0, 0x10)],
+        "ioctl": [(3, 0x40305828)],
+    }
+    assert set(calls) == {*LOSING, "ioctl"}
+
+    def answered(name: str, arguments: tuple[int, ...]) -> int:
+        return run(guarded, numbers[name], ARCHITECTURES[machine].audit, (*arguments, 0, 0, 0, 0, 0, 0)[:6])[0]
+
+    for name, all_arguments in calls.items():
+        for arguments in all_arguments:
+            assert answered(name, arguments) == NOTIFY, (name, arguments)
+            assert answer(machine, numbers[name], *arguments) == ALLOW, (name, arguments)
+    for name, all_arguments in passing.items():
+        for arguments in all_arguments:
+            assert answered(name, arguments) == ALLOW, (name, arguments)
+    for name in ("openat", "prctl", "bpf", "setns"):  # the rest is as ever
+        assert answered(name, (0, 0, os.O_RDWR)) == answer(machine, numbers[name], 0, 0, os.O_RDWR)
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -309,6 +309,7 @@ def test_what_lapsed_and_was_allowed_goes_on_when_it_is_tried_again(bench: Bench
             office.act(step, write(b"large"))
         desk.lapse(held.value.ticket)
         desk.close(step)
+        desk.lapse(held.value.ticket)  # (several wait for one answer, and each of them fails)
         assert [ticket.id for ticket in desk.held()] == [held.value.ticket], "it waits on alone"
         desk.answer(held.value.ticket, allow=answer != "denied")
         assert desk.held() == []
@@ -325,6 +326,76 @@ def test_what_lapsed_and_was_allowed_goes_on_when_it_is_tried_again(bench: Bench
             with pytest.raises(HeldError):
                 office.act(again, write(b"large"))
             assert (bench.tree / "large").read_bytes() == b"content"
+
+
+def _closed(office: Office, step: StepId, _ticket: int) -> None:
+    office.desk.close(step, 1)
+
+
+def _committed(office: Office, step: StepId, _ticket: int) -> None:
+    with pytest.raises(RefusedError) as refused:
+        office.desk.commit(step)
+    assert refused.value.code == "denied"
+
+
+def _lapsed(office: Office, step: StepId, ticket: int) -> None:
+    office.desk.lapse(ticket)
+    with pytest.raises(PermissionError):
+        office.act(step, write(b"new"))
+
+
+@pytest.mark.parametrize("kind", ["command", "explicit", "explicit of a run", "ambient"])
+@pytest.mark.parametrize("end", [_closed, _committed, _lapsed])
+def test_however_a_hold_ends_unanswered_nothing_is_left_of_the_step(
+    three: Bench, kind: str, end: Callable[[Office, StepId, int], None]
+) -> None:
+    """I9."""
+    if end is _committed and "explicit" not in kind:
+        pytest.skip("only explicit steps are committed")
+    before = three.photograph()
+    with opened(three, Thresholds(deletes=3)) as office:
+        desk = office.desk
+        match kind:
+            case "explicit":
+                step = desk.begin("a try")
+            case "explicit of a run":
+                step = desk.begin("a try", run="run")
+            case "ambient":
+                step = desk.ambient()
+            case _:
+                step = desk.open("command", run="run")
+        office.act(step, write(b"made"))
+        with pytest.raises(HeldError) as held:
+            office.act(step, removals(3))
+        end(office, step, held.value.ticket)
+        three.assert_as(before)
+        assert [(info.id, info.state) for info in desk.steps()] == [(step, "open" if _shown(end, kind) else "undone")]
+        assert desk.explicit("") is None
+
+
+def _shown(end: Callable[[Office, StepId, int], None], kind: str) -> bool:
+    """A run's own step stays, for what belongs to it fails until it is closed."""
+    return end is _lapsed and kind == "explicit of a run"
+
+
+def test_who_is_refused_finds_nothing_of_the_step_any_more(three: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(three, Thresholds(deletes=3)) as office:
+        step = office.desk.open("command")
+        with pytest.raises(HeldError) as held:
+            office.act(step, removals(3))
+
+        def try_first(*arguments: Any, **options: Any) -> Head:
+            monkeypatch.undo()
+            with pytest.raises(HeldError) as waits:
+                office.act(step, write(b"new"))
+            assert waits.value.ticket == 0, "it is tried again in a moment"
+            return sealing.seal(*arguments, **options)
+
+        monkeypatch.setattr("holdfast.undo.finishing.seal", try_first)
+        office.desk.answer(held.value.ticket, allow=False)
+        with pytest.raises(PermissionError):
+            office.act(step, write(b"new"))
+        assert sorted(os.listdir(three.tree)) == ["0", "1", "2"]
 
 
 def test_what_has_not_lapsed_is_asked_about_no_more_when_its_step_has_ended(bench: Bench) -> None:

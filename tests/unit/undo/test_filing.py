@@ -20,6 +20,7 @@ from holdfast.undo.desk import Desk
 from holdfast.undo.filing import ABSENT
 from holdfast.undo.interceptor import Place
 from holdfast.undo.records import StepId
+from holdfast.undo.safeguard import NO_RISK, Risk
 from holdfast.undo.safeguards import PRESET
 
 from .conftest import Bench
@@ -183,7 +184,7 @@ def test_what_fails_in_the_middle_leaves_nothing(bench: Bench) -> None:
 @pytest.mark.parametrize("allow", [True, False])
 def test_a_safeguard_is_asked_before_anything_happens(bench: Bench, allow: bool) -> None:
     """I9."""
-    (bench.tree / "large").write_bytes(b"1" * (2 << 20))
+    (bench.tree / "large").write_bytes(b"1" * 10_000_000)
     before = photograph(bench.tree)
     with opened(bench, PRESET) as office, content(b"small") as fd:
         go_on = office.desk.writing(b"large", fd, None)
@@ -216,7 +217,7 @@ def test_inside_of_an_explicit_step_it_is_a_part_of_it(bench: Bench) -> None:
 
 
 def test_thresholds_and_limits_change_while_it_is_open(bench: Bench) -> None:
-    (bench.tree / "large").write_bytes(b"1" * (2 << 20))
+    (bench.tree / "large").write_bytes(b"1" * 10_000_000)
     with opened(bench) as office, content(b"small") as fd:
         for number in range(5):
             write(office, b"f%d" % number, b"1")
@@ -252,8 +253,8 @@ class Meanwhile:
     def __init__(self, office: Office, monkeypatch: pytest.MonkeyPatch, *edits: Callable[[], object]) -> None:
         keep, left = office.log.recorder.opening, list(edits)
 
-        def opening(step: StepId, place: Place, fd: int, *, truncates: bool = False) -> bool:
-            is_kept = keep(step, place, fd, truncates=truncates)
+        def opening(step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
+            is_kept = keep(step, place, fd, risk)
             if left:
                 left.pop(0)()
             return is_kept

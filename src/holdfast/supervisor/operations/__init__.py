@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.supervisor.operations import (
     attributes,
     create,
+    cutting,
     identity,
     limits,
     open,  # noqa: A004
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 HANDLERS: dict[str, Handler] = (
     attributes.HANDLERS
     | create.HANDLERS
+    | cutting.HANDLERS
     | identity.HANDLERS
     | limits.HANDLERS
     | open.HANDLERS

@@ -16,6 +16,7 @@ from holdfast.supervisor.memory import read, read_path
 from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
 from holdfast.supervisor.operations.waiting import LEASED, reopen_in_time
 from holdfast.supervisor.resolve import AT_FDCWD, Sight, Thing
+from holdfast.undo.safeguard import Risk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -221,7 +222,7 @@ def truncate(call: Call, world: Supervision) -> Reply:
         # It tells whether it may be done at all; and while it is open nobody gets a lease that it would wait for.
         fd = sight.held(reopen_in_time(sight, thing.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
         if thing.path is not None:
-            world.interceptor.opening(world.step(call), thing.place, thing.fd, truncates=size < found.st_size)
+            world.interceptor.opening(world.step(call), thing.place, thing.fd, Risk(cut=size))
         with sight.acting():
             sight.check_waiting()
             os.ftruncate(fd, size)

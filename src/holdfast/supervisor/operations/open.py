@@ -23,6 +23,7 @@ from holdfast.supervisor.proc import is_native, may_cut_unasked
 from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing
 from holdfast.supervisor.territory import reopen
 from holdfast.supervisor.walk import MOST_LINKS, step
+from holdfast.undo.safeguard import risk_of
 
 if TYPE_CHECKING:
     from holdfast.supervisor.call import Call, Handler, Supervision
@@ -211,9 +212,8 @@ def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     fd = reopen_in_time(sight, thing.fd, wish.flags & ~(_NAMING | os.O_TRUNC), LEASED)
     try:
         if wish.writes:
-            truncates = bool(wish.flags & os.O_TRUNC)
-            world.interceptor.opening(world.step(call), thing.place, thing.fd, truncates=truncates)
-            if truncates:
+            world.interceptor.opening(world.step(call), thing.place, thing.fd, risk_of(wish.flags))
+            if wish.flags & os.O_TRUNC:
                 with sight.acting():
                     sight.check_waiting()
                     if wish.flags & os.O_ACCMODE in _CAN_WRITE:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.supervisor import landlock
 from holdfast.supervisor.call import Reply
-from holdfast.supervisor.calls import NOTIFIED_IOCTLS
+from holdfast.supervisor.calls import LOSING_IOCTLS, NOTIFIED_IOCTLS
 from holdfast.supervisor.memory import read, read_structure
 from holdfast.supervisor.operations.arguments import failure, integer, unsigned
 from holdfast.supervisor.operations.attributes import AT_EMPTY_PATH, Target, change, check, named
 from holdfast.supervisor.operations.create import make
+from holdfast.supervisor.operations.cutting import cut
 from holdfast.supervisor.operations.open import open_found, wish_of
 from holdfast.supervisor.resolve import AT_FDCWD, Sight
 from holdfast.supervisor.territory import reopen
@@ -49,6 +50,8 @@ def _check_fixed(fixed: int) -> None:
 def ioctl(call: Call, world: Supervision) -> Reply:
     """``ioctl``, of the flags and numbers of an inode."""
     command = unsigned(call.args[1])
+    if command in LOSING_IOCTLS:
+        return cut(call, world)
     name = _COMMANDS.get(command)
     if name is None:
         return Reply(native=True)
