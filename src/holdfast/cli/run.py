@@ -31,7 +31,9 @@ _LEVELS, _MODES, _TMPS = (KEYS[f"isolation.{key}"].choices for key in ("level", 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--one-step", action="store_true", help="the whole run is one step")
     parser.add_argument(
-        "--guard", action="store_true", help="ask before mass deletion, large overwrites, and what could not be undone"
+        "--guard",
+        action="store_true",
+        help="ask before a step has lost 50 files or 10 MB, and before what could not be undone",
     )
     parser.add_argument(
         "--bridge",
