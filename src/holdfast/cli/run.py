@@ -36,6 +36,12 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         help="ask before a step has lost 50 files or 10 MB, and before what could not be undone",
     )
     parser.add_argument(
+        "--outside",
+        metavar="POLICY",
+        choices=KEYS["undo.outside"].choices,
+        help="barrier: undo of it stops at what others have changed; warn: that is only listed",
+    )
+    parser.add_argument(
         "--bridge",
         metavar="HOW",
         choices=("fuse",),
@@ -75,6 +81,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             isolation=_isolation(workspace.isolation, arguments),
             ask=_ask if console.interactive else None,
             bridge=arguments.bridge is not None,
+            outside=arguments.outside,
         )
     # (Standard output is the command's.)
     if console.json:

@@ -138,7 +138,8 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
         )
     if start is not None and not force:
         _refuse_others(steps, start)
-        _refuse_edits(context, service, events, of_run)
+        if context.settings.undo.outside != "warn":
+            _refuse_edits(context, service, events, of_run)
     return _OfRun(chosen, start)
 
 

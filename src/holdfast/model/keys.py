@@ -113,7 +113,7 @@ KEYS: dict[str, Key] = {
     ),
     "undo.outside": Key(
         "text",
-        "what others change during a run: `barrier` stops undo there, `warn` only lists it, `lock` cannot be had",
+        "what others change: `barrier` stops undo there, `warn` only lists what undo overwrites, `lock` cannot be had",
         choices=("barrier", "warn", "lock"),
     ),
     "safeguard.preset": Key(
