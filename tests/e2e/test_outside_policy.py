@@ -68,4 +68,3 @@ def test_lock_cannot_be_had_and_says_why(edited: Cli, monkeypatch: pytest.Monkey
         assert b"cannot be had: the kernel asks" in refused.stderr
         assert not (edited.root / "made").exists()
         monkeypatch.setenv("HOLDFAST_UNDO_OUTSIDE", "lock")
-    assert "undo.outside is lock, which cannot be had" in edited("doctor", code=None).out
