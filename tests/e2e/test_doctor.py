@@ -78,6 +78,12 @@ def test_it_says_what_would_copy_production_for_a_promotion(cli: Cli, monkeypatc
     assert told("limited")[0].startswith("the provider btrfs (promote.provider) cannot be used here: btrfs: ")
 
 
+def test_what_cannot_be_had_is_said_with_the_reason(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_UNDO_OUTSIDE", "lock")
+    (lock,) = found(cli, code=1)["workspace", "wrong"]
+    assert lock["message"].startswith("undo.outside is lock, which cannot be had: the kernel asks")
+
+
 def test_inside_of_a_run_it_says_so(cli: Cli) -> None:
     done = cli.process("run", "--", *INSTALLED, "doctor")
     assert b"+ inside of a run" in done.stdout

@@ -447,7 +447,7 @@ def test_a_person_answers_a_safeguard_and_no_model_can(place: Place, allow: bool
 
 def test_a_write_can_be_held_too(place: Place) -> None:
     """I9: also where no command has begun a session."""
-    (place.tree / "large").write_bytes(b"1" * (2 << 20))
+    (place.tree / "large").write_bytes(b"1" * 10_000_000)
     before = photograph(place.tree)
     said: list[str] = []
 

@@ -31,7 +31,15 @@ _LEVELS, _MODES, _TMPS = (KEYS[f"isolation.{key}"].choices for key in ("level", 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--one-step", action="store_true", help="the whole run is one step")
     parser.add_argument(
-        "--guard", action="store_true", help="ask before mass deletion, large overwrites, and what could not be undone"
+        "--guard",
+        action="store_true",
+        help="ask before a step has lost 50 files or 10 MB, and before what could not be undone",
+    )
+    parser.add_argument(
+        "--outside",
+        metavar="POLICY",
+        choices=KEYS["undo.outside"].choices,
+        help="barrier: undo of it stops at what others have changed; warn: that is only listed",
     )
     parser.add_argument(
         "--bridge",
@@ -73,6 +81,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             isolation=_isolation(workspace.isolation, arguments),
             ask=_ask if console.interactive else None,
             bridge=arguments.bridge is not None,
+            outside=arguments.outside,
         )
     # (Standard output is the command's.)
     if console.json:

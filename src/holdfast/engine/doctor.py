@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from holdfast.engine.inside import run_around
 from holdfast.engine.opening import Opener
+from holdfast.engine.outside_policy import INSTEAD, WHY_NO_LOCK
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import UNDO_LOG_IN_TREE, display, under
@@ -372,6 +373,8 @@ def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:
     yield Finding("workspace", "good", f"{display(root)}, on {_file_system(root)}")
     yield _begun(context)
     yield from _undoing(context)
+    if context.settings.undo.outside == "lock":
+        yield Finding("workspace", "wrong", f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", INSTEAD)
     yield _sharing(context)
     yield _removing(context)
 

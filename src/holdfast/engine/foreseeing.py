@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.engine.effects import effect, summed
+from holdfast.engine.outside_policy import foresee
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.steps import infos
 from holdfast.model.errors import NotFoundError, RefusedError
@@ -60,7 +61,7 @@ def foresee_steps(
     else:
         chosen = reversible(service, steps, backward=backward)
         if not force:
-            service.foresee([step.id for step in chosen], forward=not backward)
+            foresee(context, service, [step.id for step in chosen], forward=not backward)
     seen = effect([service.changes(step.id) for step in chosen], backward=backward)
     head = context.catalog.cursor(context.workspace.id).head
     return dry_result(context, head or CheckpointId(""), [seen], [step.id for step in chosen])

@@ -14,6 +14,7 @@ from holdfast.engine import undo_note
 from holdfast.engine.checkpoint import Recorded, Request, take_touched
 from holdfast.engine.effects import effect
 from holdfast.engine.foreseeing import brought, foreseen, reversible
+from holdfast.engine.outside_policy import crossing
 from holdfast.engine.recognising import noting
 from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.results import RestoreResult
@@ -56,7 +57,7 @@ def take_back(
     try:
         recall()
         with _noted(context, note):
-            service.undo(note.steps, force=force)
+            crossing(context, service, note.steps, service.undo, force=force)
     except RefusedError as error:
         raise _with_a_way_out(context, error, note.position) from None
     return enter_undone(context, service, note, effect(seen, backward=True), progress)
@@ -115,7 +116,7 @@ def _bring_forward(
     note = _note(context, "redo", reversible(service, steps, backward=False), target)
     recall()
     with _noted(context, note):
-        service.redo(note.steps, force=force)
+        crossing(context, service, note.steps, service.redo, force=force)
     return enter_redone(context, service, note, progress)
 
 

@@ -17,10 +17,11 @@ from holdfast.engine.handing_on import handed_on
 from holdfast.engine.home import own_directories
 from holdfast.engine.inside import RUN_VARIABLE, refuse_inside
 from holdfast.engine.isolation import make_box
+from holdfast.engine.outside_policy import check, note_run
 from holdfast.engine.steps import has_ended, least_seq, make_log, reached
 from holdfast.engine.steps import limits as configured_limits
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.errors import HoldfastError, RefusedError, UnsupportedError
+from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.log import Log, inherited
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
 from holdfast.model.wording import listed
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
     from holdfast.engine.context import Context
-    from holdfast.model.config import Isolation, Safeguard
+    from holdfast.model.config import Isolation, OutsidePolicy, Safeguard
     from holdfast.model.ids import CheckpointId
     from holdfast.store.records import Cursor
     from holdfast.supervisor.settings import Settings
@@ -86,6 +87,7 @@ def run(
     thresholds: Thresholds | None = None,
     limits: Limits | None = None,
     bridge: bool = False,
+    outside: OutsidePolicy | None = None,
 ) -> RunResult:
     """Run ``command`` under supervision until it ends. The terminal is its own meanwhile.
 
@@ -102,6 +104,7 @@ def run(
     beside it. ``limits``: of the undo log, if nobody keeps it yet (None: as the settings say).
     ``bridge``: it is not supervised; what it changes comes by a mount over the workspace that it alone sees. That goes
     with neither isolation nor ``read_only``.
+    ``outside``: whether undo stops at what others have changed (None: as the settings say).
     """
     from holdfast.engine.serving_run import answering_run
     from holdfast.files.local import LocalTree
@@ -111,7 +114,8 @@ def run(
 
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     refuse_inside(context, "another run")
-    _refuse_lock(context)
+    outside = context.settings.undo.outside if outside is None else outside
+    check(outside)
     with context.lock(as_found=True), reached(context, told=told) as service:
         catch_up(context, service)  # what a killed keeper left is brought to its end, and told, before any save
         forgotten = () if service is None else service.forgotten()
@@ -123,6 +127,7 @@ def run(
     others = [absolute(fd) for fd in read_only]
     box = make_box(context, isolation, directory=directory, log=log, readable=others)
     identity = begin_run(context, shown, identity)
+    note_run(context, identity, outside)
     before = _head(context)
     asked_for = configured_thresholds(context.settings.safeguard, guard=guard) if thresholds is None else thresholds
     tree = context.tree
@@ -135,7 +140,7 @@ def run(
         forbidden=tuple(filter(os.path.isdir, own_directories(context.home, context.settings))),
         limits=limits or configured_limits(context),
         least_seq=least_seq(context),
-        outside_blocks=context.settings.undo.outside == "barrier",
+        outside_blocks=outside == "barrier",
         server="holdfast.engine.bridging",
         log_level=inherited(),
     )
@@ -159,15 +164,6 @@ def run(
     finally:
         steps = end_run(context, identity, shown, told, forgotten)
     return RunResult(identity, code, before, _head(context), steps, isolation)
-
-
-def _refuse_lock(context: Context) -> None:
-    if context.settings.undo.outside == "lock":
-        raise RefusedError(
-            "undo.outside is lock, which cannot be enforced: the kernel asks a watcher before a file is opened, but not"
-            " before a name is made, removed or moved",
-            hint="set it to barrier (undo stops at what others change) or warn (it is only listed)",
-        )
 
 
 def _check_bridge(context: Context, isolation: Isolation, read_only: Sequence[int]) -> None:

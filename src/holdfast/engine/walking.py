@@ -17,6 +17,7 @@ from holdfast.engine.belonging import (
 from holdfast.engine.effects import summed
 from holdfast.engine.foreseeing import brought, dry_result, foreseen, reversible
 from holdfast.engine.journal import Journal
+from holdfast.engine.outside_policy import foresee
 from holdfast.engine.restore import (
     REDO_COMMAND,
     UNDO_COMMAND,
@@ -266,7 +267,7 @@ class Walk:
                 assert self._service is not None
                 ids = [step for step in self._service.connected(found.steps[0].id) if step not in steps]
                 if target is None and not self._force:
-                    self._service.foresee([*steps, *ids])
+                    foresee(self._context, self._service, [*steps, *ids])
                 effects.append(foreseen(self._service, ids))
                 steps += ids
                 if not self._force:
@@ -293,7 +294,7 @@ class Walk:
             if now.steps and now.ahead == state.seq and self._service is not None and self._can_redo(now.steps):
                 chosen = reversible(self._service, now.steps, backward=False)
                 if not by_checkpoints and not steps and not self._force:
-                    self._service.foresee([step.id for step in chosen], forward=True)
+                    foresee(self._context, self._service, [step.id for step in chosen], forward=True)
                 effects.append(brought(self._service, [step.id for step in chosen]))
                 steps += [step.id for step in chosen]
                 groups += self._depending(now.steps)
@@ -357,7 +358,7 @@ class Walk:
                 )
                 if late and not is_ours:
                     return _Target(leaving, back, late)
-                if not self._force:
+                if not self._force and self._context.settings.undo.outside != "warn":
                     refuse_mixed(self._service, between, done)
                 if self._recorded_only and not is_ours and not all(one.operation in _OWN for one in left):
                     self._refuse_others(checkpoint.root, root, done)

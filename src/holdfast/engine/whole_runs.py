@@ -144,7 +144,8 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
         )
     if start is not None and not force:
         _refuse_others(steps, start)
-        _refuse_edits(context, service, events, of_run)
+        if context.settings.undo.outside != "warn":
+            _refuse_edits(context, service, events, of_run)
         raise RefusedError(
             f"the undo log has forgotten steps of the run {run} (at undo.max_log_bytes or undo.max_steps, or by `steps "
             "--discard`): ignored files that they changed or removed cannot be brought back any more",

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.engine.run import RunResult
     from holdfast.files.estimate import Estimate
     from holdfast.files.watch import Watcher
-    from holdfast.model.config import Isolation
+    from holdfast.model.config import Isolation, OutsidePolicy
     from holdfast.model.errors import ConfigError
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.sinks import Progress
@@ -432,6 +432,7 @@ class Workspace(RecordedSteps, LookedAt):
         isolation: Isolation | None = None,
         ask: Callable[[TicketInfo], bool | None] | None = None,
         bridge: bool = False,
+        outside: OutsidePolicy | None = None,
     ) -> RunResult:
         """Run a command (its argument list) so that all it changes can be taken back: `undo`, ``undo(run="")``.
 
@@ -439,7 +440,8 @@ class Workspace(RecordedSteps, LookedAt):
         state is saved before and after. ``one_step``: all of it is one step. ``guard``: a person is asked before mass
         deletion and large overwrites, by ``ask`` on another thread (None: whoever calls `answer` elsewhere).
         ``isolation``: what it sees and reaches of the machine (None: as the settings say). ``bridge``: it is served by
-        a mount instead of being supervised. Raises `UnsupportedError` where the system cannot supervise, mount, or
+        a mount instead of being supervised. ``outside``: whether undo of it stops at what others have changed (None: as
+        the settings say). Raises `UnsupportedError` where the system cannot supervise, mount, or
         isolate as asked for; then nothing has run.
         """
         from holdfast.engine.run import run
@@ -454,6 +456,7 @@ class Workspace(RecordedSteps, LookedAt):
             isolation=isolation,
             ask=ask,
             bridge=bridge,
+            outside=outside,
         )
 
     def fork(

@@ -113,19 +113,21 @@ KEYS: dict[str, Key] = {
     ),
     "undo.outside": Key(
         "text",
-        "what others change during a run: `barrier` stops undo there, `warn` only lists it, `lock` cannot be had",
+        "what others change: `barrier` stops undo there, `warn` only lists what undo overwrites, `lock` cannot be had",
         choices=("barrier", "warn", "lock"),
     ),
     "safeguard.preset": Key(
         "text",
-        "`guard` asks before mass deletion, large overwrites, and changes that could not be undone",
+        "`guard` asks before a step has lost 50 files or 10 MB, and before changes that could not be undone",
         choices=("off", "guard"),
     ),
     "safeguard.deletes": Key(
-        "integer", "ask when a step is about to remove this many files; 0: never; -1: as the preset has it", least=-1
+        "integer", "ask when a step is about to have lost this many files; 0: never; -1: as the preset has it", least=-1
     ),
     "safeguard.overwrite_bytes": Key(
-        "integer", "ask before a file of this many bytes is overwritten; 0: never; -1: as the preset has it", least=-1
+        "integer",
+        "ask when a step is about to have lost this many bytes of files; 0: never; -1: as the preset has it",
+        least=-1,
     ),
     "safeguard.rename_over": Key(
         "integer", "1: ask before a rename replaces a file; 0: never; -1: as the preset has it", least=-1, most=1

@@ -464,6 +464,8 @@ class Desk:
         self._recorder.wait_for(step)
         opened = self._recorder.drop(step)
         self._safeguards.forget(step)
+        if opened.held:
+            self._safeguards.denied(opened)
         self._leave(step)
         if opened.records:
             self._undo_log.unsealed[step] = opened

@@ -1,4 +1,6 @@
-"""The runs of which the undo log has given up steps: only the checkpoint that they began with takes them back whole."""
+"""Files that name runs: those of which the undo log has given up steps, which only the checkpoint that they began with
+takes back whole; and those whose undo may overwrite what others have changed.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,11 @@ class Forgotten:
 
     @property
     def runs(self) -> Collection[str]:
-        """Their ids, in the order in which they lost their first step."""
+        """Their ids, in the order in which they were noted."""
         return self._runs.keys()
 
     def add(self, run: str) -> None:
-        """Note that a step of ``run`` is about to be given up. Idempotent; raises `StorageError`."""
+        """Note a run. Idempotent; raises `StorageError`."""
         if not run or run in self._runs:
             return
         try:

@@ -83,8 +83,13 @@ class Losses:
         step.losing[loss.object] = step.losing.get(loss.object, loss.size) - weight.bytes
         step.lost_files += weight.files
         step.lost_bytes += weight.bytes
-        if loss.opens:
-            self._of(step).opened.add(loss.object)
+        if loss.opens and loss.object not in (known := self._of(step).opened):
+            known.add(loss.object)
+            step.exposed.add(loss.object)
+
+    def denied(self, step: OpenStep) -> None:
+        """The step is taken back: whoever tries again what it has opened is asked as it was."""
+        self._of(step).opened -= step.exposed
 
     def made(self, step: OpenStep, object_: Identity) -> None:
         """The step has made something."""

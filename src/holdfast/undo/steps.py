@@ -51,6 +51,8 @@ class OpenStep:
     """Bytes of preimages that are in records."""
     losing: dict[Identity, int] = field(default_factory=dict["Identity", int])
     """Of each file that counts as lost, the bytes that do not yet (`holdfast.undo.losses`)."""
+    exposed: set[Identity] = field(default_factory=set["Identity"])
+    """What it was the first of its run to open for writing, and counted."""
     lost_files: int = 0
     lost_bytes: int = 0
     aliases: list[tuple[Identity, Identity]] = field(default_factory=list[tuple["Identity", "Identity"]])

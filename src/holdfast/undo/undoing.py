@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | AT_ONCE
 _SHOWN = 5
+_TOLD = 1000
 
 
 def undo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> Undone:
@@ -153,6 +154,7 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -
                 f"{who} has changed {what} since step {one.head.id}",
                 hint=_by_force(one.head.state),
                 code="barrier",
+                data=_told([*lost, *barrier.paths]),
             )
 
 
@@ -176,6 +178,10 @@ def _listed(paths: Sequence[bytes]) -> str:
     return ", ".join(display(path) for path in paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
 
 
+def _told(paths: Iterable[bytes]) -> dict[str, object]:
+    return {"paths": [display(path) for path in sorted(set(paths))[:_TOLD]]}
+
+
 def _refuse_strangers(sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
     known = {path: left for one in sealed for path, left in one.head.left}
     if unsaid := [path for path in lost if is_unknown(known.get(path))]:
@@ -184,12 +190,14 @@ def _refuse_strangers(sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
             "keeper was killed, or others wrote to it too",
             hint=_by_force(sealed[0].head.state),
             code="barrier",
+            data=_told(lost),
         )
     if lost:
         raise RefusedError(
             f"somebody else has changed what {named_steps(one.head.id for one in sealed)} left: {_listed(lost)}",
             hint=_by_force(sealed[0].head.state),
             code="barrier",
+            data=_told(lost),
         )
 
 

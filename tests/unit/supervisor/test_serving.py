@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.model.errors import HeldError
 from holdfast.supervisor.call import Call, Handler, LaterError, Reply, SlowError, Supervision
-from holdfast.supervisor.calls import NOTIFIED, numbers
+from holdfast.supervisor.calls import LOSING, NOTIFIED, numbers
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.processes import Processes, Run
 from holdfast.supervisor.serving import Tree, table
@@ -60,8 +60,8 @@ def tree(handler: Handler) -> tuple[Tree, Listening]:
 
 def test_every_call_that_reaches_the_keeper_has_a_handler() -> None:
     for machine in ("x86_64", "aarch64"):
-        assert set(numbers(machine, NOTIFIED).values()) - HANDLERS.keys() == {"exit_group"}
-        assert table(machine, HANDLERS).keys() == numbers(machine, NOTIFIED).keys()
+        assert set(numbers(machine, NOTIFIED | LOSING).values()) - HANDLERS.keys() == {"exit_group"}
+        assert table(machine, HANDLERS).keys() == numbers(machine, NOTIFIED | LOSING).keys()
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,22 @@ def test_opening_counts_once_in_a_run_and_what_is_removed_then_counts(guarded: G
             actor.unlink(BIG)
 
 
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_who_tries_again_what_was_denied_is_asked_as_before(guarded: Guarded, is_answered: bool) -> None:
+    guarded.desk.guard(ASKED._replace(overwrite_bytes=SIZE + 5), ["run"])
+
+    def work(actor: Actor) -> None:
+        os.close(actor.open(BIG, os.O_RDWR))
+        os.close(actor.open(b"small", os.O_RDWR))
+
+    for _ in range(2):
+        with guarded.step() as actor:
+            with pytest.raises(HeldError) as held:
+                work(actor)
+            if is_answered:
+                guarded.desk.answer(held.value.ticket, allow=False)
+
+
 def test_what_failed_is_no_loss(guarded: Guarded) -> None:
     def fail() -> None:
         raise PermissionError

@@ -79,6 +79,8 @@ class SessionStart(Payload, frozen=True, kw_only=True):
     isolation: GivenIsolation = GivenIsolation()
     guard: bool = False
     """Turns the safeguards' preset on."""
+    outside: Literal["barrier", "warn", "lock"] | None = None
+    """Whether undo stops at what others have changed; null: as the settings say."""
 
 
 class Nothing(Payload, frozen=True, kw_only=True):

@@ -143,7 +143,14 @@ class Sessions:
             WorkingDirectory(os.path.join(self._directory, parse_display(each.path)), each.label, each.access)
             for each in asked.working_directories or ()
         ] or [WorkingDirectory(self._directory)]
-        host = Host(given, home=self._home, isolation=isolation if said else None, guard=asked.guard, notify=self._told)
+        host = Host(
+            given,
+            home=self._home,
+            flags=None if asked.outside is None else {"undo.outside": asked.outside},
+            isolation=isolation if said else None,
+            guard=asked.guard,
+            notify=self._told,
+        )
         try:
             for hosted in host.directories:
                 _begin(hosted)

@@ -1,0 +1,177 @@
+"""Safeguards see every way in which programs lose content, and ask about nothing that they do every day."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.supervisor.remote import Remote, connect
+from holdfast.testing.photograph import differences, photograph
+from holdfast.undo.service import TicketInfo
+
+from ..fuse import ONLY_WITH_FUSE
+from ..waiting import wait_until
+
+if TYPE_CHECKING:
+    from e2e.conftest import Cli
+
+SIZE = 100_000
+_APPENDING = "import os, fcntl; fd = os.open('big', os.O_WRONLY | os.O_APPEND)"
+_PUNCH = "import ctypes; assert ctypes.CDLL(None).fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(100000)) == 0"
+_IOCTL = "import struct; fcntl.ioctl(fd, 0x4030582B, struct.pack('=hh4xqqiI16x', 0, 0, 0, 100000, 0, 0))"
+
+WAYS = {
+    "redirection": ": > big",
+    "O_TRUNC": """python3 -c 'import os; os.close(os.open("big", os.O_RDWR | os.O_TRUNC))'""",
+    "truncate(2)": """python3 -c 'import os; os.truncate("big", 0)'""",
+    "truncate(1)": "truncate -s 0 big",
+    "ftruncate": f'python3 -c "{_APPENDING}; os.ftruncate(fd, 0)"',
+    "sed -i": "sed -i s/1/2/ big",
+    "a rename over it": "mv -f small big",
+    "r+": """python3 -c 'open("big", "r+b").write(b"x")'""",
+    "dd conv=notrunc": "dd if=/dev/zero of=big bs=1000 count=1 conv=notrunc status=none",
+    "a shared mapping": """python3 -c 'import mmap; mmap.mmap(open("big", "a+b").fileno(), 0)[:1] = b"x"'""",
+    "a hole": f'python3 -c "{_APPENDING}; {_PUNCH}"',
+    "removal": "rm -f big",
+    "emptying many": "for name in many/*; do : > $name; done",
+    "removing many": "rm -f many/1*",
+}
+ONLY_SUPERVISED = {
+    "a hole by ioctl": f'python3 -c "{_APPENDING}; {_IOCTL}"',
+    "appending no more": f'python3 -c "{_APPENDING}; fcntl.fcntl(fd, fcntl.F_SETFL, 0); os.pwrite(fd, bytes(9), 0)"',
+}
+
+
+@pytest.fixture(name="bench")
+def _bench(cli: Cli) -> Iterator[Cli]:
+    cli.write(".gitignore", "node_modules/\n*.o\n__pycache__/\n")
+    cli.write("big", "1" * SIZE)
+    cli.write("small", "small")
+    for number in range(200):
+        cli.write(f"many/{number}", str(number))
+    yield cli
+    for notes in cli.home.rglob("keeper.log"):
+        assert [json.loads(line) for line in notes.read_text().splitlines()] == []
+
+
+def kept(cli: Cli) -> Remote:
+    """The keeper."""
+    found: list[Remote] = []
+
+    def look() -> bool:
+        found.extend(filter(None, (connect(os.fsencode(log)) for log in cli.home.glob("workspaces/*/undo"))))
+        return bool(found)
+
+    wait_until(look)
+    return found[0]
+
+
+def next_ticket(keeper: Remote, running: subprocess.Popen[bytes], last: int) -> TicketInfo:
+    """The one that waits, after one of this number."""
+    wait_until(lambda: any(ticket.id > last for ticket in keeper.held()) or running.poll() is not None)
+    (ticket,) = keeper.held()
+    return ticket
+
+
+@pytest.mark.parametrize(
+    ("options", "ways"),
+    [
+        pytest.param([], WAYS | ONLY_SUPERVISED, id="supervised"),
+        pytest.param(
+            ["--bridge", "fuse"],
+            WAYS,
+            id="by a mount",
+            marks=[ONLY_WITH_FUSE, pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who may mount")],
+        ),
+    ],
+)
+def test_every_way_to_lose_content_is_asked_about_and_denied(
+    bench: Cli, options: list[str], ways: dict[str, str]
+) -> None:
+    """I9."""
+    (bench.home / "config.toml").write_text(f"[safeguard]\noverwrite_bytes = {SIZE}\ndeletes = 50\ntimeout = 300\n")
+    bench("checkpoint")
+    before = photograph(bench.root)
+    running = bench.start(
+        "run", *options, "--", "sh", "-c", 'for way; do sh -c "$way"; done; true', "sh", *ways.values()
+    )
+    with kept(bench) as keeper:
+        last = 0
+        for name in ways:
+            ticket = next_ticket(keeper, running, last)
+            last = ticket.id
+            assert ticket.path.startswith(b"many/" if "many" in name else b"big"), name
+            assert (
+                differences(
+                    before,
+                    photograph(
+                        bench.root,
+                    ),
+                )
+                == []
+                or "many" in name
+                or name == "sed -i"
+            ), name
+            keeper.answer(ticket.id, allow=False)
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    assert differences(before, photograph(bench.root)) == []
+
+
+_DAILY = """
+set -e
+git rebase -q main side
+git gc -q
+rm -rf node_modules && mkdir node_modules && for i in $(seq 80); do echo new > node_modules/$i; done
+for turn in 1 2; do for i in $(seq 60); do echo $turn > $i.o; done; cat *.o > program; done
+python3 -m compileall -q sources
+python3 -c 'import sqlite3; c = sqlite3.connect("app.db"); c.execute("insert into t values (1)"); c.commit()'
+echo more >> app.log
+"""
+
+
+def _git(cli: Cli, *words: str) -> None:
+    identity = ["-c", "user.name=A", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
+    subprocess.run(["git", *identity, *words], cwd=cli.root, check=True, stdin=subprocess.DEVNULL)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+def test_what_is_done_every_day_is_not_asked_about(bench: Cli, monkeypatch: pytest.MonkeyPatch, journal: str) -> None:
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "A")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@b")
+    monkeypatch.setenv("HOLDFAST_SAFEGUARD_TIMEOUT", "1s")
+    for number in range(80):
+        bench.write(f"node_modules/{number}", "old")
+        bench.write(f"{number}.o", "old")
+    bench.write("program", "old")
+    bench.write("app.log", "0" * 11_000_000)
+    bench.write("sources/a.py", "pass")
+    _git(bench, "init", "-q")
+    _git(bench, "add", ".gitignore", "small", "many")
+    _git(bench, "commit", "-q", "-m", "first")
+    _git(bench, "checkout", "-q", "-b", "side")
+    bench.write("many/0", "side")
+    _git(bench, "commit", "-qam", "side")
+    _git(bench, "checkout", "-q", "main")
+    bench.write("many/1", "main")
+    _git(bench, "commit", "-qam", "main")
+    with sqlite3.connect(bench.root / "app.db") as database:
+        database.execute(f"pragma journal_mode = {journal}")
+        database.execute("create table t (a)")
+        database.execute("insert into t values (zeroblob(11000000))")
+    database.close()
+    assert Path(bench.root / "app.db").stat().st_size > 10_000_000
+    bench("checkpoint")
+    done = bench.process("run", "--guard", "--", "sh", "-c", _DAILY, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    assert [step["state"] for step in bench.json("steps")["steps"] if step["state"] != "done"] == []
