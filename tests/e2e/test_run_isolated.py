@@ -180,3 +180,17 @@ def test_what_is_tried_beforehand_leaves_no_trace_where_the_temporary_directory_
     before = photograph(place.tree)
     place.isolated("--", "true", TMPDIR=str(place.tree / "tmp"))
     assert differences(before, photograph(place.tree)) == []
+
+
+def test_credentials_are_hidden_unless_they_are_let_in(place: Place) -> None:
+    (place.folder / ".ssh").mkdir()
+    (place.folder / ".ssh/key").write_text("secret\n")
+    (place.folder / ".netrc").write_text("secret\n")
+    look = ("--", "sh", "-c", "cat ~/.ssh/key; cat ~/.netrc; cat /etc/shadow; true")
+    assert place.isolated("--tmp", "shared", *look).stdout == ""
+    assert place.isolated("--tmp", "shared", "--show", "~/.ssh", *look).stdout == "secret\n"
+    (place.home / "config.toml").write_text('[isolation]\nvisible = ["~/.ssh", "~/.netrc"]\n')
+    assert place.isolated("--tmp", "shared", *look).stdout == "secret\nsecret\n"
+    hidden = place.isolated("--tmp", "shared", "--hide", "~/.ssh", "--json", *look)
+    assert hidden.stdout == "secret\n"
+    assert json.loads(hidden.stderr.splitlines()[-1])["isolation"]["visible"] == ["~/.ssh", "~/.netrc"]

@@ -54,6 +54,9 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--hide", metavar="PATH", action="append", help="what is not to be visible, besides what is configured"
     )
     group.add_argument(
+        "--show", metavar="PATH", action="append", help="a place of credentials to let in, such as ~/.ssh"
+    )
+    group.add_argument(
         "--writable", metavar="PATH", action="append", help="what can be written to beside the workspace; not undone"
     )
     group.add_argument("--tmp", metavar="WHICH", choices=_TMPS, help="own or shared: whose /tmp and /var/tmp")
@@ -95,12 +98,13 @@ def _isolation(configured: Isolation, arguments: argparse.Namespace) -> Isolatio
         "allow": arguments.allow,
         "dns": arguments.dns,
         "hidden": arguments.hide,
+        "visible": arguments.show,
         "writable": arguments.writable,
         "tmp": arguments.tmp,
         "environment": arguments.env,
     }
     given = {name: value for name, value in said.items() if value is not None}
-    for name in ("hidden", "writable"):
+    for name in ("hidden", "visible", "writable"):
         if name in given:
             given[name] = [os.path.abspath(os.path.expanduser(path)) for path in given[name]]
     from holdfast.engine.isolation import adjusted

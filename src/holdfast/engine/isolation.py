@@ -34,7 +34,7 @@ def adjusted(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
         # What is configured for another network is not meant.
         given = {"allow": (), "dns": ()} | given
     lists = {name: tuple(value) for name, value in given.items() if not isinstance(value, str)}
-    for name in ("hidden", "environment"):
+    for name in ("hidden", "visible", "environment"):
         if name in lists:
             lists[name] = (*getattr(configured, name), *lists[name])
     return configured._replace(**(given | lists))
@@ -56,6 +56,7 @@ def make_box(
     from holdfast.sandbox.namespace import Namespace
     from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, parse_network
     from holdfast.sandbox.possible import require
+    from holdfast.sandbox.secret_places import secret_places
 
     own = own_directories(context.home, context.settings)
     files = Files(
@@ -66,6 +67,8 @@ def make_box(
         readable=tuple(readable),
         tmp=isolation.tmp,
         lent=_lent(context.workspace.path, own),
+        credentials=secret_places(os.environ),
+        visible=absolute_paths(isolation.visible),
     )
     network = parse_network(isolation.network, isolation.allow, isolation.dns)
     policy = Policy(files, network, (*ENVIRONMENT, *isolation.environment))
@@ -106,7 +109,9 @@ def _check_directory(directory: bytes, files: Files) -> None:
     if any(is_beneath(directory, path) for path in (files.workspace, *files.writable)):
         return
     if any(
-        is_beneath(directory, path) for path in (*files.secret, *files.hidden, *(TMP if files.tmp == "own" else ()))
+        is_beneath(directory, path)
+        for path in (*files.secret, *files.hidden, *files.credentials, *(TMP if files.tmp == "own" else ()))
+        if not any(is_beneath(directory, shown) for shown in files.visible)
     ):
         raise UsageError(
             f"isolation: the command is to run in {display(directory)}, which is not visible inside",

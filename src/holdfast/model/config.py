@@ -125,6 +125,7 @@ class Isolation(NamedTuple):
     allow: tuple[str, ...] = ()
     dns: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    visible: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     tmp: Tmp = "own"
     environment: tuple[str, ...] = ()

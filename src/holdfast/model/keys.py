@@ -144,6 +144,9 @@ KEYS: dict[str, Key] = {
     "isolation.allow": Key("texts", "with the network `allow`: addresses and ranges, either with a port"),
     "isolation.dns": Key("texts", "with the network `allow`: addresses of name servers"),
     "isolation.hidden": Key("texts", "with namespaces: paths that are not visible; `~` is the user's directory"),
+    "isolation.visible": Key(
+        "texts", "with namespaces: places of credentials that are visible, of those that are hidden by themselves"
+    ),
     "isolation.writable": Key(
         "texts", "with namespaces: paths that can be written to beside the workspace, where nothing is undone"
     ),

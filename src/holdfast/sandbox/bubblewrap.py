@@ -55,7 +55,10 @@ class Mount(NamedTuple):
 
 def questions(files: Files, needed: Iterable[bytes]) -> tuple[bytes, ...]:
     """The paths that `mounts` wants to know of."""
-    return (*TMP, *SOCKETS, *files.secret, *files.hidden, *files.writable, *files.readable, *files.lent, *needed)
+    return (
+        *TMP, *SOCKETS, *files.secret, *files.hidden, *files.writable, *files.readable, *files.lent, *needed,
+        *files.credentials, *files.visible,
+    )  # fmt: skip
 
 
 def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | None = None) -> list[Mount]:
@@ -78,8 +81,12 @@ def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | 
         add(path, "empty")
     for path in TMP:
         add(path, "scratch" if files.tmp == "own" else "shared")
-    for path in files.hidden:
+    credentials = [path for path in files.credentials if _can_be_hidden(path, files, found.values())]
+    for path in (*files.hidden, *credentials):
         add(path, "empty")
+    for path in files.visible:
+        if _is_in(path, credentials) and not _is_in(path, files.hidden):
+            add(path, "readable")
     for path in needed:
         if _covered(path, found.values()):
             add(path, "readable")
@@ -165,6 +172,13 @@ def _covered(path: bytes, made: Iterable[Mount]) -> bool:
         (mount for mount in made if is_beneath(path, mount.path)), key=lambda mount: len(mount.path), default=None
     )
     return around is not None and around.kind in ("empty", "scratch")
+
+
+def _can_be_hidden(path: bytes, files: Files, made: Iterable[Mount]) -> bool:
+    """Whether a path of `Files.credentials` has to be hidden, and can be."""
+    if path == b"/" or _is_in(path, (files.workspace, *files.visible, *files.hidden, *files.secret, b"/dev", *_PSEUDO)):
+        return False
+    return not _covered(path, made) or _is_in(path, (*files.writable, *files.readable))
 
 
 def _is_in(path: bytes, directories: Iterable[bytes]) -> bool:

@@ -126,6 +126,8 @@ def _without_links(files: Files) -> Files:
         writable=real(files.writable),
         readable=real(files.readable),
         lent=real(files.lent),
+        credentials=real(files.credentials),
+        visible=real(files.visible),
     )
 
 

@@ -73,6 +73,12 @@ class Files(NamedTuple):
     """A directory that is seen at the workspace's path in place of what is there; empty: nothing is."""
     lent: tuple[bytes, ...] = ()
     """Directories that are visible although what they lie in is secret, and never writable."""
+    credentials: tuple[bytes, ...] = ()
+    """What else is not visible, where that can be: not what lies in the workspace, nor what is ``visible`` or
+    ``writable``.
+    """
+    visible: tuple[bytes, ...] = ()
+    """What is visible although it is among the ``credentials``, or lies there."""
 
 
 ENVIRONMENT = (
