@@ -33,7 +33,9 @@ def adjusted(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
     if given.get("network", "allow") != "allow":
         # What is configured for another network is not meant.
         given = {"allow": (), "dns": ()} | given
-    lists = {name: tuple(value) for name, value in given.items() if not isinstance(value, str)}
+    if given.get("level") == "none":
+        given = {"memory": 0, "processes": 0, "disk": 0} | given  # what is configured for namespaces is not meant
+    lists = {name: tuple(value) for name, value in given.items() if not isinstance(value, str | int)}
     for name in ("hidden", "visible", "environment"):
         if name in lists:
             lists[name] = (*getattr(configured, name), *lists[name])
@@ -50,11 +52,17 @@ def make_box(
     such a box cannot be had here, saying why and what would help, and `UsageError` if what is asked for contradicts
     itself.
     """
+    limits = isolation.memory, isolation.processes, isolation.disk
     if isolation.level == "none":
+        if any(limits):
+            raise UsageError(
+                "isolation.memory, isolation.processes and isolation.disk limit a command in a namespace alone",
+                hint="--isolation namespace, or --isolation none to run without any limit",
+            )
         return None
     from holdfast.sandbox.bubblewrap import is_beneath
     from holdfast.sandbox.namespace import Namespace
-    from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, parse_network
+    from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, Quota, parse_network
     from holdfast.sandbox.possible import require
     from holdfast.sandbox.secret_places import secret_places
 
@@ -71,7 +79,7 @@ def make_box(
         visible=absolute_paths(isolation.visible),
     )
     network = parse_network(isolation.network, isolation.allow, isolation.dns)
-    policy = Policy(files, network, (*ENVIRONMENT, *isolation.environment))
+    policy = Policy(files, network, (*ENVIRONMENT, *isolation.environment), quota=Quota(*limits))
     box = Namespace(policy)
     _check_directory(os.path.realpath(directory), files)
     with box.prepare([b"true"], directory=directory, environment={}):

@@ -129,6 +129,9 @@ class Isolation(NamedTuple):
     writable: tuple[str, ...] = ()
     tmp: Tmp = "own"
     environment: tuple[str, ...] = ()
+    memory: int = 0
+    processes: int = 0
+    disk: int = 0
 
 
 class Snapshot(NamedTuple):

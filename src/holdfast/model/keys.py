@@ -158,6 +158,17 @@ KEYS: dict[str, Key] = {
     "isolation.environment": Key(
         "texts", "with namespaces: variables that are let through besides the usual ones; `LC_*` stands for several"
     ),
+    "isolation.memory": Key(
+        "size", "with namespaces: so much memory the command has (docs/isolation.md#limits); 0: any amount"
+    ),
+    "isolation.processes": Key(
+        "integer", "with namespaces: so many processes and threads the command has at once; 0: any number", most=1 << 22
+    ),
+    "isolation.disk": Key(
+        "size",
+        "with namespaces: so much each of its own temporary directories holds, and each file that it writes; 0: any "
+        "amount",
+    ),
     "snapshot.provider": Key(
         "text",
         "what makes writable copies of a workspace; `auto`: the best that can be had",

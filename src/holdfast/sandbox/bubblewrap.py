@@ -120,8 +120,11 @@ def arguments(
     gid: int,
     offline: bool,
     filter_fd: int,
+    disk: int = 0,
 ) -> list[bytes]:
-    """The arguments that end where the command begins. ``uid`` and ``gid`` are what the command sees itself as."""
+    """The arguments that end where the command begins. ``uid`` and ``gid`` are what the command sees itself as, and
+    ``disk`` is how many bytes each of its temporary directories holds; 0: any number.
+    """
     found = [
         bwrap, b"--unshare-user", b"--uid", b"%d" % uid, b"--gid", b"%d" % gid, b"--disable-userns",
         b"--unshare-pid", b"--unshare-ipc", b"--unshare-cgroup-try",
@@ -134,13 +137,17 @@ def arguments(
     if offline:
         found.append(b"--unshare-net")
     closed: list[bytes] = []
+    if disk:
+        # (What lies beside it in /dev would be limited by nothing.)
+        found += [*_sized(disk), b"--perms", b"1777", b"--tmpfs", b"/dev/shm"]
+        closed += [b"--remount-ro", b"/dev"]
     for path, kind, fd, origin in made:
         if kind in ("writable", "shared"):
             found += [b"--bind", origin or path, path]
         elif kind == "readable":
             found += [b"--ro-bind", path, path]
         elif kind == "scratch":
-            found += [b"--perms", b"1777", b"--tmpfs", path]
+            found += [*_sized(disk), b"--perms", b"1777", b"--tmpfs", path]
         elif kind == "empty":
             found += [b"--perms", b"0555", b"--tmpfs", path]
             closed += [b"--remount-ro", path]
@@ -149,6 +156,10 @@ def arguments(
         else:
             found += [b"--perms", b"0444", b"--ro-bind-data", b"%d" % fd, path]
     return [*found, *closed, b"--chdir", directory, b"--"]
+
+
+def _sized(disk: int) -> list[bytes]:
+    return [b"--size", b"%d" % disk] if disk else []
 
 
 def is_beneath(path: bytes, above: bytes) -> bool:

@@ -81,6 +81,17 @@ class Files(NamedTuple):
     """What is visible although it is among the ``credentials``, or lies there."""
 
 
+class Quota(NamedTuple):
+    """What a box may take; 0: any amount. See `holdfast.sandbox.quota` for what is limited where."""
+
+    memory: int = 0
+    """Bytes."""
+    processes: int = 0
+    """And threads."""
+    disk: int = 0
+    """Bytes of each temporary directory of the box's own, and of each file that is written."""
+
+
 ENVIRONMENT = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "COLORTERM", "NO_COLOR", "COLUMNS", "LINES", "LANG", "LANGUAGE",
     "LC_*", "TZ", "EDITOR", "VISUAL", "PAGER", "LESS", "HOLDFAST_RUN",
@@ -96,6 +107,7 @@ class Policy(NamedTuple):
     environment: tuple[str, ...] = ENVIRONMENT
     """Names of variables that are let through; a ``*`` at the end stands for any rest."""
     hostname: str = "holdfast"
+    quota: Quota = Quota()
 
     def let_through(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """Of the variables, those that the policy names."""
