@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.model.errors import UnsupportedError
+from holdfast.sandbox.policy import Quota
+from holdfast.sandbox.quota import enforced
 from holdfast.testing.photograph import differences, photograph
 
 from .isolated import USERS, copied, need_namespaces, python_for, switch_to
@@ -180,3 +183,96 @@ def test_what_is_tried_beforehand_leaves_no_trace_where_the_temporary_directory_
     before = photograph(place.tree)
     place.isolated("--", "true", TMPDIR=str(place.tree / "tmp"))
     assert differences(before, photograph(place.tree)) == []
+
+
+def test_credentials_are_hidden_unless_they_are_let_in(place: Place) -> None:
+    (place.folder / ".ssh").mkdir()
+    (place.folder / ".ssh/key").write_text("secret\n")
+    (place.folder / ".netrc").write_text("secret\n")
+    look = ("--", "sh", "-c", "cat ~/.ssh/key; cat ~/.netrc; cat /etc/shadow; true")
+    assert place.isolated("--tmp", "shared", *look).stdout == ""
+    assert place.isolated("--tmp", "shared", "--show", "~/.ssh", *look).stdout == "secret\n"
+    (place.home / "config.toml").write_text('[isolation]\nvisible = ["~/.ssh", "~/.netrc"]\n')
+    assert place.isolated("--tmp", "shared", *look).stdout == "secret\nsecret\n"
+    hidden = place.isolated("--tmp", "shared", "--hide", "~/.ssh", "--json", *look)
+    assert hidden.stdout == "secret\n"
+    assert json.loads(hidden.stderr.splitlines()[-1])["isolation"]["visible"] == ["~/.ssh", "~/.netrc"]
+
+
+FILLS = """
+import os
+def attempt(what, function):
+    try:
+        function()
+        print(what, "done")
+    except (OSError, MemoryError) as error:
+        print(what, type(error).__name__, getattr(error, "errno", ""))
+def fill(path, size):
+    with open(path, "wb", buffering=0) as file:
+        for _ in range(0, size, 1 << 16):
+            file.write(bytes(1 << 16))
+import signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+attempt("memory", lambda: bytearray(400 << 20))
+attempt("little memory", lambda: bytearray(50 << 20))
+fill("/tmp/one", 3 << 20)
+attempt("more files", lambda: fill("/tmp/two", 3 << 20))
+attempt("a file", lambda: fill("file", 5 << 20))
+attempt("shared memory", lambda: fill("/dev/shm/file", 5 << 20))
+attempt("a device", lambda: fill("/dev/file", 1 << 16))
+"""
+FORKS = """
+import os, signal
+children = []
+try:
+    for _ in range(100):
+        if not (child := os.fork()):
+            signal.pause()
+        children.append(child)
+except BlockingIOError:
+    print(len(children))
+for child in children:
+    os.kill(child, signal.SIGKILL)
+"""
+
+
+def test_what_it_may_take_is_limited(place: Place) -> None:
+    python = python_for(place.user)
+    limits = ("--memory", "300MiB", "--disk", "4MiB")
+    said = place.isolated(*limits, "--", python, "-c", FILLS).stdout.splitlines()
+    assert said[1:] == [
+        "little memory done",
+        "more files OSError 28",
+        "a file OSError 27",
+        "shared memory OSError 27",
+        "a device OSError 30",
+    ]
+    assert said[0].startswith("memory MemoryError")
+    assert place.isolated("--", python, "-c", FILLS).stdout.count("done") == 6
+
+
+def test_processes_are_limited_or_that_is_refused(place: Place) -> None:
+    words = ("--processes", "20", "--", python_for(place.user), "-c", FORKS)
+    if place.user:
+        assert place.isolated(*words).stdout == "19\n"  # and itself
+    else:
+        can = is_delegated()
+        done = place.isolated(*words, code=0 if can else 1)
+        assert done.stdout == ("19\n" if can else "")
+        assert can or "the kernel limits no processes of root's" in done.stderr
+
+
+def is_delegated() -> bool:
+    """Whether there is a control group that limits root."""
+    try:
+        with enforced(Quota(processes=20)) as (group, _):
+            return bool(group)
+    except UnsupportedError:
+        return False
+
+
+def test_limits_without_a_namespace_are_refused(place: Place) -> None:
+    (place.home / "config.toml").write_text('[isolation]\nmemory = "1GiB"\n')
+    assert "in a namespace alone" in place("run", "--", "true", code=2).stderr
+    place("run", "--isolation", "none", "--", "true")
+    assert "temporary directories" in place.isolated("--disk", "1MiB", "--tmp", "shared", "--", "true", code=2).stderr

@@ -336,3 +336,42 @@ def test_the_same_words_lead_to_another_place_as_soon_as_anything_was_moved(base
 
 def seen(tree: Path) -> list[str]:
     return sorted(str(path.relative_to(tree)) for path in tree.rglob("*"))
+
+
+SETTINGS = """
+import os, sys
+def attempt(path, flags=os.O_WRONLY):
+    try:
+        # (What is written is what is there, so that nothing comes to harm if it is let through.)
+        with open(path, "rb", buffering=0) as file:
+            content = file.read()
+    except OSError:
+        content = b""
+    try:
+        fd = os.open(path, flags)
+        os.write(fd, content)
+        os.close(fd)
+        return "written"
+    except OSError as error:
+        return type(error).__name__
+core = "/proc/sys/kernel/core_pattern"
+huge = "/sys/kernel/mm/transparent_hugepage/enabled"
+for path in (core, "/proc/self/../sys/kernel/core_pattern", huge, *sys.argv[1:]):
+    print(attempt(path), attempt(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+print(attempt("/proc/self/oom_score_adj"), attempt(f"/proc/{os.getppid()}/oom_score_adj"))
+if not os.fork():
+    child = os.getpid()
+    print(attempt("/proc/thread-self/comm", os.O_WRONLY | os.O_TRUNC), attempt(f"/proc/{child}/comm"), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who may change the kernel's settings")
+def test_root_changes_no_setting_of_the_kernel_and_what_is_its_own_in_proc(base: Path) -> None:
+    link = base / "tree/link"
+    link.symlink_to("/proc/sys/kernel/core_pattern")
+    found = supervised(base, sys.executable, "-c", SETTINGS, "link").splitlines()
+    assert found[:4] == ["PermissionError PermissionError"] * 4
+    assert found[4] == "written PermissionError"  # (the tree's parent is outside of it)
+    assert found[5] == "written written"

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 _SHOWN = 10
 _LEVELS, _MODES, _TMPS = (KEYS[f"isolation.{key}"].choices for key in ("level", "network", "tmp"))
 
+_LIMITS = (
+    ("memory", "SIZE", "so much memory it has"),
+    ("processes", "NUMBER", "so many processes and threads it has at once"),
+    ("disk", "SIZE", "so much each of its own temporary directories holds, and each file that it writes"),
+)
+
 
 def _configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--one-step", action="store_true", help="the whole run is one step")
@@ -62,10 +68,15 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         "--hide", metavar="PATH", action="append", help="what is not to be visible, besides what is configured"
     )
     group.add_argument(
+        "--show", metavar="PATH", action="append", help="a place of credentials to let in, such as ~/.ssh"
+    )
+    group.add_argument(
         "--writable", metavar="PATH", action="append", help="what can be written to beside the workspace; not undone"
     )
     group.add_argument("--tmp", metavar="WHICH", choices=_TMPS, help="own or shared: whose /tmp and /var/tmp")
     group.add_argument("--env", metavar="NAME", type=text, action="append", help="a variable to let through as well")
+    for name, metavar, help_ in _LIMITS:
+        group.add_argument(f"--{name}", metavar=metavar, type=text, help=help_)
     parser.add_argument("words", metavar="COMMAND", nargs=REST, help="what to run, with its arguments")
 
 
@@ -104,17 +115,32 @@ def _isolation(configured: Isolation, arguments: argparse.Namespace) -> Isolatio
         "allow": arguments.allow,
         "dns": arguments.dns,
         "hidden": arguments.hide,
+        "visible": arguments.show,
         "writable": arguments.writable,
         "tmp": arguments.tmp,
         "environment": arguments.env,
     }
+    for name, *_ in _LIMITS:
+        value = getattr(arguments, name)
+        said[name] = None if value is None else _limit(name, value)
     given = {name: value for name, value in said.items() if value is not None}
-    for name in ("hidden", "writable"):
+    for name in ("hidden", "visible", "writable"):
         if name in given:
             given[name] = [os.path.abspath(os.path.expanduser(path)) for path in given[name]]
     from holdfast.engine.isolation import adjusted
 
     return adjusted(configured, given)
+
+
+def _limit(name: str, value: str) -> int:
+    from holdfast.model.values import parse_value
+
+    try:
+        return parse_value(f"isolation.{name}", int(value) if value.isdecimal() else value)
+    except ValueError as error:
+        raise UsageError(
+            f"--{name}: {error}", hint=f"docs/configuration.md says what isolation.{name} takes"
+        ) from error
 
 
 def _summary(result: RunResult) -> Iterator[str]:

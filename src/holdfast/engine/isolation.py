@@ -33,8 +33,10 @@ def adjusted(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
     if given.get("network", "allow") != "allow":
         # What is configured for another network is not meant.
         given = {"allow": (), "dns": ()} | given
-    lists = {name: tuple(value) for name, value in given.items() if not isinstance(value, str)}
-    for name in ("hidden", "environment"):
+    if given.get("level") == "none":
+        given = {"memory": 0, "processes": 0, "disk": 0} | given  # what is configured for namespaces is not meant
+    lists = {name: tuple(value) for name, value in given.items() if not isinstance(value, str | int)}
+    for name in ("hidden", "visible", "environment"):
         if name in lists:
             lists[name] = (*getattr(configured, name), *lists[name])
     return configured._replace(**(given | lists))
@@ -50,12 +52,19 @@ def make_box(
     such a box cannot be had here, saying why and what would help, and `UsageError` if what is asked for contradicts
     itself.
     """
+    limits = isolation.memory, isolation.processes, isolation.disk
     if isolation.level == "none":
+        if any(limits):
+            raise UsageError(
+                "isolation.memory, isolation.processes and isolation.disk limit a command in a namespace alone",
+                hint="--isolation namespace, or --isolation none to run without any limit",
+            )
         return None
     from holdfast.sandbox.bubblewrap import is_beneath
     from holdfast.sandbox.namespace import Namespace
-    from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, parse_network
+    from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, Quota, parse_network
     from holdfast.sandbox.possible import require
+    from holdfast.sandbox.secret_places import secret_places
 
     own = own_directories(context.home, context.settings)
     files = Files(
@@ -66,9 +75,11 @@ def make_box(
         readable=tuple(readable),
         tmp=isolation.tmp,
         lent=_lent(context.workspace.path, own),
+        credentials=secret_places(os.environ),
+        visible=absolute_paths(isolation.visible),
     )
     network = parse_network(isolation.network, isolation.allow, isolation.dns)
-    policy = Policy(files, network, (*ENVIRONMENT, *isolation.environment))
+    policy = Policy(files, network, (*ENVIRONMENT, *isolation.environment), quota=Quota(*limits))
     box = Namespace(policy)
     _check_directory(os.path.realpath(directory), files)
     with box.prepare([b"true"], directory=directory, environment={}):
@@ -106,7 +117,9 @@ def _check_directory(directory: bytes, files: Files) -> None:
     if any(is_beneath(directory, path) for path in (files.workspace, *files.writable)):
         return
     if any(
-        is_beneath(directory, path) for path in (*files.secret, *files.hidden, *(TMP if files.tmp == "own" else ()))
+        is_beneath(directory, path)
+        for path in (*files.secret, *files.hidden, *files.credentials, *(TMP if files.tmp == "own" else ()))
+        if not any(is_beneath(directory, shown) for shown in files.visible)
     ):
         raise UsageError(
             f"isolation: the command is to run in {display(directory)}, which is not visible inside",

@@ -125,9 +125,13 @@ class Isolation(NamedTuple):
     allow: tuple[str, ...] = ()
     dns: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
+    visible: tuple[str, ...] = ()
     writable: tuple[str, ...] = ()
     tmp: Tmp = "own"
     environment: tuple[str, ...] = ()
+    memory: int = 0
+    processes: int = 0
+    disk: int = 0
 
 
 class Snapshot(NamedTuple):

@@ -146,6 +146,9 @@ KEYS: dict[str, Key] = {
     "isolation.allow": Key("texts", "with the network `allow`: addresses and ranges, either with a port"),
     "isolation.dns": Key("texts", "with the network `allow`: addresses of name servers"),
     "isolation.hidden": Key("texts", "with namespaces: paths that are not visible; `~` is the user's directory"),
+    "isolation.visible": Key(
+        "texts", "with namespaces: places of credentials that are visible, of those that are hidden by themselves"
+    ),
     "isolation.writable": Key(
         "texts", "with namespaces: paths that can be written to beside the workspace, where nothing is undone"
     ),
@@ -156,6 +159,17 @@ KEYS: dict[str, Key] = {
     ),
     "isolation.environment": Key(
         "texts", "with namespaces: variables that are let through besides the usual ones; `LC_*` stands for several"
+    ),
+    "isolation.memory": Key(
+        "size", "with namespaces: so much memory the command has (docs/isolation.md#limits); 0: any amount"
+    ),
+    "isolation.processes": Key(
+        "integer", "with namespaces: so many processes and threads the command has at once; 0: any number", most=1 << 22
+    ),
+    "isolation.disk": Key(
+        "size",
+        "with namespaces: so much each of its own temporary directories holds, and each file that it writes; 0: any "
+        "amount",
     ),
     "snapshot.provider": Key(
         "text",

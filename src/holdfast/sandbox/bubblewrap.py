@@ -55,7 +55,10 @@ class Mount(NamedTuple):
 
 def questions(files: Files, needed: Iterable[bytes]) -> tuple[bytes, ...]:
     """The paths that `mounts` wants to know of."""
-    return (*TMP, *SOCKETS, *files.secret, *files.hidden, *files.writable, *files.readable, *files.lent, *needed)
+    return (
+        *TMP, *SOCKETS, *files.secret, *files.hidden, *files.writable, *files.readable, *files.lent, *needed,
+        *files.credentials, *files.visible,
+    )  # fmt: skip
 
 
 def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | None = None) -> list[Mount]:
@@ -78,8 +81,12 @@ def mounts(files: Files, needed: Sequence[bytes], host: Host, resolver: Mount | 
         add(path, "empty")
     for path in TMP:
         add(path, "scratch" if files.tmp == "own" else "shared")
-    for path in files.hidden:
+    credentials = [path for path in files.credentials if _can_be_hidden(path, files, found.values())]
+    for path in (*files.hidden, *credentials):
         add(path, "empty")
+    for path in files.visible:
+        if _is_in(path, credentials) and not _is_in(path, files.hidden):
+            add(path, "readable")
     for path in needed:
         if _covered(path, found.values()):
             add(path, "readable")
@@ -113,8 +120,11 @@ def arguments(
     gid: int,
     offline: bool,
     filter_fd: int,
+    disk: int = 0,
 ) -> list[bytes]:
-    """The arguments that end where the command begins. ``uid`` and ``gid`` are what the command sees itself as."""
+    """The arguments that end where the command begins. ``uid`` and ``gid`` are what the command sees itself as, and
+    ``disk`` is how many bytes each of its temporary directories holds; 0: any number.
+    """
     found = [
         bwrap, b"--unshare-user", b"--uid", b"%d" % uid, b"--gid", b"%d" % gid, b"--disable-userns",
         b"--unshare-pid", b"--unshare-ipc", b"--unshare-cgroup-try",
@@ -127,13 +137,17 @@ def arguments(
     if offline:
         found.append(b"--unshare-net")
     closed: list[bytes] = []
+    if disk:
+        # (What lies beside it in /dev would be limited by nothing.)
+        found += [*_sized(disk), b"--perms", b"1777", b"--tmpfs", b"/dev/shm"]
+        closed += [b"--remount-ro", b"/dev"]
     for path, kind, fd, origin in made:
         if kind in ("writable", "shared"):
             found += [b"--bind", origin or path, path]
         elif kind == "readable":
             found += [b"--ro-bind", path, path]
         elif kind == "scratch":
-            found += [b"--perms", b"1777", b"--tmpfs", path]
+            found += [*_sized(disk), b"--perms", b"1777", b"--tmpfs", path]
         elif kind == "empty":
             found += [b"--perms", b"0555", b"--tmpfs", path]
             closed += [b"--remount-ro", path]
@@ -142,6 +156,10 @@ def arguments(
         else:
             found += [b"--perms", b"0444", b"--ro-bind-data", b"%d" % fd, path]
     return [*found, *closed, b"--chdir", directory, b"--"]
+
+
+def _sized(disk: int) -> list[bytes]:
+    return [b"--size", b"%d" % disk] if disk else []
 
 
 def is_beneath(path: bytes, above: bytes) -> bool:
@@ -165,6 +183,13 @@ def _covered(path: bytes, made: Iterable[Mount]) -> bool:
         (mount for mount in made if is_beneath(path, mount.path)), key=lambda mount: len(mount.path), default=None
     )
     return around is not None and around.kind in ("empty", "scratch")
+
+
+def _can_be_hidden(path: bytes, files: Files, made: Iterable[Mount]) -> bool:
+    """Whether a path of `Files.credentials` has to be hidden, and can be."""
+    if path == b"/" or _is_in(path, (files.workspace, *files.visible, *files.hidden, *files.secret, b"/dev", *_PSEUDO)):
+        return False
+    return not _covered(path, made) or _is_in(path, (*files.writable, *files.readable))
 
 
 def _is_in(path: bytes, directories: Iterable[bytes]) -> bool:

@@ -14,6 +14,7 @@ import ctypes
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -56,6 +57,10 @@ class Way(NamedTuple):
     """Programs, for the mode ``allow``."""
     keep: Sequence[int] = ()
     """Descriptors that stay open besides the standard ones."""
+    group: str = ""
+    """The control group to join; empty: none."""
+    limits: Sequence[tuple[int, int]] = ()
+    """Of each process: what is limited, as `resource.setrlimit` has it, and to how much."""
 
 
 def arguments(way: Way, bwrap: Sequence[bytes]) -> list[bytes]:
@@ -78,6 +83,9 @@ def _enter(way: Way, bwrap: list[bytes]) -> None:
     _close_all_but(way.keep)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    if way.group:
+        with open(os.path.join(way.group, "cgroup.procs"), "w") as file:
+            file.write("0")
     notify.give_up_privileges()
     network = parse_network(way.mode, way.allow, way.dns)
     if isinstance(network, Allow):
@@ -88,6 +96,9 @@ def _enter(way: Way, bwrap: list[bytes]) -> None:
         _separate(0)
         if way.mode == "open":
             landlock.keep_abstract_sockets_apart()
+    # (Not before: in the host's user namespace, the user's other processes would count.)
+    for what, most in way.limits:
+        resource.setrlimit(what, (most, most))
     os.execv(bwrap[0], bwrap)  # noqa: S606
 
 

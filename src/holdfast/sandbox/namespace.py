@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import UnsupportedError
-from holdfast.sandbox import bubblewrap, callfilter, entry, firewall
+from holdfast.sandbox import bubblewrap, callfilter, entry, firewall, quota
 from holdfast.sandbox.bubblewrap import Host, Mount
 from holdfast.sandbox.policy import Allow, Disabled, Files
 from holdfast.supervisor.box import Prepared
@@ -47,6 +47,7 @@ class Namespace:
         """See `Box.prepare`. Raises `UsageError` for a policy that contradicts itself."""
         policy = self._policy
         network = policy.network
+        quota.check(policy.quota, policy.files.tmp)
         files = _without_links(policy.files)
         with ExitStack() as context:
 
@@ -76,8 +77,10 @@ class Namespace:
                 gid=os.getegid(),
                 offline=isinstance(network, Disabled),
                 filter_fd=filter_fd,
+                disk=policy.quota.disk,
             )
-            way = _way(policy, [*keep, *fds])
+            group, limits = context.enter_context(quota.enforced(policy.quota))
+            way = _way(policy, [*keep, *fds])._replace(group=group, limits=limits)
             yield Prepared(entry.arguments(way, [*arguments, *command]), policy.let_through(environment), fds)
 
 
@@ -126,6 +129,8 @@ def _without_links(files: Files) -> Files:
         writable=real(files.writable),
         readable=real(files.readable),
         lent=real(files.lent),
+        credentials=real(files.credentials),
+        visible=real(files.visible),
     )
 
 

@@ -73,6 +73,23 @@ class Files(NamedTuple):
     """A directory that is seen at the workspace's path in place of what is there; empty: nothing is."""
     lent: tuple[bytes, ...] = ()
     """Directories that are visible although what they lie in is secret, and never writable."""
+    credentials: tuple[bytes, ...] = ()
+    """What else is not visible, where that can be: not what lies in the workspace, nor what is ``visible`` or
+    ``writable``.
+    """
+    visible: tuple[bytes, ...] = ()
+    """What is visible although it is among the ``credentials``, or lies there."""
+
+
+class Quota(NamedTuple):
+    """What a box may take; 0: any amount. See `holdfast.sandbox.quota` for what is limited where."""
+
+    memory: int = 0
+    """Bytes."""
+    processes: int = 0
+    """And threads."""
+    disk: int = 0
+    """Bytes of each temporary directory of the box's own, and of each file that is written."""
 
 
 ENVIRONMENT = (
@@ -90,6 +107,7 @@ class Policy(NamedTuple):
     environment: tuple[str, ...] = ENVIRONMENT
     """Names of variables that are let through; a ``*`` at the end stands for any rest."""
     hostname: str = "holdfast"
+    quota: Quota = Quota()
 
     def let_through(self, environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
         """Of the variables, those that the policy names."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import UnsupportedError
 from holdfast.sandbox.namespace import Namespace
-from holdfast.sandbox.policy import Allow, Disabled, Files, Open, Policy, Target
+from holdfast.sandbox.policy import Allow, Disabled, Files, Open, Policy, Quota, Target
 from holdfast.supervisor import landlock
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ _ANY = os.fsencode(os.path.dirname(os.path.realpath(__file__)))
 """A directory that is there. (One made for the trial would be in the user's tree where ``TMPDIR`` is, whose directory's
 mtime would tell of it.)
 """
+_NO_LIMITS = Quota()
 _NOWHERE = ip_network("192.0.2.1/32")
 _SWITCHES = (
     ("/proc/sys/user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=10000"),
@@ -57,14 +58,16 @@ def findings() -> Sequence[Finding]:
 
 
 def require(policy: Policy) -> None:
-    """Raise `UnsupportedError`, with the reason and what would help, if a box with such a network cannot be had."""
-    found = _try("namespace", policy.network)
+    """Raise `UnsupportedError`, with the reason and what would help, if a box with such a network, and such limits,
+    cannot be had.
+    """
+    found = _try("namespace", policy.network, policy.quota)
     if not found.works:
         raise UnsupportedError(f"isolation by namespaces cannot be had here: {found.reason}", hint=found.help or None)
 
 
-def _try(name: str, network: Network) -> Finding:
-    box = Namespace(Policy(Files(_ANY), network))
+def _try(name: str, network: Network, quota: Quota = _NO_LIMITS) -> Finding:
+    box = Namespace(Policy(Files(_ANY), network, quota=quota))
     try:
         with box.prepare([b"true"], directory=b"/", environment=os.environb) as prepared:
             found = subprocess.run(

@@ -37,8 +37,10 @@ _SCOPE_SIGNALS = 1 << 1
 SCOPES_SINCE: Final = 6
 """The version that keeps signals inside, and has `keep_abstract_sockets_apart`."""
 
-_OPEN: Final = (b"/dev", b"/proc", b"/sys")
-"""Where processes write without any file changing. Only writing: what is made there, the keeper makes."""
+_OPEN: Final = (b"/dev", b"/proc")
+"""Where processes write without any file changing. Only writing: what is made there, the keeper makes. Not in ``/sys``:
+there are the control groups by which those who look after the tree could be stopped, and the kernel's settings.
+"""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -59,7 +61,7 @@ def shortcomings() -> list[str]:
     if not found:
         missing.append(
             "the kernel has no Landlock (Linux 5.13, and landlock among what lsm= names): under supervision, programs "
-            "cannot write to /proc and /sys"
+            "cannot write to /proc"
         )
     if found < SCOPES_SINCE:
         missing.append(

@@ -33,6 +33,14 @@ def is_in_proc(fd: int) -> bool:
     return file_system(fd) == _PROC_SUPER_MAGIC
 
 
+def is_setting(fd: int, where: Where) -> bool:
+    """Whether the object is a file in ``/proc`` that is about no process: a setting of the kernel's, for everybody."""
+    if not is_in_proc(fd):
+        return False
+    parts = where.absolute.split(b"/")[1:]
+    return not parts[1].isdigit() if parts[0] == b"proc" and parts[1:] else not any(part.isdigit() for part in parts)
+
+
 def is_below(path: bytes, directories: tuple[bytes, ...]) -> bool:
     """Whether the path is one of the directories, or beneath one."""
     for directory in directories:

@@ -24,6 +24,7 @@ def make_box(work: Work, tree: bytes) -> Box | None:
         return None
     from holdfast.sandbox.namespace import Namespace
     from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, parse_network
+    from holdfast.sandbox.secret_places import secret_places
 
     files = Files(
         work.context.workspace.path,
@@ -31,6 +32,8 @@ def make_box(work: Work, tree: bytes) -> Box | None:
         hidden=absolute_paths(spec.hidden),
         writable=absolute_paths(spec.writable),
         origin=tree,
+        credentials=secret_places(work.site.environ),
+        visible=absolute_paths(spec.visible),
     )
     return Namespace(Policy(files, parse_network(spec.network), (*ENVIRONMENT, *spec.environment)))
 

@@ -394,6 +394,7 @@ def _spec(context: Context, author: str, message: str, command: str, place: tupl
         message=message[:_MOST_SAID],
         command=command[:_MOST_SAID],
         hidden=list(isolation.hidden),
+        visible=list(isolation.visible),
         writable=list(isolation.writable),
         environment=list(isolation.environment),
         place=place,

@@ -39,6 +39,7 @@ class Spec(msgspec.Struct, frozen=True):
     message: str
     command: str
     hidden: list[str] = []
+    visible: list[str] = []
     writable: list[str] = []
     environment: list[str] = []
     place: tuple[int, int] | None = None

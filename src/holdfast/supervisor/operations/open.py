@@ -19,7 +19,7 @@ from holdfast.supervisor.operations.arguments import failure, integer, unsigned
 from holdfast.supervisor.operations.confined import Confined, check_resolve
 from holdfast.supervisor.operations.terminal import open_terminal
 from holdfast.supervisor.operations.waiting import LEASED, NOBODY_READS, NOTHING, reopen_in_time
-from holdfast.supervisor.proc import is_native, may_cut_unasked
+from holdfast.supervisor.proc import is_native, is_setting, may_cut_unasked
 from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing
 from holdfast.supervisor.territory import reopen
 from holdfast.supervisor.walk import MOST_LINKS, step
@@ -167,6 +167,9 @@ def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     if wish.writes:
         sight.check_writable(thing)  # (pipes and devices too: it must not be left to the kernel, nor a time change)
     if thing.path is None and is_native(thing.fd, thing.where, found.st_mode):
+        if wish.writes and os.geteuid() == 0 and is_setting(thing.fd, thing.where):
+            # Root alone may. What the kernel is told to start, such as at a crash, would be outside of the tree.
+            raise failure(errno.EACCES)
         if _is_harmless(call, wish):
             return Reply(native=True)
         if kind == stat.S_IFCHR and found.st_rdev == _OWN_TERMINAL and call.name != "openat2":

@@ -1,0 +1,82 @@
+"""Where programs keep credentials, and where those listen that give them out: what a box hides unless it is let in."""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+OF_A_USER: Final = (
+    ".ssh", ".gnupg", ".pki", ".password-store", ".local/share/keyrings", ".config/age", ".config/sops", ".config/op",
+    ".1password", ".netrc", ".git-credentials", ".config/git/credentials", ".config/gh", ".config/hub",
+    ".config/glab-cli", ".npmrc", ".yarnrc.yml", ".pypirc", ".cargo/credentials",
+    ".cargo/credentials.toml", ".gem/credentials", ".m2/settings.xml", ".composer/auth.json",
+    ".config/composer/auth.json", ".aws", ".azure", ".config/gcloud", ".config/doctl", ".config/hcloud", ".oci",
+    ".boto", ".s3cfg", ".config/rclone", ".terraform.d/credentials.tfrc.json", ".terraformrc", ".vault-token", ".kube",
+    ".docker", ".config/containers/auth.json", ".config/helm/registry", ".colima", ".lima", ".rd", ".orbstack",
+    ".pgpass", ".my.cnf", ".mylogin.cnf", ".config/filezilla", ".mozilla", ".thunderbird", ".config/google-chrome",
+    ".config/chromium", ".config/BraveSoftware", ".config/microsoft-edge",
+)  # fmt: skip
+"""Below the home directory of a user."""
+
+OF_THE_SYSTEM: Final = (
+    "/etc/shadow*", "/etc/gshadow*", "/etc/security/opasswd", "/etc/sudoers", "/etc/sudoers.d", "/etc/krb5.keytab",
+    "/etc/ssh/ssh_host_*_key", "/etc/ssl/private", "/etc/pki/tls/private", "/etc/letsencrypt", "/etc/wireguard",
+    "/etc/openvpn", "/etc/ipsec.secrets", "/etc/ppp/*-secrets", "/etc/NetworkManager/system-connections",
+    "/etc/wpa_supplicant", "/etc/kubernetes", "/etc/rancher", "/var/lib/kubelet", "/var/lib/rancher", "/var/lib/docker",
+    "/var/lib/containerd", "/var/lib/sss", "/var/lib/NetworkManager", "/var/spool/cron",
+)  # fmt: skip
+"""What root alone may read, and so what runs as root in a box, too. Patterns."""
+
+_NAMING: Final = (
+    "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AZURE_CONFIG_DIR",
+    "CLOUDSDK_CONFIG", "GOOGLE_APPLICATION_CREDENTIALS", "DOCKER_CONFIG", "GNUPGHOME", "KUBECONFIG", "NETRC",
+    "NPM_CONFIG_USERCONFIG", "PGPASSFILE", "REGISTRY_AUTH_FILE", "SSH_AUTH_SOCK", "VAULT_TOKEN_PATH", "XDG_RUNTIME_DIR",
+)  # fmt: skip
+"""Variables that name such a file, directory or socket, or several, with colons between."""
+_ADDRESSES: Final = ("CONTAINER_HOST", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "DOCKER_HOST")
+"""Variables that hold the address of a socket: ``unix://PATH``, ``unix:path=PATH``."""
+
+
+def secret_places(environment: Mapping[str, str]) -> tuple[bytes, ...]:
+    """Absolute paths, of which not all need be there: the user's own, those that the environment names, the system's;
+    for root, those of all users, whose files root can read.
+    """
+    found: dict[str, None] = {}
+    for home in _homes():
+        found |= dict.fromkeys(os.path.join(home, name) for name in OF_A_USER)
+    found |= dict.fromkeys(path for pattern in OF_THE_SYSTEM for path in glob.glob(pattern))
+    found |= dict.fromkeys(path for path in _named(environment) if path.startswith("/") and path.strip("/"))
+    return tuple(os.fsencode(os.path.normpath(path)) for path in found)
+
+
+def _homes() -> Iterable[str]:
+    own = os.path.expanduser("~")
+    homes = [own, *(_all_homes() if os.geteuid() == 0 else ())]
+    return dict.fromkeys(home for home in homes if os.path.isdir(home) and os.path.realpath(home) != "/")
+
+
+def _all_homes() -> Iterator[str]:
+    # (By the file alone: a directory service might be asked for long, and lists whom this machine has never seen.)
+    try:
+        with open("/etc/passwd", encoding="utf-8", errors="surrogateescape") as users:
+            for line in users:
+                fields = line.rstrip("\n").split(":")
+                if len(fields) == 7 and fields[5].startswith("/"):
+                    yield fields[5]
+    except OSError:
+        return
+
+
+def _named(environment: Mapping[str, str]) -> Iterator[str]:
+    for name in _NAMING:
+        yield from environment.get(name, "").split(":")
+    for name in _ADDRESSES:
+        for address in environment.get(name, "").split(";"):
+            kind, _, rest = address.partition(":")
+            if kind == "unix":
+                for field in rest.split(","):
+                    yield "/" + field.removeprefix("path=").lstrip("/")
