@@ -222,11 +222,22 @@ def test_a_log_of_another_version_is_left_alone_until_it_is_discarded(bench: Cli
     run(bench, "--", "rm", "f")
     with holdfast.open(bench.root, home=bench.home) as workspace:
         version = os.path.join(workspace.folder, b"undo", b"version")
+        first = workspace.log().checkpoints[-1].id
     with open(version, "w") as file:
         file.write("HFUNDO 9\n")
-    assert bench("undo", "--json", code=5).error["code"] == "undo_version_mismatch"
+    for words in (("undo",), ("undo", "--run"), ("redo",), ("steps",)):
+        refused = bench(*words, "--json", code=5).error
+        assert refused["code"] == "undo_version_mismatch"
+        assert "holdfast steps --discard" in refused["hint"]
+    assert "holdfast steps --discard" in run(bench, "--", "touch", "made", code=5)[1]
     assert not (bench.root / "f").exists()
-    bench("restore", "@-")
+    assert not (bench.root / "made").exists()
+    bench.write("by hand", "1")
+    for words in (("status",), ("diff", "@-"), ("checkpoint",), ("log",), ("show", "@")):
+        assert bench(*words).err == ""
+    said = bench("restore", first).err
+    assert said.count("another version") == 1
+    assert "holdfast steps --discard" in said
     assert (bench.root / "f").exists()
     assert bench.json("steps", "--discard") == {"discarded": None}
     assert bench.json("steps") == {"steps": []}

@@ -189,7 +189,8 @@ def kept_still(context: Context) -> Generator[None]:
             try:
                 service = entered.enter_context(reached(context))
             except (VersionMismatchError, StorageError) as error:
-                _LOG.warning("the undo log is not told of what is restored: %s", error.message)
+                advice = f"; {error.hint}" if error.hint else ""
+                _LOG.warning("the undo log is not told of what is restored: %s%s", error.message, advice)
         entered.enter_context(quiet(service))
         yield
 

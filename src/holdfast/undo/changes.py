@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from holdfast.model.paths import under
+from holdfast.undo.path_tree import PathTree
 from holdfast.undo.records import Content, How, Link, Make, Meta, Move, Put, Remove
 from holdfast.undo.service import PathChange
 
@@ -30,7 +30,7 @@ class _Entry:
     body: _Body = field(default_factory=_Body)
 
 
-_Tree: TypeAlias = dict[bytes, _Entry]
+_Tree: TypeAlias = PathTree[_Entry]
 
 
 class _Way(NamedTuple):
@@ -47,7 +47,7 @@ def changes(records: Iterable[Mutation], *, backward: bool = False) -> list[Path
 
     A path has two where something was renamed to or from there: that, and what was there before or is there now.
     """
-    now: _Tree = {}
+    now = _Tree()
     gone: set[bytes] = set()
     for record in records:
         _follow(record, now, gone)
@@ -75,19 +75,24 @@ def _follow(record: Mutation, now: _Tree, gone: set[bytes]) -> None:
         case Meta():
             _at(record.path, now).body.is_described = True
         case Move():
-            moved = _take(now, record.path)
-            swapped = _take(now, record.target) if record.exchanged else {}
+            is_tree = record.type == "d" or record.exchanged
+            moved = _take(now, record.path, is_tree=is_tree)
+            swapped = _take(now, record.target, is_tree=True) if record.exchanged else {}
             if record.replaced is not None and not record.exchanged:
                 _lose(record.target, now, gone)
-            now.update({record.target + path[len(record.path) :]: entry for path, entry in moved.items()})
-            now.update({record.path + path[len(record.target) :]: entry for path, entry in swapped.items()})
+            for path, entry in moved.items():
+                now[record.target + path[len(record.path) :]] = entry
+            for path, entry in swapped.items():
+                now[record.path + path[len(record.target) :]] = entry
         case _:
             pass
 
 
 def _at(path: bytes, now: _Tree) -> _Entry:
     """What is at the path, which from now on is known."""
-    return now.setdefault(path, _Entry(_origin(path, now)))
+    if path not in now:
+        now[path] = _Entry(_origin(path, now))
+    return now[path]
 
 
 def _lose(path: bytes, now: _Tree, gone: set[bytes]) -> None:
@@ -96,10 +101,13 @@ def _lose(path: bytes, now: _Tree, gone: set[bytes]) -> None:
         gone.add(entry.origin)
 
 
-def _take(now: _Tree, top: bytes) -> _Tree:
-    """Take what is known at and below ``top`` out of ``now``."""
+def _take(now: _Tree, top: bytes, *, is_tree: bool) -> dict[bytes, _Entry]:
+    """Take what is known at and (``is_tree``) below ``top`` out of ``now``."""
     origin = _origin(top, now)
-    taken = {path: now.pop(path) for path in [path for path in now if under(path, top)]}
+    if is_tree:
+        taken = now.take(top)
+    else:
+        taken = {top: now.pop(top)} if top in now else {}
     taken.setdefault(top, _Entry(origin))
     return taken
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from holdfast.undo.path_tree import PathTree
 from holdfast.undo.records import Content, How, Link, Made, Make, Meta, Move, Mutation, Put, Remove, Touch
 
 if TYPE_CHECKING:
@@ -23,10 +24,11 @@ def whereabouts(records: Sequence[Mutation], *, others: bool = False) -> dict[by
     that it has another name.
     """
     made = _made(records)
-    found: dict[bytes, Identity | None] = {}
+    found = PathTree["Identity | None"]()
     for record in records:
         if others:
-            found.update(_other_name(record))
+            for path, object_ in _other_name(record).items():
+                found[path] = object_
         _follow(found, record, made)
     return found
 
@@ -35,7 +37,7 @@ def grounds(records: Sequence[Mutation]) -> frozenset[bytes]:
     """The directories in which the records changed names, where they are after that; without those that are gone."""
     made = _made(records)
     touched: set[Identity] = set()
-    found: dict[bytes, Identity | None] = {}
+    found = PathTree["Identity | None"]()
     for record in records:
         if isinstance(record, Touch):
             found[record.path] = record.identity
@@ -51,7 +53,7 @@ def touched_before(
     touched by then: the paths, and which object it had left there.
     """
     made = _made(records)
-    found: dict[bytes, Identity | None] = {}
+    found = PathTree["Identity | None"]()
     at = 0
     for seq, path in sorted(edits):
         while at < len(records) and records[at].seq < seq:
@@ -147,7 +149,7 @@ def filled(records: Iterable[Mutation]) -> frozenset[bytes]:
     return frozenset(found)
 
 
-def _follow(found: dict[bytes, Identity | None], record: Mutation, made: Mapping[int, Identity]) -> None:
+def _follow(found: PathTree[Identity | None], record: Mutation, made: Mapping[int, Identity]) -> None:
     match record:
         case Make():
             found[record.path] = made.get(record.seq)
@@ -171,22 +173,22 @@ def _other_name(record: Mutation) -> dict[bytes, Identity]:
             return {}
 
 
-def _move(found: dict[bytes, Identity | None], record: Move) -> None:
+def _move(found: PathTree[Identity | None], record: Move) -> None:
     came: dict[bytes, Identity | None] = {}
     if record.type == "d" or record.exchanged:
         came = _taken(found, record.path, record.target)
         if record.exchanged:
             came |= _taken(found, record.target, record.path)
     found.pop(record.target, None)
-    found.update(came)
+    for path, object_ in came.items():
+        found[path] = object_
     found[record.path] = record.replaced.identity if record.exchanged and record.replaced else None
     found[record.target] = record.identity
 
 
-def _taken(found: dict[bytes, Identity | None], old: bytes, new: bytes) -> dict[bytes, Identity | None]:
-    """Take what lies below ``old`` out of ``found``, and give it with its path below ``new``."""
-    below = old + b"/"
-    return {new + path[len(old) :]: found.pop(path) for path in [path for path in found if path.startswith(below)]}
+def _taken(found: PathTree[Identity | None], old: bytes, new: bytes) -> dict[bytes, Identity | None]:
+    """Take what is at and below ``old`` out of ``found``, and give what lies below with its path below ``new``."""
+    return {new + path[len(old) :]: object_ for path, object_ in found.take(old).items() if path != old}
 
 
 def keepings(records: Iterable[Mutation]) -> Iterator[tuple[Keeping, Identity]]:

@@ -7,8 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.files.handle import Identity
 from holdfast.undo import connections, traces
-from holdfast.undo.records import StepId
+from holdfast.undo.changes import changes
+from holdfast.undo.path_tree import PathTree
+from holdfast.undo.records import Made, Make, Move, Mutation, StepId
+from holdfast.undo.traces import whereabouts
 
 from .conftest import Bench
 from .test_desk import Office, opened
@@ -78,3 +82,33 @@ def test_what_is_done_for_a_step_does_not_grow_with_their_number(
             bench.assert_as(before)
     assert spent[1] < 4 * spent[0]
     assert os.listdir(bench.tree) == ["all"]
+
+
+def test_a_rename_costs_no_more_where_a_step_has_changed_very_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = 0
+    put = PathTree[object].__setitem__
+
+    def counted(self: PathTree[object], path: bytes, value: object) -> None:
+        nonlocal done
+        done += 1
+        put(self, path, value)
+
+    monkeypatch.setattr(PathTree, "__setitem__", counted)
+    spent: list[int] = []
+    for count in (100, 300):
+        records: list[Mutation] = []
+        for at in range(0, 8 * count, 8):
+            directory, there = b"d%d" % at, b"to/d%d" % at
+            records += [
+                Make(at, 1, directory, "d", 0),
+                Made(at + 1, 1, at, Identity(directory)),
+                Make(at + 2, 1, directory + b"/f", "f", 0),
+                Made(at + 3, 1, at + 2, Identity(there)),
+                Move(at + 4, 1, directory + b"/f", directory + b"/g", "f", Identity(there), None, False),
+                Move(at + 5, 1, directory, there, "d", Identity(directory), None, False),
+            ]
+        done = 0
+        assert whereabouts(records)[b"to/d0/g"] == Identity(b"to/d0")
+        assert len(changes(records)) == 2 * count
+        spent.append(done)
+    assert spent[1] == 3 * spent[0]

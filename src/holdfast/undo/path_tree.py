@@ -1,0 +1,44 @@
+"""A dictionary by path that knows what lies at and below a directory without looking at everything else."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+V = TypeVar("V")
+
+
+class PathTree(dict[bytes, V]):
+    """See the module. What is put into it goes through ``tree[path] = value``, which alone keeps the index."""
+
+    _inner: dict[bytes, dict[bytes, None]] | None = None
+    """What is known directly below a directory, once that was asked for; some of it may be gone."""
+
+    def __setitem__(self, path: bytes, value: V) -> None:
+        """Put it there."""
+        if self._inner is not None and path not in self:
+            _enter(self._inner, path)
+        super().__setitem__(path, value)
+
+    def take(self, top: bytes) -> dict[bytes, V]:
+        """Take out what is at and below ``top``, and return it. Takes time by how much that is."""
+        if self._inner is None:
+            self._inner = {}
+            for path in self:
+                _enter(self._inner, path)
+        waiting, taken = [top], dict[bytes, V]()
+        while waiting:
+            path = waiting.pop()
+            if path in self:
+                taken[path] = self.pop(path)
+            waiting.extend(self._inner.pop(path, ()))
+        return taken
+
+
+def _enter(inner: dict[bytes, dict[bytes, None]], path: bytes) -> None:
+    while path:
+        above = path.rpartition(b"/")[0]
+        known = inner.setdefault(above, {})
+        if path in known:
+            break
+        known[path] = None
+        path = above
