@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from holdfast.engine.catching_up import catch_up, foresee_catching_up
 from holdfast.engine.foreseeing import foresee_steps, reversible
+from holdfast.engine.going_on import stop_run, told_processes
 from holdfast.engine.made import make_root
 from holdfast.engine.restore import refuse_unfinished, save_first
 from holdfast.engine.reversing import bring_forward_alone, take_back
@@ -20,7 +21,7 @@ from holdfast.engine.status import present
 from holdfast.engine.steps import infos, quiet, reached, required
 from holdfast.engine.walking import Walk, together
 from holdfast.engine.whole_runs import foresee_run, newest_run, undo_run
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ def undo_steps(
     *,
     steps: Sequence[int] = (),
     run: str = "",
+    stop: bool = False,
     force: bool = False,
     recorded_only: bool = False,
     dry_run: bool = False,
@@ -88,8 +90,16 @@ def undo_steps(
 
     Where the undo log does not hold all of a run any more, what is missing is taken back by the checkpoint that the
     run began with (not with ``recorded_only``): not what was ignored. Raises as `undo`. Where the same was asked for
-    before and cut short, that is finished.
+    before and cut short, that is finished. ``stop``: what is left of the run is ended first (`going_on.stop_run`).
     """
+    if stop:
+        run, stopped = stop_run(context, run)
+        try:
+            done = undo_steps(context, run=run, force=force, recorded_only=recorded_only, progress=progress)
+        except HoldfastError as error:
+            error.data = {**(error.data or {}), "stopped": told_processes(stopped)}
+            raise
+        return done._replace(stopped=stopped)
     with _reached(context, progress, dry_run=dry_run) as (service, caught_up):
         if dry_run:
             if caught_up is not None:
@@ -153,13 +163,13 @@ def redo(
         onward = ahead(context, cursor.position, cursor.redo_tip)
         if count > len(onward):
             raise nothing("redo")
-        if not came_to_light(context, cursor) and present(context).changes():
+        walk = Walk(context, service, force=force, progress=progress)
+        if not came_to_light(context, cursor) and walk.has_changed(present(context).changes()):
             raise RefusedError(
                 "the tree has changed since the undo, so there is nothing to redo onto it",
                 hint="`holdfast undo` saves those changes and takes them back; `holdfast log` lists every state",
                 code="changed_since_undo",
             )
-        walk = Walk(context, service, force=force, progress=progress)
         if dry_run:
             return walk.foresee_forward(onward[:count])
         return together([*done, walk.forward(onward[:count])])

@@ -13,6 +13,7 @@ from holdfast.engine import undo_note
 from holdfast.engine.checkpoint import Recorded, Request, take_locked
 from holdfast.engine.effects import effect
 from holdfast.engine.foreseeing import brought, foreseen, reversible
+from holdfast.engine.going_on import with_processes
 from holdfast.engine.recognising import noting
 from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.results import RestoreResult
@@ -57,7 +58,7 @@ def take_back(
         with _noted(context, note):
             service.undo(note.steps, force=force)
     except RefusedError as error:
-        raise _with_a_way_out(context, error, note.position) from None
+        raise _with_a_way_out(context, with_processes(service, error), note.position) from None
     return enter_undone(context, service, note, effect(seen, backward=True), progress)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.undo.records import OURSELVES
-from holdfast.undo.service import BarrierInfo, ConflictInfo, StepInfo, UndoReport
+from holdfast.undo.service import BarrierInfo, ConflictInfo, GoingOn, StepInfo, UndoReport
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
@@ -90,6 +90,22 @@ def _open(step: OpenStep) -> Callable[[bool], StepInfo]:
         exit_code=None,
         barrier_after=barrier_after,
     )
+
+
+def going_on(log: UndoLog) -> list[GoingOn]:
+    """See `UndoService.going_on`. The gate is held."""
+    found = [
+        GoingOn(step=step.id, run=step.begin.run, first=_begun(step), paths=tuple(whereabouts(step.records)))
+        for step in log.recorder.open_steps
+        if step.records and not step.reverses
+    ]
+    waiting = ((log.heads[step], files) for step, files in log.unsettled.items() if step in log.heads)
+    found += [
+        GoingOn(step=head.id, run=head.run, first=head.first, paths=tuple(files))
+        for head, files in waiting
+        if head.state == "done"
+    ]
+    return found
 
 
 def shown_barriers(log: UndoLog) -> list[BarrierInfo]:
