@@ -1,11 +1,12 @@
-"""Steps that are not at their end, as of a server that a run has left: what they hold, by which processes, and how those
-are ended.
+"""Steps that are not at their end, as of a server that a run has left: what they hold, by which processes, and how
+those are ended.
 """
 
 from __future__ import annotations
 
 import signal
 import time
+from contextlib import contextmanager
 
 from holdfast.engine.steps import reached
 from holdfast.model.errors import RefusedError
@@ -13,7 +14,7 @@ from holdfast.model.paths import display
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.model.entries import Change
@@ -48,7 +49,7 @@ class Held:
         and cannot be taken back.
         """
         seq = leaving.undo_seq
-        self._refuse([] if seq is None else [step for step in self._steps if step.first > seq])
+        self._refuse([] if seq is None else [step for step in self._steps if step.begun > seq])
 
     def refuse_edited(self, changes: Sequence[Change], since: HistoryEvent) -> None:
         """Raise `RefusedError` if others are known to have changed, since a state, what a step has to do with that is
@@ -71,7 +72,7 @@ class Held:
 
 def refusal(service: UndoService, steps: Sequence[GoingOn]) -> RefusedError:
     """The error that says which step is going on, by which processes."""
-    step = max(steps, key=lambda one: one.first)
+    step = max(steps, key=lambda one: one.begun)
     found = service.processes(step.run) if step.run else ()
     found = [one for one in found if one.step == step.step] or found
     paths = ", ".join(display(path) for path in step.paths[:_SHOWN]) + (", …" if len(step.paths) > _SHOWN else "")
@@ -88,7 +89,7 @@ def refusal(service: UndoService, steps: Sequence[GoingOn]) -> RefusedError:
 
 def with_processes(service: UndoService, error: RefusedError) -> RefusedError:
     """The error, with the processes that stand in the way where something is still going on, or written to."""
-    if error.code not in ("step_open", "still_written"):
+    if error.code not in ("step_open", "still_written") or "processes" in (error.data or {}):
         return error
     runs = sorted({step.run for step in service.going_on() if step.run})
     found = [process for run in runs for process in service.processes(run)]
@@ -101,6 +102,15 @@ def with_processes(service: UndoService, error: RefusedError) -> RefusedError:
         code=error.code,
         data={**(error.data or {}), "processes": told_processes(found)},
     )
+
+
+@contextmanager
+def naming_processes(service: UndoService | None) -> Generator[None]:
+    """In this block a `RefusedError` names the processes that stand in the way, as `with_processes` does."""
+    try:
+        yield
+    except RefusedError as error:
+        raise error if service is None else with_processes(service, error) from None
 
 
 def named_processes(processes: Sequence[ProcessInfo]) -> str:
@@ -119,8 +129,8 @@ def _command(process: ProcessInfo) -> str:
 
 
 def stop_run(context: Context, run: str) -> tuple[str, Sequence[ProcessInfo]]:
-    """End what is left of a run (empty: the newest): SIGTERM to each of its processes, and to no other; SIGKILL to those
-    that are there after ``undo.stop_timeout``. Returns the run and the processes, once its steps are closed.
+    """End what is left of a run (empty: the newest): SIGTERM to each of its processes, and to no other; SIGKILL to what
+    is there after ``undo.stop_timeout``. Returns the run and the processes, once its steps are closed.
 
     Raises `NotFoundError` if there is no run, `RefusedError` if a process does not end.
     """

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from holdfast.engine.catching_up import catch_up, foresee_catching_up
 from holdfast.engine.foreseeing import foresee_steps, reversible
-from holdfast.engine.going_on import stop_run, told_processes
+from holdfast.engine.going_on import naming_processes, stop_run, told_processes
 from holdfast.engine.made import make_root
 from holdfast.engine.restore import refuse_unfinished, save_first
 from holdfast.engine.reversing import bring_forward_alone, take_back
@@ -57,7 +57,10 @@ def undo(
     with _reached(context, progress, dry_run=dry_run) as (service, caught_up):
         walk = Walk(context, service, force=force, progress=progress, recorded_only=recorded_only)
         if dry_run:
-            return walk.foresee(count) if caught_up is None else caught_up.result
+            if caught_up is not None:
+                return caught_up.result
+            with naming_processes(service):
+                return walk.foresee(count)
         done = _of("undo", caught_up)
         if len(done) == count:
             return done[0]
@@ -104,11 +107,12 @@ def undo_steps(
         if dry_run:
             if caught_up is not None:
                 return caught_up.result
-            if steps:
-                return foresee_steps(context, required(service), steps, backward=True, force=force)
-            return foresee_run(
-                context, service, run or newest_run(context, service), force=force, recorded_only=recorded_only
-            )
+            with naming_processes(service):
+                if steps:
+                    return foresee_steps(context, required(service), steps, backward=True, force=force)
+                return foresee_run(
+                    context, service, run or newest_run(context, service), force=force, recorded_only=recorded_only
+                )
         with quiet(service):
             refuse_unfinished(context)
             make_root(context)

@@ -238,13 +238,13 @@ def way_back(service: UndoService, steps: Sequence[int]) -> str:
 
 
 def _before(context: Context, position: int, steps: Sequence[StepInfo]) -> int | None:
-    """The newest state before ``position`` that is from before any of the steps changed anything."""
-    first, began = min(step.first for step in steps), min(step.started_at for step in steps) // 1000
+    """The newest state before ``position`` that is from before any of the steps began."""
+    begun, began = min(step.begun for step in steps), min(step.started_at for step in steps) // 1000
     at = context.catalog.event(position).previous
     while at is not None:
         state = context.catalog.event(at)
         # (An earlier version has recorded no number.)
-        if state.at <= began if state.undo_seq is None else state.undo_seq < first:
+        if state.at <= began if state.undo_seq is None else state.undo_seq < begun:
             break
         at = state.previous
     return at

@@ -133,6 +133,7 @@ class Desk:
             self._undo_log.notice()  # what was edited up to now came before it
             step = self._undo_log.new_id(ambient=kind == "ambient")
             self._recorder.begin(step, kind, run=run, command=command, directory=directory, parent=parent)
+            self._undo_log.beat()  # what the history records from now on comes after the step's beginning
             return step
 
     def ambient(self) -> StepId:
@@ -227,7 +228,7 @@ class Desk:
         with self._recorder.gate:
             found = [step for step in all_steps(self._undo_log) if step.id not in self._denied]
             for denied in self._denied.values():
-                insort(found, denied, key=lambda step: step.first)
+                insort(found, denied, key=lambda step: step.begun)
             return found
 
     def changes(self, step: StepId) -> Sequence[PathChange]:

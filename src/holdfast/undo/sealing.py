@@ -288,6 +288,7 @@ def seal(
         late=before.late if before else (),
         kept_open=before.kept_open if before else (),
         open_until=_open_until(log, begin.step, before),
+        begun=before.begun if before else begin.seq,
         spared=tuple(_looks(log, spared)),
     )
     log.write(Sealed(head, tuple(step.records)))

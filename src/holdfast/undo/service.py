@@ -46,8 +46,8 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     """None while it is open."""
     acted: int
     """Orders the steps by their latest change to the tree, undo and redo included."""
-    first: int = 0
-    """The sequence number of its first change to the tree, when it was first done."""
+    begun: int = 0
+    """The sequence number with which it began, when it was first done."""
     ended: int | None = None
     """That by which it had ended, when it was first done; None while it is open."""
     paths: int
@@ -122,8 +122,8 @@ class GoingOn(msgspec.Struct, frozen=True, kw_only=True):
 
     step: StepId
     run: str
-    first: int
-    """As `StepInfo.first`."""
+    begun: int
+    """As `StepInfo.begun`."""
     paths: tuple[bytes, ...]
     """What it has changed; of one that has ended, what may still be written to."""
 

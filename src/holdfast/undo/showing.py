@@ -50,7 +50,7 @@ def _finished(head: Head) -> Callable[[bool], StepInfo]:
         started_at=head.started_at,
         ended_at=head.ended_at,
         acted=head.acted,
-        first=head.first,
+        begun=head.begun or head.first,
         ended=max(head.last, head.looked_at),
         paths=head.paths,
         copied=head.copied,
@@ -83,7 +83,7 @@ def _open(step: OpenStep) -> Callable[[bool], StepInfo]:
         started_at=begin.at,
         ended_at=None,
         acted=step.records[-1].seq if step.records else begin.seq,
-        first=_begun(step),
+        begun=begin.seq,
         paths=len(whereabouts(step.records)),
         copied=step.copied,
         unprotected=step.bare,
@@ -95,13 +95,13 @@ def _open(step: OpenStep) -> Callable[[bool], StepInfo]:
 def going_on(log: UndoLog) -> list[GoingOn]:
     """See `UndoService.going_on`. The gate is held."""
     found = [
-        GoingOn(step=step.id, run=step.begin.run, first=_begun(step), paths=tuple(whereabouts(step.records)))
+        GoingOn(step=step.id, run=step.begin.run, begun=step.begin.seq, paths=tuple(whereabouts(step.records)))
         for step in log.recorder.open_steps
         if step.records and not step.reverses
     ]
     waiting = ((log.heads[step], files) for step, files in log.unsettled.items() if step in log.heads)
     found += [
-        GoingOn(step=head.id, run=head.run, first=head.first, paths=tuple(files))
+        GoingOn(step=head.id, run=head.run, begun=head.begun or head.first, paths=tuple(files))
         for head, files in waiting
         if head.state == "done"
     ]
