@@ -1,5 +1,5 @@
-"""A server that a run has left goes on: what came after it, and has nothing to do with it, is taken back; the rest names
-the process that holds it, and `undo --run --stop` ends that first.
+"""A server that a run has left goes on: what came after it, and has nothing to do with it, is taken back; the rest
+names the process that holds it, and `undo --run --stop` ends that first.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def _start(bench: Cli) -> Iterator[list[Server]]:
 
 
 @pytest.mark.parametrize("script", [OPENS_ANEW, KEEPS_OPEN])
-def test_a_later_edit_is_taken_back_and_the_rest_names_the_process(bench: Cli, start: list[Server], script: str) -> None:
+def test_a_later_edit_is_taken_back_and_the_rest_names_the_process(
+    bench: Cli, start: list[Server], script: str
+) -> None:
     before = photograph(bench.root)
     server = Server(bench, script)
     start.append(server)
@@ -106,7 +108,9 @@ def test_what_holds_on_is_killed_and_nothing_of_another_run(bench: Cli, start: l
     assert b"sleep 0.05" in command_of(other.pid)
 
 
-def test_what_is_older_than_what_the_server_has_done_is_not_taken_from_under_it(bench: Cli, start: list[Server]) -> None:
+def test_what_is_older_than_what_the_server_has_done_is_not_taken_from_under_it(
+    bench: Cli, start: list[Server]
+) -> None:
     (bench.root / "f").write_text("older")
     bench("checkpoint")
     server = Server(bench, "while :; do echo more >> served; sleep 0.05; done")
