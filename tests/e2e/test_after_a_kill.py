@@ -17,7 +17,7 @@ from holdfast.engine.steps import log_directory
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.testing.stepping import do_step
 from holdfast.undo import untold
-from holdfast.undo.version import is_half_done
+from holdfast.undo.beat import read_beat
 
 from .test_run import bench, keeper_of
 
@@ -61,7 +61,9 @@ def test_whatever_comes_first_takes_back_what_is_half_done_and_says_so(bench: Cl
     again = bench("status")
     assert SAID not in again.err
     with holdfast.open(bench.root) as workspace:
-        assert not is_half_done(log_directory(workspace._context))
+        beat = read_beat(log_directory(workspace._context))
+        assert beat is not None
+        assert beat.at == 0
         assert [step.state for step in workspace.steps()] == ["undone"]
         assert [workspace.diff(one.parent, one.id).changes for one in workspace.log().checkpoints if one.parent] == []
 

@@ -8,6 +8,7 @@ from holdfast.cli.steps import step_number
 from holdfast.cli.terminal import ask, show_path
 from holdfast.cli.wording import files, left_alone, reasons, short
 from holdfast.model.typed import TYPE_CHECKING
+from holdfast.model.visible import visible
 from holdfast.model.wording import listed, named_steps
 
 if TYPE_CHECKING:
@@ -81,6 +82,9 @@ def _configure_undo(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument(
         "--step", metavar="ID", type=step_number, action="append", help="this step alone (several: together)"
     )
+    parser.add_argument(
+        "--stop", action="store_true", help="with --run: end what the run has left running first, such as a server"
+    )
     parser.add_argument("--force", action="store_true", help="also over what somebody else has changed since")
 
 
@@ -104,12 +108,15 @@ def _count(arguments: argparse.Namespace, *, alone: bool) -> int:
 
 def _undo(console: Console, arguments: argparse.Namespace) -> int:
     count = _count(arguments, alone=bool(arguments.step) or arguments.run is not None)
+    if arguments.stop and (arguments.run is None or arguments.dry_run):
+        raise UsageError("--stop ends a run: it stands beside --run, and not beside --dry-run")
 
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         return workspace.undo(
             count,
             step=arguments.step,
             run=arguments.run,
+            stop=arguments.stop,
             force=arguments.force,
             dry_run=arguments.dry_run,
             progress=progress,
@@ -155,7 +162,9 @@ def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) ->
     with console.progress() as progress:
         result = work(workspace, progress)
     if console.json:
-        console.give(encoding.restored(result))
+        from holdfast.engine.going_on import told_processes
+
+        console.give({**encoding.restored(result), "stopped": told_processes(result.stopped)})
     else:
         console.say(*_lines(result, verb))
     if result.skipped:
@@ -175,6 +184,10 @@ def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
         yield from (f"  would write   {show_path(path)}" for path in result.written)
         yield from (f"  would delete  {show_path(path)}" for path in result.deleted)
         return
+    if result.stopped:
+        from holdfast.engine.going_on import named_processes
+
+        yield visible(f"Ended {named_processes(result.stopped)}.")
     if result.written or result.deleted or result.skipped:
         yield f"{verb}{by} to {short(result.checkpoint)}: {done}."
     else:
@@ -221,6 +234,7 @@ COMMANDS = {
             ("holdfast undo", "one state back"),
             ("holdfast undo 3", "three"),
             ("holdfast undo --run", "all that the last run did"),
+            ("holdfast undo --run --stop", "end its server first"),
             ("holdfast undo --step 7", "one step alone"),
             ("holdfast undo --dry-run", "look first"),
         ),

@@ -173,7 +173,10 @@ def _report(failure: HoldfastError, as_json: bool) -> int:
 
         from holdfast.engine import encoding
 
-        _write_error(json.dumps(encoding.error(failure)))
+        told = encoding.error(failure)
+        if failure.data and "processes" in failure.data:
+            told["error"]["processes"] = failure.data["processes"]
+        _write_error(json.dumps(told))
         return failure.exit_code
     from holdfast.model.visible import visible
 

@@ -31,22 +31,6 @@ def steps_since(context: Context, service: UndoService | None, state: HistoryEve
     return [step for step in _since(context, service, state) if step.state == "done" and step.paths]
 
 
-def refuse_open(context: Context, service: UndoService | None, state: HistoryEvent) -> None:
-    """Raise `RefusedError` if a step that is not at its end has changed the tree since the state before: what it did
-    is no finished change, and must not be taken away from under it.
-    """
-    if service is None:
-        return
-    for step in _since(context, service, state):
-        if step.state == "open" and step.paths:
-            raise RefusedError(
-                f"step {step.id} is still going on, and has changed the tree",
-                hint="wait until it ends (what an agent writes by itself: some seconds of quiet); "
-                "--force takes back what checkpoints hold of it",
-                code="step_open",
-            )
-
-
 def _since(context: Context, service: UndoService, state: HistoryEvent) -> list[StepInfo]:
     before = None if state.previous is None else context.catalog.event(state.previous)
     brought = state.steps if state.operation == "redo" else ()

@@ -163,22 +163,28 @@ class Context:
         """The largest sequence number that the undo log has given out, 0 without a log: what an event of the history is
         to say, so that order never depends on a clock. None where it cannot be read.
         """
+        logs = self._logs()
+        if not logs:
+            return 0
         from holdfast.undo.beat import read_beat
 
-        beats = [beat.seq for log in self._logs() if (beat := read_beat(log)) is not None]
-        if len(beats) > 1:
+        if len(logs) > 1:
             from holdfast.engine.steps import log_directory
 
-            beat = read_beat(log_directory(self))
-            return None if beat is None else beat.seq
-        return beats[0] if beats else 0
+            logs = [log_directory(self)]
+        beat = read_beat(logs[0])
+        return None if beat is None else beat.seq
 
     def _half_done(self) -> bytes | None:
         """The directory of an undo log in which something is half done."""
+        logs = self._logs()
+        if not logs:
+            return None
         from holdfast.undo.beat import read_beat
 
-        return next((log for log in self._logs() if ((beat := read_beat(log)) is not None and beat.at)), None)
+        return next((log for log in logs if (beat := read_beat(log)) is not None and beat.at), None)
 
-    def _logs(self) -> tuple[bytes, bytes]:
-        """Where an undo log may be."""
-        return os.path.join(self.folder, UNDO_LOG), os.path.join(self.workspace.path, UNDO_LOG_IN_TREE)
+    def _logs(self) -> list[bytes]:
+        """Where an undo log is. (Nearly always in one place, or none.)"""
+        places = os.path.join(self.folder, UNDO_LOG), os.path.join(self.workspace.path, UNDO_LOG_IN_TREE)
+        return [place for place in places if os.path.lexists(place)]

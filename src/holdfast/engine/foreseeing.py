@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.engine.effects import effect, summed
+from holdfast.engine.going_on import refusal
 from holdfast.engine.outside_policy import foresee
 from holdfast.engine.results import RestoreResult
 from holdfast.engine.steps import infos
@@ -35,6 +36,8 @@ def reversible(service: UndoService, steps: Sequence[int], *, backward: bool) ->
     chosen = sorted(infos(service, steps), key=lambda step: step.acted, reverse=True)
     for step in chosen:
         if step.state == "open":
+            if going_on := [one for one in service.going_on() if one.step == step.id]:
+                raise refusal(service, going_on)
             raise RefusedError(f"step {step.id} is still going on", hint="wait until it ends", code="step_open")
         if step.state == ("undone" if backward else "done"):
             raise NotFoundError(f"step {step.id} is {'undone already' if backward else 'not undone'}")

@@ -13,6 +13,7 @@ from functools import partial
 
 from holdfast.engine.catching_up import catch_up, foresee_catching_up
 from holdfast.engine.foreseeing import foresee_steps, reversible
+from holdfast.engine.going_on import naming_processes, stop_run, told_processes
 from holdfast.engine.made import make_root
 from holdfast.engine.restore import refuse_unfinished, save_first
 from holdfast.engine.reversing import bring_forward_alone, take_back
@@ -22,7 +23,7 @@ from holdfast.engine.steps import infos, quiet, reached, required, touched
 from holdfast.engine.upkeep import with_ballast
 from holdfast.engine.walking import Walk, together
 from holdfast.engine.whole_runs import foresee_run, newest_run, undo_run
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,7 +59,10 @@ def undo(
     with _reached(context, progress, dry_run=dry_run) as (service, caught_up):
         walk = Walk(context, service, force=force, progress=progress, recorded_only=recorded_only)
         if dry_run:
-            return walk.foresee(count) if caught_up is None else caught_up.result
+            if caught_up is not None:
+                return caught_up.result
+            with naming_processes(service):
+                return walk.foresee(count)
         done = _of("undo", caught_up)
         if len(done) == count:
             return done[0]
@@ -81,6 +85,7 @@ def undo_steps(
     *,
     steps: Sequence[int] = (),
     run: str = "",
+    stop: bool = False,
     force: bool = False,
     recorded_only: bool = False,
     dry_run: bool = False,
@@ -90,17 +95,26 @@ def undo_steps(
 
     Where the undo log does not hold all of a run any more, what is missing is taken back by the checkpoint that the
     run began with (not with ``recorded_only``): not what was ignored. Raises as `undo`. Where the same was asked for
-    before and cut short, that is finished.
+    before and cut short, that is finished. ``stop``: what is left of the run is ended first (`going_on.stop_run`).
     """
+    if stop:
+        run, stopped = stop_run(context, run)
+        try:
+            done = undo_steps(context, run=run, force=force, recorded_only=recorded_only, progress=progress)
+        except HoldfastError as error:
+            error.data = {**(error.data or {}), "stopped": told_processes(stopped)}
+            raise
+        return done._replace(stopped=stopped)
     with _reached(context, progress, dry_run=dry_run) as (service, caught_up):
         if dry_run:
             if caught_up is not None:
                 return caught_up.result
-            if steps:
-                return foresee_steps(context, required(service), steps, backward=True, force=force)
-            return foresee_run(
-                context, service, run or newest_run(context, service), force=force, recorded_only=recorded_only
-            )
+            with naming_processes(service):
+                if steps:
+                    return foresee_steps(context, required(service), steps, backward=True, force=force)
+                return foresee_run(
+                    context, service, run or newest_run(context, service), force=force, recorded_only=recorded_only
+                )
         with quiet(service):
             refuse_unfinished(context)
             make_root(context)
@@ -155,13 +169,13 @@ def redo(
         onward = ahead(context, cursor.position, cursor.redo_tip)
         if count > len(onward):
             raise nothing("redo")
-        if not came_to_light(context, cursor) and present(context).changes():
+        walk = Walk(context, service, force=force, progress=progress)
+        if not came_to_light(context, cursor) and walk.has_changed(present(context).changes()):
             raise RefusedError(
                 "the tree has changed since the undo, so there is nothing to redo onto it",
                 hint="`holdfast undo` saves those changes and takes them back; `holdfast log` lists every state",
                 code="changed_since_undo",
             )
-        walk = Walk(context, service, force=force, progress=progress)
         if dry_run:
             return walk.foresee_forward(onward[:count])
         return together([*done, walk.forward(onward[:count])])

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change, Entry, NotCaptured
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.store.records import HistoryEvent
+    from holdfast.undo.service import ProcessInfo
 
 
 class Status(NamedTuple):
@@ -82,6 +83,8 @@ class RestoreResult(NamedTuple):
     """The steps that were taken back, or brought forward, by the undo log: ignored files included."""
     together: Sequence[Sequence[int]] = ()
     """Those of them that `undo` took back as one change, as they depend on each other: the groups of several."""
+    stopped: Sequence[ProcessInfo] = ()
+    """The processes of the run that were ended before."""
 
 
 class ForkResult(NamedTuple):

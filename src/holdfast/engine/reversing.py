@@ -14,6 +14,7 @@ from holdfast.engine import undo_note
 from holdfast.engine.checkpoint import Recorded, Request, take_touched
 from holdfast.engine.effects import effect
 from holdfast.engine.foreseeing import brought, foreseen, reversible
+from holdfast.engine.going_on import with_processes
 from holdfast.engine.outside_policy import crossing
 from holdfast.engine.recognising import noting
 from holdfast.engine.restore import REDO_COMMAND, UNDO_COMMAND
@@ -59,7 +60,7 @@ def take_back(
         with _noted(context, note):
             crossing(context, service, note.steps, service.undo, force=force)
     except RefusedError as error:
-        raise _with_a_way_out(context, error, note.position) from None
+        raise _with_a_way_out(context, with_processes(service, error), note.position) from None
     return enter_undone(context, service, note, effect(seen, backward=True), progress)
 
 
@@ -251,13 +252,13 @@ def way_back(service: UndoService, steps: Sequence[int]) -> str:
 
 
 def _before(context: Context, position: int, steps: Sequence[StepInfo]) -> int | None:
-    """The newest state before ``position`` that is from before any of the steps changed anything."""
-    first, began = min(step.first for step in steps), min(step.started_at for step in steps) // 1000
+    """The newest state before ``position`` that is from before any of the steps began."""
+    begun, began = min(step.begun for step in steps), min(step.started_at for step in steps) // 1000
     at = context.catalog.event(position).previous
     while at is not None:
         state = context.catalog.event(at)
         # (An earlier version has recorded no number.)
-        if state.at <= began if state.undo_seq is None else state.undo_seq < first:
+        if state.at <= began if state.undo_seq is None else state.undo_seq < begun:
             break
         at = state.previous
     return at

@@ -10,12 +10,12 @@ from holdfast.engine.belonging import (
     Between,
     goes_by_itself,
     refuse_mixed,
-    refuse_open,
     steps_since,
     steps_that_wrote_late,
 )
 from holdfast.engine.effects import summed
 from holdfast.engine.foreseeing import brought, dry_result, foreseen, reversible
+from holdfast.engine.going_on import Held
 from holdfast.engine.journal import Journal
 from holdfast.engine.outside_policy import foresee
 from holdfast.engine.restore import (
@@ -26,6 +26,7 @@ from holdfast.engine.restore import (
     preview,
     refuse_unfinished,
 )
+from holdfast.engine.results import RestoreResult
 from holdfast.engine.reversing import bring_forward, take_back
 from holdfast.engine.states import ahead, came_to_light, kept, nothing, out_of_sight
 from holdfast.engine.status import present
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 
     from holdfast.engine.context import Context
     from holdfast.engine.effects import Effect
-    from holdfast.engine.results import RestoreResult
     from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import Progress
     from holdfast.store.records import Cursor
@@ -91,6 +92,7 @@ class Walk:
         self._progress = progress
         self._recorded_only = recorded_only
         self._pages = context.store.pages
+        self._held = Held(service, force=force)
         self.new: Checkpoint | None = None
         """The checkpoint that was made for what was not saved yet, if one was."""
 
@@ -131,8 +133,8 @@ class Walk:
             return
         if found.head is not None and steps_that_wrote_late(self._service, found.pages, found.head.root, found.root):
             return
-        refuse_open(self._context, self._service, unsaved)
-        raise _by_others([change.path for change in changes])
+        if rest := self._held.rest(changes):
+            raise _by_others([change.path for change in rest])
 
     def back(self, count: int) -> RestoreResult:
         """Take back ``count`` changes, from the state that was just saved: all of them, or none."""
@@ -275,8 +277,7 @@ class Walk:
                 groups += _groups(ids)
                 count -= 1
         if target is not None:
-            shown = preview(context, target)
-            effects.insert(went_back, ([*shown.written], [*shown.deleted]))
+            effects.insert(went_back, self._previewed(target))
         reached = now.checkpoint or cursor.head or CheckpointId("") if target is None else target.id
         return dry_result(self._context, reached, effects, steps)._replace(together=groups)
 
@@ -305,9 +306,19 @@ class Walk:
             now = state
         if by_checkpoints:
             # (The files that checkpoints hold are at the end as the last of them has it.)
-            shown = preview(self._context, self._context.catalog.checkpoint(states[-1].checkpoint))
-            effects.append(([*shown.written], [*shown.deleted]))
+            effects.append(self._previewed(self._context.catalog.checkpoint(states[-1].checkpoint)))
         return dry_result(self._context, states[-1].checkpoint, effects, steps)._replace(together=groups)
+
+    def _previewed(self, target: Checkpoint) -> Effect:
+        """What going to a checkpoint would write and delete."""
+        shown, held = preview(self._context, target), self._held.paths
+        return [path for path in shown.written if path not in held], [
+            path for path in shown.deleted if path not in held
+        ]
+
+    def has_changed(self, changes: Sequence[Change]) -> bool:
+        """Whether anything was changed but by what is going on."""
+        return bool(self._held.rest(changes))
 
     def _can_redo(self, steps: Sequence[int]) -> bool:
         assert self._service is not None
@@ -337,11 +348,10 @@ class Walk:
             steps = [step for step in steps_since(self._context, self._service, state) if step.id not in done]
             if steps:
                 return _Target(state, back, steps)
-            if not self._force:
-                refuse_open(self._context, self._service, state)
             leaving, left = state, [state]
             while True:
                 if state.previous is None:
+                    self._held.refuse_all()
                     raise nothing("undo", self.new)
                 state = self._context.catalog.event(state.previous)
                 checkpoint = kept(self._context, state)
@@ -349,7 +359,17 @@ class Walk:
                     break
                 left.append(state)
             if checkpoint.root != root:
-                late = steps_that_wrote_late(self._service, self._pages, checkpoint.root, root, done)
+                if self._held:
+                    changes = manifest.diff(self._pages, checkpoint.root, root)
+                    if not self._held.rest(changes):
+                        # What goes on has done that alone: it stays, and the changes before it are not behind it.
+                        self._held.refuse_edited(changes, state)
+                        root = checkpoint.root
+                        continue
+                    self._held.refuse_older(leaving)
+                late = steps_that_wrote_late(
+                    self._service, self._pages, checkpoint.root, root, (*done, *self._held.ids)
+                )
                 between = Between(state, checkpoint.root, root, self._pages)
                 is_ours = (
                     bool(late)
@@ -370,7 +390,7 @@ class Walk:
         """Raise `RefusedError` if others have made one state into the other; that is what no step has changed which the
         undo log holds. ``done``: steps that are part of it, and only thought of as taken back.
         """
-        changes = manifest.diff(self._pages, before, after)
+        changes = self._held.rest(manifest.diff(self._pages, before, after))
         if done and self._service is not None:
             by_steps = {change.path for step in done for change in self._service.changes(step)}
             changes = [change for change in changes if change.path not in by_steps]
@@ -394,19 +414,37 @@ class Walk:
         self, operation: Literal["undo", "redo"], now: HistoryEvent, state: HistoryEvent, target: Checkpoint
     ) -> RestoreResult:
         context = self._context
+        paths: tuple[bytes, ...] = ()
+        if self._held:
+            changes = manifest.diff(context.store.pages, self._root(now), target.root)
+            rest = self._held.rest(changes)
+            if changes and not rest:
+                return self._only_move(operation, now, state, target)
+            if len(rest) < len(changes):
+                paths = tuple(change.path for change in rest)
         journal = Journal(
             operation=operation,
             target=target.id,
             rescue=now.checkpoint,
             position=now.seq,
             state=state.seq,
-            paths=(),
+            paths=paths,
             nonce=new_nonce(context),
             at=context.clock.now(),
             redo_tip=context.catalog.cursor(context.workspace.id).redo_tip,
             undo_seq=context.undo_seq(),
         )
         return carry_out(context, journal, context.catalog.checkpoint(now.checkpoint), target, self._progress)
+
+    def _only_move(
+        self, operation: Literal["undo", "redo"], now: HistoryEvent, state: HistoryEvent, target: Checkpoint
+    ) -> RestoreResult:
+        """Go to a state that differs only in what steps hold, which stays as it is."""
+        catalog, workspace = self._context.catalog, self._context.workspace.id
+        cursor = catalog.cursor(workspace)
+        event, tip = self._context.event(operation, target.id), cursor.redo_tip
+        catalog.record_event(workspace, event, expected=cursor, head=target.id, position=state.seq, redo_tip=tip)
+        return RestoreResult(target.id, now.checkpoint, [], [], [], dry_run=False, undo_command=None)
 
 
 def together(done: Sequence[RestoreResult]) -> RestoreResult:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from holdfast.engine.foreseeing import foresee_steps
+from holdfast.engine.going_on import named_processes, told_processes
 from holdfast.engine.journal import Journal
 from holdfast.engine.restore import carry_out, new_nonce, preview, save_first
 from holdfast.engine.reversing import take_back
@@ -123,10 +124,8 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
     """Raises as `undo_run`."""
     steps = service.steps() if service is not None else ()
     of_run = [step for step in steps if step.run == run]
-    if not force and any(step.state == "open" and step.paths for step in of_run):
-        raise RefusedError(
-            f"the run {run} is still going on", hint="--force takes back what it has finished", code="step_open"
-        )
+    if not force and service is not None and any(step.state == "open" and step.paths for step in of_run):
+        raise _still_running(service, run)
     events = [event for event in context.catalog.events(context.workspace.id) if event.run == run]
     if not of_run and not events:
         raise NotFoundError(f"there was no run {run}", hint="holdfast log and holdfast steps show the runs")
@@ -154,6 +153,16 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
             code="steps_forgotten",
         )
     return _OfRun(chosen, start)
+
+
+def _still_running(service: UndoService, run: str) -> RefusedError:
+    found = service.processes(run)
+    return RefusedError(
+        f"the run {run} is still going on{f': {named_processes(found)}' if found else ''}",
+        hint=f"`holdfast undo --run {run} --stop` ends it first; --force takes back what it has finished",
+        code="step_open",
+        data={"run": run, "processes": told_processes(found)},
+    )
 
 
 def _is_forgotten(service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]) -> bool:

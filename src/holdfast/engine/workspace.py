@@ -356,6 +356,7 @@ class Workspace(RecordedSteps, LookedAt):
         *,
         step: int | Sequence[int] | None = None,
         run: str | None = None,
+        stop: bool = False,
         force: bool = False,
         recorded_only: bool = False,
         dry_run: bool = False,
@@ -363,7 +364,9 @@ class Workspace(RecordedSteps, LookedAt):
     ) -> RestoreResult:
         """Take back the newest ``count`` changes to the tree, or a ``step`` (or several), or all that a ``run`` did
         (empty: the newest run). Unsaved changes are saved first, and are the first of the newest. Steps that depend on
-        each other are one change.
+        each other are one change. What a step holds that is going on stays as it is: what came after it, and has
+        nothing to do with that, is taken back; of what is older the error (``step_open``) names the process that holds
+        it. ``stop`` ends what is left of the ``run`` first: SIGTERM to its processes alone, then SIGKILL.
 
         What steps of a `run` did is reversed exactly, ignored files included; the rest goes by checkpoints. Raises
         `RefusedError` if somebody else has changed the same since, unless ``force``. With ``recorded_only`` nothing is
@@ -386,10 +389,13 @@ class Workspace(RecordedSteps, LookedAt):
                 )
             if count != 1 or (chosen and run is not None):
                 raise UsageError("a step or a run is undone by itself")
+            if stop and (run is None or dry_run):
+                raise UsageError("what is stopped is a run, and not for a dry run")
             return undo_steps(
                 self._context,
                 steps=chosen,
                 run=run or "",
+                stop=stop,
                 force=force,
                 recorded_only=recorded_only,
                 dry_run=dry_run,

@@ -104,6 +104,7 @@ class Undo(NamedTuple):
     max_log_bytes: int = GIB
     max_steps: int = 100
     max_step_bytes: int = 200 * MIB
+    stop_timeout: float = 5.0
     outside: OutsidePolicy = "barrier"
 
 

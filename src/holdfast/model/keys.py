@@ -111,6 +111,9 @@ KEYS: dict[str, Key] = {
     "undo.max_step_bytes": Key(
         "size", "a step that would copy more bytes than this goes on without protection, or is held (see safeguard)"
     ),
+    "undo.stop_timeout": Key(
+        "duration", "`undo --run --stop` kills what has not ended this long after SIGTERM", least=0.1, most=HOUR
+    ),
     "undo.outside": Key(
         "text",
         "what others change: `barrier` stops undo there, `warn` only lists what undo overwrites, `lock` cannot be had",

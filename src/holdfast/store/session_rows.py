@@ -186,9 +186,19 @@ class SessionRows:
         return _checkpoint(row[:-1]), row[-1]
 
     def checkpoints(self, name: SessionId) -> list[StoredCheckpoint]:
-        """Those of a session, oldest first."""
+        """Those of a session, oldest first: each after what it was made of, whatever the clock said."""
         with self._database.reading() as session:
-            return self._stored(session, "AND session = ? ORDER BY created_at, seq, hash", name)
+            found = self._stored(session, "AND session = ? ORDER BY created_at, seq, hash", name)
+        known = {one.hash: one for one in found}
+        ordered: dict[SessionHash, StoredCheckpoint] = {}
+        for one in found:
+            line: list[StoredCheckpoint] = []
+            at: StoredCheckpoint | None = one
+            while at is not None and at.hash not in ordered:
+                line.append(at)
+                at = None if at.parent is None else known.get(at.parent)
+            ordered |= {each.hash: each for each in reversed(line)}
+        return list(ordered.values())
 
     def by_prefix(self, prefix: str, limit: int = 16) -> list[SessionHash]:
         """Session checkpoints of all sessions whose hashes begin so (lower-case hex digits), at most ``limit``."""

@@ -302,6 +302,10 @@ class Keeper:
                 return self._write(client, *arguments)
             case "guard":
                 return self._runs.guard(client, *arguments)
+            case "processes":
+                return self._runs.processes(*arguments)
+            case "signal":
+                return self._runs.signal(*arguments)
             case "serves":
                 return self._runs.find(*arguments) is not None
             case "expect":
@@ -309,7 +313,7 @@ class Keeper:
             case "settle":
                 step, code = arguments
                 return self._ask(client, self._steps.settle(step, code))
-            case "steps" | "barriers":
+            case "steps" | "barriers" | "going_on":
                 return self._ask(client, lambda: self._listed(method))
             case _:
                 return self._ask(client, lambda: getattr(self._desk, method)(*arguments))

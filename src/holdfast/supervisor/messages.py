@@ -15,7 +15,17 @@ import msgspec
 from holdfast.model.errors import FormatError, HoldfastError, rebuilt
 from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import Thresholds
-from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, Settled, StepInfo, TicketInfo, UndoReport
+from holdfast.undo.service import (
+    BarrierInfo,
+    ConflictInfo,
+    GoingOn,
+    PathChange,
+    ProcessInfo,
+    Settled,
+    StepInfo,
+    TicketInfo,
+    UndoReport,
+)
 
 LENGTH: Final = struct.Struct("<I")
 MAX_REQUEST_BYTES: Final = 1 << 20
@@ -29,6 +39,9 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "check_connected": (tuple[list[int]], None),
     "written_late": (tuple[()], list[tuple[int, bytes]]),
     "mixed_since": (tuple[int, int | None], list[tuple[int, bytes]]),
+    "going_on": (tuple[()], list[GoingOn]),
+    "processes": (tuple[str], list[ProcessInfo]),
+    "signal": (tuple[str, int], int),
     "forgotten": (tuple[()], list[str]),
     "undo": (tuple[list[int], bool], UndoReport),
     "redo": (tuple[list[int], bool], UndoReport),
@@ -63,7 +76,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
 OUTSIDE_ONLY: Final = frozenset(
     {
         *("answer", "brought_back", "configure", "discard", "expect", "foresee", "guard", "join", "note_contents"),
-        *("quiet", "redo", "resume", "settle", "undo", "visit", "write"),
+        *("quiet", "redo", "resume", "settle", "signal", "undo", "visit", "write"),
     }
 )
 """What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""

@@ -325,6 +325,14 @@ class Processes:
         return process
 
 
+def command_of(tgid: int) -> tuple[bytes, ...]:
+    """What a process was called with; empty if it is gone."""
+    try:
+        return _command(tgid)
+    except OSError:
+        return ()
+
+
 def ticks_now() -> int:
     """The time as the kernel notes when a process started: clock ticks since the system's start."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // 1_000_000_000

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from holdfast.undo.service import (
         BarrierInfo,
         ConflictInfo,
+        GoingOn,
         PathChange,
+        ProcessInfo,
         Settled,
         StepInfo,
         TicketInfo,
@@ -128,6 +130,18 @@ class Remote:
     def mixed_since(self, at: int, seq: int | None) -> Sequence[tuple[StepId, bytes]]:
         """See `UndoService.mixed_since`."""
         return self._ask("mixed_since", at, seq)
+
+    def going_on(self) -> Sequence[GoingOn]:
+        """See `UndoService.going_on`."""
+        return self._ask("going_on")
+
+    def processes(self, run: str) -> Sequence[ProcessInfo]:
+        """See `UndoService.processes`."""
+        return self._ask("processes", run)
+
+    def signal(self, run: str, number: int) -> int:
+        """See `UndoService.signal`."""
+        return self._ask("signal", run, number)
 
     def forgotten(self) -> Sequence[str]:
         """See `UndoService.forgotten`."""

@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.supervisor.descent import descendants
 from holdfast.supervisor.handed_in import record
 from holdfast.supervisor.held import inodes_held_for_writing
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.proc import is_below
-from holdfast.supervisor.processes import Processes, Run, descends, parent_of, thread_group
+from holdfast.supervisor.processes import Processes, Run, command_of, descends, parent_of, thread_group
 from holdfast.supervisor.reach import Permission, Reach
 from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.serving import Tree, table
 from holdfast.supervisor.territory import ReadOnly, absolute, is_deleted
 from holdfast.undo.safeguards import strictest
+from holdfast.undo.service import ProcessInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -302,6 +304,29 @@ class Runs:
             self._steps.close_run(run)
         self._steps.close_last()
         self.retry()
+
+    def processes(self, id_: str) -> list[ProcessInfo]:
+        """The processes of a run that are there: also those that have changed nothing, and those that were orphaned
+        unseen, which its parent looks after.
+        """
+        found: dict[int, StepId] = {}
+        for tree in self._members:
+            if tree.run.id == id_:
+                found |= {tgid: group.step for tgid, group in self._processes.all(tree.run)}
+                # (Below a parent is the keeper too, if that one has started it.)
+                # (The agent's number may be somebody else's by now.)
+                others = descendants(*(tree.anchors - {tree.run.agent}), spare=(os.getpid(),))
+                found |= {tgid: 0 for tgid in others if tgid not in found}
+        return [ProcessInfo(pid=tgid, command=command_of(tgid), step=step) for tgid, step in found.items()]
+
+    def signal(self, id_: str, number: int) -> int:
+        """Send a signal (0: none) to every process of a run, and to nothing else; how many there are."""
+        found = self.processes(id_)
+        for process in found if number else ():
+            for each in (number, signal.SIGCONT) if number == signal.SIGTERM else (number,):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(process.pid, each)
+        return len(found)
 
     def see_off(self) -> None:
         """Wait until the processes of trees that are gone have closed their files, which is the last that they do; not

@@ -179,6 +179,13 @@ class SessionRowsContract:
             self.rows.stored(SessionHash("f" * 32))
         assert lost.value.code == "no_session_checkpoint"
 
+    def test_the_oldest_is_first_whatever_the_clock_said(self) -> None:
+        self.rows.add(self.record())
+        first, journal = self.commit(self.trees[0], at=9)
+        second, journal = self.commit(self.trees[1], expected=first.hash, journal=journal, at=5)
+        third, _ = self.commit(self.trees[2], expected=second.hash, journal=journal, at=5)
+        assert self.rows.checkpoints(ONE) == [first, second, third]
+
     def test_a_journal_is_written_by_who_has_read_it_last(self) -> None:
         self.rows.add(self.record())
         _, journal = self.commit(self.trees[0])

@@ -50,11 +50,11 @@ def decode(data: bytes) -> Beat | None:
 
 
 def read_beat(directory: bytes) -> Beat | None:
-    """That of the log in ``directory``; `NONE` for a log that has none yet. None where there is no log, or none that
-    can be read.
-    """
+    """That of the log in ``directory``; `NONE` where it has none yet. None where it cannot be read."""
     try:
         fd = os.open(os.path.join(directory, BEAT), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return NONE
     except OSError:
         return None
     try:

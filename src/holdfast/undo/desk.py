@@ -25,7 +25,7 @@ from holdfast.undo.recognising import brought_back, note_contents, still_brought
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
 from holdfast.undo.settling import mixed_since, settle, written_late
-from holdfast.undo.showing import all_steps, report, shown_barriers, shown_conflict, shown_open, shown_step
+from holdfast.undo.showing import all_steps, going_on, report, shown_barriers, shown_conflict, shown_open, shown_step
 from holdfast.undo.undoing import foresee, redo, undo
 
 if TYPE_CHECKING:
@@ -37,7 +37,16 @@ if TYPE_CHECKING:
     from holdfast.undo.records import StepId, StepKind
     from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.sealed import Head
-    from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo, UndoReport
+    from holdfast.undo.service import (
+        BarrierInfo,
+        ConflictInfo,
+        GoingOn,
+        PathChange,
+        ProcessInfo,
+        StepInfo,
+        TicketInfo,
+        UndoReport,
+    )
     from holdfast.undo.steps import OpenStep
 
 AMBIENT_QUIET = 5.0
@@ -130,6 +139,7 @@ class Desk:
             self._undo_log.notice()  # what was edited up to now came before it
             step = self._undo_log.new_id(ambient=kind == "ambient")
             self._recorder.begin(step, kind, run=run, command=command, directory=directory, parent=parent)
+            self._undo_log.beat()  # what the history records from now on comes after the step's beginning
             return step
 
     def ambient(self) -> StepId:
@@ -226,7 +236,7 @@ class Desk:
         with self._recorder.gate:
             found = [step for step in all_steps(self._undo_log) if step.id not in self._denied]
             for denied in self._denied.values():
-                insort(found, denied, key=lambda step: step.first)
+                insort(found, denied, key=lambda step: step.begun)
             return found
 
     def changes(self, step: StepId) -> Sequence[PathChange]:
@@ -266,6 +276,22 @@ class Desk:
         """See `UndoService.mixed_since`."""
         with self._recorder.gate:
             return mixed_since(self._undo_log, at, seq)
+
+    def going_on(self) -> Sequence[GoingOn]:
+        """See `UndoService.going_on`."""
+        with self._recorder.gate:
+            settle(self._undo_log)
+            return going_on(self._undo_log)
+
+    def processes(self, run: str) -> Sequence[ProcessInfo]:
+        """See `UndoService.processes`. Nothing runs under a log that has no keeper; a keeper answers this itself."""
+        del run
+        return ()
+
+    def signal(self, run: str, number: int) -> int:
+        """See `processes`."""
+        del run, number
+        return 0
 
     def forgotten(self) -> Sequence[str]:
         """See `UndoService.forgotten`."""

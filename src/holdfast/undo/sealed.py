@@ -102,6 +102,8 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """What could be written to through its descriptors after its end, and when that was over, as earlier versions have
     recorded it; 0: not yet.
     """
+    begun: int = 0
+    """The sequence number with which it began; 0 in what earlier versions have written."""
     open_until: tuple[tuple[bytes, int], ...] = ()
     """The same, with the sequence number at which that was over; 0: not yet."""
 

@@ -328,6 +328,7 @@ def seal(
         late=before.late if before else (),
         kept_open=before.kept_open if before else (),
         open_until=_open_until(log, begin.step, before),
+        begun=before.begun if before else begin.seq,
         spared=tuple(_looks(log, spared)),
         # (Without a file or a link among it, there is nothing of which a hash could be told.)
         noted=all(found is None or stat.S_ISDIR(found.mode) for _, found in left.paths),

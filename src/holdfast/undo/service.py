@@ -46,8 +46,8 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     """None while it is open."""
     acted: int
     """Orders the steps by their latest change to the tree, undo and redo included."""
-    first: int = 0
-    """The sequence number of its first change to the tree, when it was first done."""
+    begun: int = 0
+    """The sequence number with which it began, when it was first done."""
     ended: int | None = None
     """That by which it had ended, when it was first done; None while it is open."""
     paths: int
@@ -117,6 +117,26 @@ class BarrierInfo(msgspec.Struct, frozen=True, kw_only=True):
     """False with the policy ``warn``."""
 
 
+class GoingOn(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that is not at its end, or whose files are still written to through its descriptors."""
+
+    step: StepId
+    run: str
+    begun: int
+    """As `StepInfo.begun`."""
+    paths: tuple[bytes, ...]
+    """What it has changed; of one that has ended, what may still be written to."""
+
+
+class ProcessInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a run, while that is there."""
+
+    pid: int
+    command: tuple[bytes, ...]
+    step: StepId
+    """The open step that it belongs to; 0 if there is none."""
+
+
 class TicketInfo(msgspec.Struct, frozen=True, kw_only=True):
     """An operation that waits for a person."""
 
@@ -176,6 +196,18 @@ class UndoService(Protocol):
         away without the other. The time ``at`` (ns) is of the same moment; it counts where an earlier version has
         recorded no number, or None.
         """
+        ...
+
+    def going_on(self) -> Sequence[GoingOn]:
+        """The steps that are not at their end and have changed anything, and those whose files are still written to."""
+        ...
+
+    def processes(self, run: str) -> Sequence[ProcessInfo]:
+        """The processes of a run that are there."""
+        ...
+
+    def signal(self, run: str, number: int) -> int:
+        """Send a signal (0: none) to every process of a run; how many there are."""
         ...
 
     def forgotten(self) -> Sequence[str]:

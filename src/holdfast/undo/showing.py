@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.undo.records import OURSELVES
-from holdfast.undo.service import BarrierInfo, ConflictInfo, StepInfo, UndoReport
+from holdfast.undo.service import BarrierInfo, ConflictInfo, GoingOn, StepInfo, UndoReport
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _finished(head: Head) -> Callable[[bool], StepInfo]:
         started_at=head.started_at,
         ended_at=head.ended_at,
         acted=head.acted,
-        first=head.first,
+        begun=head.begun or head.first,
         ended=max(head.last, head.looked_at),
         paths=head.paths,
         copied=head.copied,
@@ -83,13 +83,29 @@ def _open(step: OpenStep) -> Callable[[bool], StepInfo]:
         started_at=begin.at,
         ended_at=None,
         acted=step.records[-1].seq if step.records else begin.seq,
-        first=_begun(step),
+        begun=begin.seq,
         paths=len(whereabouts(step.records)),
         copied=step.copied,
         unprotected=step.bare,
         exit_code=None,
         barrier_after=barrier_after,
     )
+
+
+def going_on(log: UndoLog) -> list[GoingOn]:
+    """See `UndoService.going_on`. The gate is held."""
+    found = [
+        GoingOn(step=step.id, run=step.begin.run, begun=step.begin.seq, paths=tuple(whereabouts(step.records)))
+        for step in log.recorder.open_steps
+        if step.records and not step.reverses
+    ]
+    waiting = ((log.heads[step], files) for step, files in log.unsettled.items() if step in log.heads)
+    found += [
+        GoingOn(step=head.id, run=head.run, begun=head.begun or head.first, paths=tuple(files))
+        for head, files in waiting
+        if head.state == "done"
+    ]
+    return found
 
 
 def shown_barriers(log: UndoLog) -> list[BarrierInfo]:

@@ -219,6 +219,7 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
             raise RefusedError(
                 f"a process still has {display(path)} open for writing",
                 hint="end it first; --force goes ahead with what it has written so far",
+                code="still_written",
             )
 
 

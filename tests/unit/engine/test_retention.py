@@ -64,9 +64,9 @@ def test_a_week_of_minutes_becomes_what_the_table_says() -> None:
 
 def test_the_newest_of_a_bucket_stays() -> None:
     start = NOW // HOUR * HOUR - 30 * HOUR
-    old = [checkpoint(n, start + n * MINUTE) for n in range(60)]
+    old = [checkpoint(n, start + n * MINUTE) for n in reversed(range(60))]
     decisions = decide(old, Thinning(), NOW, {})
-    assert [d.checkpoint.id for d in decisions if d.keep] == [old[59].id]
+    assert [d.checkpoint.id for d in decisions if d.keep] == [old[0].id]
     assert decisions[0].reasons == ("newest of its hour",)
     assert decisions[1].reasons == ("a newer one stands for the same stretch of time, or it is beyond the last",)
 
@@ -74,7 +74,7 @@ def test_the_newest_of_a_bucket_stays() -> None:
 def test_rescue_checkpoints_stay_a_day_and_then_thin_out() -> None:
     day = [NOW - 23 * HOUR + n * MINUTE for n in range(5)]
     later = [NOW // HOUR * HOUR - 26 * HOUR + n * MINUTE for n in range(5)]
-    rescues = [checkpoint(n, at, "rescue") for n, at in enumerate(day + later)]
+    rescues = [checkpoint(n, at, "rescue") for n, at in enumerate([*reversed(later + day)])]
     kept = [d.checkpoint.created_at for d in decide(rescues, Thinning(), NOW, {}) if d.keep]
     assert sorted(kept) == [later[4], *day]
 
@@ -133,11 +133,11 @@ def test_restic_flags() -> None:
 def test_weeks_begin_on_monday_and_months_on_the_first() -> None:
     # 2026-02-01 is a Sunday.
     sunday = 20485 * DAY
-    days = [checkpoint(n, sunday + n * DAY) for n in (-1, 0, 1)]
+    days = [checkpoint(n, sunday + n * DAY) for n in (1, 0, -1)]
     weekly = [d.checkpoint for d in decide(days, Policy(keep_weekly=2), NOW, {}) if d.keep]
-    assert weekly == [days[2], days[1]]
+    assert weekly == [days[0], days[1]]
     monthly = [d.checkpoint for d in decide(days, Policy(keep_monthly=2), NOW, {}) if d.keep]
-    assert monthly == [days[2], days[0]]
+    assert monthly == [days[0], days[2]]
 
 
 def test_labels_are_kept_by_pattern() -> None:

@@ -7,15 +7,14 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.testing.acting import Actor
 from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo import log as log_module
 from holdfast.undo import recovery
+from holdfast.undo.beat import encode, read_beat
 from holdfast.undo.log import Limits, UndoLog
 from holdfast.undo.records import StepId
 from holdfast.undo.recovery import recover
@@ -70,11 +69,10 @@ class Bench:
 
     def end_life(self) -> int:
         """Let the keeper that is gone have been killed now: what is changed after the returned time is not its own."""
-        beat = self.directory / "beat"
-        _, *rest = log_module._BEAT.unpack_from(beat.read_bytes())
+        found = read_beat(os.fsencode(self.directory))
+        assert found is not None
         now = time.time_ns()
-        data = log_module._BEAT.pack(now - recovery._SLACK, *rest)
-        beat.write_bytes(data + crc32(data).to_bytes(4, "little"))
+        (self.directory / "beat").write_bytes(encode(found._replace(at=now - recovery._SLACK)))
         (journal,) = self.directory.glob("journal-*")
         os.utime(journal, ns=(now, now - recovery._SLACK))
         return now

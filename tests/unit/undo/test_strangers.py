@@ -419,18 +419,16 @@ def test_what_was_left_since_it_was_told_is_told_again(bench: Bench, is_closed: 
         assert [record.paths for record in log.barriers.records] == [(b"file",), (b"file", b"other")]
 
 
-@pytest.mark.parametrize(("began", "told"), [(6, (b"other",)), (5, (b"file", b"other"))])
+@pytest.mark.parametrize(("after", "told"), [(1, (b"other",)), (0, (b"file", b"other"))])
 def test_what_was_told_is_known_again_where_nobody_acted_meanwhile(
-    bench: Bench, began: int, told: tuple[bytes, ...]
+    bench: Bench, after: int, told: tuple[bytes, ...]
 ) -> None:
     with bench.keeper() as log:
         first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
         moved_by_hand(bench.tree)
         second = bench.step(log, lambda actor: actor.write(b"file", b"the second step's"))
-        heads = {
-            first: msgspec.structs.replace(log.heads[first], ended_at=5),
-            second: msgspec.structs.replace(log.heads[second], started_at=began),
-        }
+        ended = max(log.heads[first].last, log.heads[first].looked_at)
+        heads = log.heads | {second: msgspec.structs.replace(log.heads[second], first=ended + after)}
         known = Known(log.directories.device)
         recall(known, heads, log.barriers.records)
         assert known.strange(log.directories.place(b"other"), (bench.tree / "other").stat()) == told

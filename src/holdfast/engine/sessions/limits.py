@@ -10,7 +10,7 @@ from holdfast.model.wording import plural
 from holdfast.store.session_records import ref_name
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from holdfast.model.session import RefType, SessionHash, SessionId, SessionKind, SessionRef
     from holdfast.store.session_records import StoredCheckpoint
@@ -42,10 +42,11 @@ def check_name(rows: SessionRows, session: SessionId) -> None:
 
 def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
     """Raise `RefusedError` (code ``session_limit``) if a state that somebody asks for could not be held."""
-    held = [stored for stored in rows.checkpoints(session) if stored.kept]
+    states = rows.checkpoints(session)
+    held = [stored for stored in states if stored.kept]
     # (HEAD will name another one then.)
     released = {stored.hash for stored in _releasable(rows, session, held, ("branch", "fork", "experiment"))}
-    released |= {ref.checkpoint for ref in _ways_back(rows, session)[:-1]}
+    released |= {ref.checkpoint for ref in _ways_back(rows, session, states)[:-1]}
     stay = sum(stored.hash not in released for stored in held)
     if stay >= most:
         raise RefusedError(
@@ -68,8 +69,9 @@ def drop_ways_back(rows: SessionRows, session: SessionId, most: int) -> None:
     """Take away the oldest of the branches that checkouts made, beyond the number that is kept, and where more than
     ``most`` trees are held; but not that of the last checkout.
     """
-    branches = _ways_back(rows, session)
-    beyond = sum(stored.kept for stored in rows.checkpoints(session)) - most
+    states = rows.checkpoints(session)
+    branches = _ways_back(rows, session, states)
+    beyond = sum(stored.kept for stored in states) - most
     for ref in branches[: max(len(branches) - _WAYS_BACK, min(beyond, len(branches) - 1), 0)]:
         if rows.remove_ref(ref.name, ref.checkpoint):
             rows.release([ref.checkpoint])
@@ -124,9 +126,9 @@ def _named(rows: SessionRows, session: SessionId, naming: Collection[RefType] = 
     return {ref.checkpoint for ref in rows.refs(session) if ref.type in naming}
 
 
-def _ways_back(rows: SessionRows, session: SessionId) -> list[SessionRef]:
-    """The branches that checkouts have made of what was there before, the oldest first."""
+def _ways_back(rows: SessionRows, session: SessionId, states: Sequence[StoredCheckpoint]) -> list[SessionRef]:
+    """The branches that checkouts have made of what was there before, those of the oldest of ``states`` first."""
     prefix = ref_name("branch", session, BEFORE_CHECKOUT)
-    return sorted(
-        (ref for ref in rows.refs(session) if ref.name.startswith(prefix)), key=lambda ref: (ref.updated_at, ref.name)
-    )
+    age = {stored.hash: at for at, stored in enumerate(states)}
+    found = [ref for ref in rows.refs(session) if ref.name.startswith(prefix)]
+    return sorted(found, key=lambda ref: (age.get(ref.checkpoint, -1), ref.updated_at, ref.name))

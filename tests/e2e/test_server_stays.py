@@ -1,0 +1,127 @@
+"""A server that a run has left goes on: what came after it, and has nothing to do with it, is taken back; the rest
+names the process that holds it, and `undo --run --stop` ends that first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.testing.photograph import photograph
+
+from ..processes import command_of
+from ..waiting import has_ended, wait_until
+from .test_run import bench
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from e2e.conftest import Cli
+
+__all__ = ["bench"]
+
+OPENS_ANEW = "while :; do echo more >> served; sleep 0.05; done"
+KEEPS_OPEN = "exec >> served; while :; do echo more; sleep 0.05; done"
+
+
+class Server:
+    """What a run has left running."""
+
+    def __init__(self, cli: Cli, script: str) -> None:
+        self.cli = cli
+        self.pid_file = cli.root.parent / f"pid-{len(list(cli.root.parent.iterdir()))}"
+        command = f"echo by-run > f; sh -c 'echo $$ > {self.pid_file}; {script}' < /dev/null > /dev/null 2>&1 &"
+        cli.process("run", "--", "sh", "-c", command)
+        wait_until(lambda: self.pid_file.exists() and self.pid_file.read_text().endswith("\n"), "the server")
+        self.pid = int(self.pid_file.read_text())
+
+    def goes_on(self) -> None:
+        """Wait until it has written once more."""
+        before = self.size()
+        wait_until(lambda: self.size() > before, "a write of the server")
+
+    def size(self) -> int:
+        return (self.cli.root / "served").stat().st_size if (self.cli.root / "served").exists() else 0
+
+
+@pytest.fixture(name="start")
+def _start(bench: Cli) -> Iterator[list[Server]]:
+    started: list[Server] = []
+    yield started
+    for server in started:
+        with suppress(ProcessLookupError):
+            os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda server=server: has_ended(server.pid), "the end of the server")
+
+
+@pytest.mark.parametrize("script", [OPENS_ANEW, KEEPS_OPEN])
+def test_a_later_edit_is_taken_back_and_the_rest_names_the_process(
+    bench: Cli, start: list[Server], script: str
+) -> None:
+    before = photograph(bench.root)
+    server = Server(bench, script)
+    start.append(server)
+    server.goes_on()
+    (bench.root / "g").write_text("by hand")
+    dry = bench.json("undo", "--dry-run")
+    assert dry["deleted"] == ["g"]
+    done = bench.json("undo")
+    assert (done["steps"], done["written"], done["deleted"]) == ([], [], ["g"])
+    server.goes_on()
+    assert bench.json("redo")["written"] == ["g"]
+    assert (bench.root / "g").read_text() == "by hand"
+    assert bench.json("undo")["deleted"] == ["g"]
+    server.goes_on()
+    error = bench("undo", "--run", "--json", code=4).error
+    run = bench.json("steps")["steps"][-1]["run"]
+    assert f"holdfast undo --run {run} --stop" in error["hint"]
+    for words in (("undo", "9"), ("undo", "--run")):
+        error = bench(*words, "--json", code=4).error
+        assert error["code"] in ("step_open", "still_written")
+        assert server.pid in [one["pid"] for one in error["processes"]]
+        assert str(server.pid) in bench(*words, code=4).err
+    stopped = bench.json("undo", "--run", "--stop")
+    assert server.pid in [one["pid"] for one in stopped["stopped"]]
+    assert has_ended(server.pid)
+    after = photograph(bench.root)
+    assert {path: one.content for path, one in before.items()} == {path: one.content for path, one in after.items()}
+    bench("redo")
+    assert (bench.root / "f").read_text() == "by-run\n"
+
+
+def test_what_holds_on_is_killed_and_nothing_of_another_run(bench: Cli, start: list[Server], monkeypatch) -> None:
+    other = Server(bench, "while :; do sleep 0.05; done")
+    start.append(other)
+    server = Server(bench, f"trap : TERM; {OPENS_ANEW}")
+    start.append(server)
+    server.goes_on()
+    monkeypatch.setenv("HOLDFAST_UNDO_STOP_TIMEOUT", "0.3s")
+    said = bench("undo", "--run", "--stop").out
+    assert f"process {server.pid} (sh -c " in said
+    assert has_ended(server.pid)
+    assert not has_ended(other.pid)
+    assert not (bench.root / "served").exists()
+    assert b"sleep 0.05" in command_of(other.pid)
+
+
+def test_what_is_older_than_what_the_server_has_done_is_not_taken_from_under_it(
+    bench: Cli, start: list[Server]
+) -> None:
+    (bench.root / "f").write_text("older")
+    bench("checkpoint")
+    server = Server(bench, "while :; do echo more >> served; sleep 0.05; done")
+    start.append(server)
+    server.goes_on()
+    while bench.process("undo", code=None, cwd=bench.root).returncode == 0:
+        pass
+    assert f"process {server.pid}" in bench("undo", code=4).err
+    assert (bench.root / "f").read_text() in ("older", "by-run\n")
+
+
+def test_stopping_is_for_a_run(bench: Cli) -> None:
+    for words in (("undo", "--stop"), ("undo", "--run", "--stop", "--dry-run")):
+        assert "--stop" in bench(*words, code=2).err
