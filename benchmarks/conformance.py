@@ -74,7 +74,8 @@ class Examination:
             furnish(base / "start")
         with subject.place(base, base / "start") as work:
             behind = str(base / BEHIND) if (base / BEHIND).is_dir() else None
-            of = (self.given.jobs, self.given.seconds, self.given.operations, SHARES.get(subject.name, 1))
+            given, share = self.given, SHARES.get(subject.name, 1)
+            of = (given.jobs, given.seconds, given.operations, share, given.only)
             yield work, Ground(str(work), behind, str(base / "aside"), *of)
 
     def run(self, subject: Subject) -> None:
@@ -164,7 +165,9 @@ def examine(base: Path, given: argparse.Namespace) -> dict[str, Any]:
             continue
         if not suite.found(path):
             raise SystemExit(f"--{option(name)}: {path} is not {suite.what}")
-        suites[name] = path.resolve()
+        if suite.privileged and os.geteuid() != 0:
+            raise SystemExit(f"--{option(name)}: only root can run it, as it asks what several users may do")
+        suites[name] = path.absolute()  # (A link may be what makes a Python of an environment.)
     if not suites:
         raise SystemExit("name at least one suite; --help says which there are and where they come from")
     become_subreaper()
@@ -208,8 +211,6 @@ def versions(peers: list[Subject]) -> dict[str, str]:
 
 
 def main() -> None:
-    if os.geteuid() != 0:
-        raise SystemExit("only root can run these suites: they ask what several users may do")
     sources = "\n".join(f"    --{option(name)}: {suite.what}; {suite.source}" for name, suite in SUITES.items())
     parser = argparse.ArgumentParser(
         description=f"{__doc__}\n{sources}", formatter_class=argparse.RawDescriptionHelpFormatter
@@ -218,6 +219,7 @@ def main() -> None:
         parser.add_argument(f"--{option(name)}", type=Path, metavar="PATH", help=suite.what)
     names = [subject.name for subject in SUBJECTS]
     parser.add_argument("--subjects", nargs="*", choices=names, default=names, help="beside the backing file system")
+    parser.add_argument("--only", nargs="*", default=[], help="of each suite: names of scripts, modules or stressors")
     parser.add_argument("--directory", type=Path, help="on the backing file system (default: a temporary one)")
     parser.add_argument("--jobs", type=int, default=4, help="programs of a suite at once (default: 4)")
     parser.add_argument("--seconds", type=int, default=5, help="that a stressor runs (default: 5)")

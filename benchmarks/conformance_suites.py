@@ -17,7 +17,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 PASSED, SKIPPED = "passed", "skipped"
 """What a case is; of one that has failed its own words are kept instead."""
@@ -28,7 +28,6 @@ LONGEST = 300
 """Characters kept of what a failed case says."""
 
 Cases = dict[str, str]
-T = TypeVar("T")
 
 
 class Ground(NamedTuple):
@@ -47,10 +46,12 @@ class Ground(NamedTuple):
     operations: int
     """How many operations fsx does for a case."""
     share: int = 1
-    """Every how manieth program or script of the suite is run."""
+    """Every how manieth of the suite's programs is run,"""
+    only: Sequence[str] = ()
+    """of these, or of all if there are none."""
 
-    def chosen(self, programs: Iterable[T]) -> list[T]:
-        return list(programs)[:: self.share]
+    def chosen(self, programs: Iterable[str]) -> list[str]:
+        return [name for name in programs if not self.only or name in self.only][:: self.share]
 
 
 class Suite(NamedTuple):
@@ -117,15 +118,14 @@ def _tap(said: str) -> Iterator[tuple[int, str]]:
 
 
 def _pjdfstest(top: Path, ground: Ground) -> Cases:
-    def one(path: Path) -> list[tuple[str, str]]:
-        name = str(path.relative_to(top / "tests"))
+    def one(name: str) -> list[tuple[str, str]]:
         directory = Path(ground.work, name.replace("/", "-"))
         directory.mkdir()
-        _, said = _said(["sh", path], directory)
+        _, said = _said(["sh", top / "tests" / name], directory)
         return [(f"{name} {number}", words) for number, words in _tap(said)]
 
     with ThreadPoolExecutor(ground.jobs) as pool:
-        scripts = ground.chosen(sorted((top / "tests").rglob("*.t")))
+        scripts = ground.chosen(str(path.relative_to(top / "tests")) for path in sorted((top / "tests").rglob("*.t")))
         return dict(case for cases in pool.map(one, scripts) for case in cases)
 
 
@@ -179,10 +179,10 @@ def _fsx(path: Path, ground: Ground) -> Cases:
         match = _FSX_SAYS.search(said)
         return "it hangs" if code is None else f"exit code {code}: {_short(match[0] if match else said[-LONGEST:])}"
 
-    cases = ground.chosen((kind, seed) for kind in _FSX for seed in range(1, 5))
+    cases = {f"{kind}, seed {seed}": (kind, seed) for kind in _FSX for seed in range(1, 5)}
+    names = ground.chosen(cases)
     with ThreadPoolExecutor(ground.jobs) as pool:
-        found = pool.map(lambda case: one(*case), cases)
-        return {f"{kind}, seed {seed}": words for (kind, seed), words in zip(cases, found, strict=True)}
+        return dict(zip(names, pool.map(lambda name: one(*cases[name]), names), strict=True))
 
 
 # stress-ng: a stressor is a case.
