@@ -71,6 +71,18 @@ def writer_of(fd: int, handing_on: dict[int, bool] | None = None) -> Writer:
     return Writer.UNTOLD if _hands_on(fd, handing_on) else Writer.NONE
 
 
+def is_written(fd: int) -> bool:
+    """Whether the kernel says that the file is open or mapped for writing: `Writer.SOME`, for half of the system calls.
+
+    ``fd`` is a regular file opened for reading only, which the caller closes next: a lease ends with its descriptor.
+    """
+    try:
+        _take(fd, _READ)
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    return False
+
+
 @contextmanager
 def keeping_others_out(fd: int) -> Generator[bool]:
     """For the length of the block, whoever opens the regular file ``fd`` (open for writing) waits for its end; who asks

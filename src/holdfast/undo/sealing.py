@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.handle import identity
-from holdfast.files.lease import Writer, writer_of
+from holdfast.files.lease import is_written
 from holdfast.files.metadata import read_xattrs_at
 from holdfast.undo.preimages import place_of
 from holdfast.undo.records import How, Put
@@ -108,10 +108,16 @@ def look(
                 now = {object_: path for path, object_ in whereabouts(_told(step)).items() if object_ is not None}
                 paths = _with_what_was_moved(directories, step, places, now)
             ends = {path: path for path in paths}
-        found = {
-            path: None if end is None else signature(directories, end, alive_until)
-            for path, end in sorted(ends.items())
-        }
+        found: dict[bytes, Signature | None] = {}
+        absent: set[bytes] = set()
+        for path, end in sorted(ends.items()):
+            # (What lay in a directory that the step has removed as well is not looked for file by file.)
+            if end is None or end.rpartition(b"/")[0] in absent:
+                found[path] = None
+            else:
+                found[path] = signature(directories, end, alive_until)
+            if end is not None and found[path] is None:
+                absent.add(end)
     found |= {path: NOT_OURS for path in theirs if found.get(path) is not None}
     unsettled = still_written(log, {path: left for path, left in found.items() if ends[path] == path})
     if unsettled:
@@ -260,7 +266,8 @@ def _checked(log: UndoLog, step: OpenStep, left: Left) -> Left:
                 found = checked(partial(place_in, directories, path), found)
                 room -= found.size if found.check else 0
             paths.append((path, found))
-        places = {one.now.key: one.place for one in survivors(log, directories, step.records, step.shared)}
+        others_left = survivors(log, directories, step.records, step.shared) if left.others else ()
+        places = {one.now.key: one.place for one in others_left}
         for found in left.others if places else ():
             if (place := places.get(found.key)) is not None and found.size <= room:
                 found = checked(place, found)
@@ -293,11 +300,10 @@ def seal(
     ``conflicts`` are what could not be reversed on the way to ``state``. ``left`` is what `look` found; else it is
     looked at now. ``spared`` are the paths of `Head.spared`.
     """
-    step.copied += _break_off_what_is_written(log.preimages, step.records)
+    preimages = tuple(_preimages(log.preimages, step))
     if left is None:
         left = disown(log, step, look(log, step, alive_until))
     left = _checked(log, step, left)
-    preimages = tuple(_preimages(log.preimages, step.records))
     begin = step.begin
     first, last = (step.records[0].seq, step.records[-1].seq) if step.records else (begin.seq, begin.seq)
     head = Head(
@@ -356,33 +362,29 @@ def numbers(records: Iterable[Mutation]) -> set[int]:
     return {keeping.number for keeping, _ in keepings(records) if keeping.number}
 
 
-def _preimages(preimages: Preimages, records: Iterable[Mutation]) -> Iterator[Preimage]:
-    for keeping, _ in keepings(records):
-        if keeping.number and (found := preimages.look(keeping.number)) is not None:
-            copied = keeping.how is How.COPIED
-            check = _sum_up(preimages, keeping.number) if copied else None
-            yield Preimage(keeping.number, found.st_blocks * 512, check)
-
-
-def _break_off_what_is_written(preimages: Preimages, records: Iterable[Mutation]) -> int:
-    """Copy the files in the log that somebody still writes to, and that have no other name; returns the bytes."""
-    copied = 0
-    for keeping, _ in keepings(records):
-        if keeping.how not in (How.MOVED, How.LINKED):
+def _preimages(preimages: Preimages, step: OpenStep) -> Iterator[Preimage]:
+    """What the step needs of the log. A kept file has no other name and a process still writes to is copied."""
+    for keeping, _ in keepings(step.records):
+        number, how = keeping.number, keeping.how
+        found = preimages.look(number) if number else None
+        if found is None:
             continue
-        found = preimages.look(keeping.number)
-        if found is not None and stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
-            try:
-                fd = preimages.open(keeping.number)
-            except PermissionError:
-                continue  # nobody can be asked, nor could it be copied: its owner may not read it
-            try:
-                is_written = writer_of(fd) is Writer.SOME
-            finally:
-                os.close(fd)
-            if is_written:
-                copied += preimages.break_off(keeping.number)
-    return copied
+        is_kept_itself = how is How.MOVED or how is How.LINKED
+        if is_kept_itself and found.st_nlink == 1 and stat.S_ISREG(found.st_mode) and _is_written(preimages, number):
+            step.copied += preimages.break_off(number)
+            found = preimages.look(number) or found
+        yield Preimage(number, found.st_blocks * 512, _sum_up(preimages, number) if how is How.COPIED else None)
+
+
+def _is_written(preimages: Preimages, number: int) -> bool:
+    try:
+        fd = preimages.open(number)
+    except PermissionError:
+        return False  # nobody can be asked, nor could it be copied: its owner may not read it
+    try:
+        return is_written(fd)
+    finally:
+        os.close(fd)
 
 
 def _sum_up(preimages: Preimages, number: int) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.files import lease
-from holdfast.files.lease import Writer, writer_of
+from holdfast.files.lease import Writer, is_written, writer_of
 from holdfast.files.writers import written_now
 
 if TYPE_CHECKING:
@@ -69,6 +69,20 @@ def test_the_lease_is_given_back(file: Path) -> None:
         os.close(os.open(file, os.O_WRONLY | os.O_NONBLOCK))  # would fail with EWOULDBLOCK under a lease
     finally:
         os.close(fd)
+
+
+def test_whether_it_is_written_is_asked_for_less(file: Path) -> None:
+    def ask() -> bool:
+        fd = os.open(file, os.O_RDONLY)
+        try:
+            return is_written(fd)
+        finally:
+            os.close(fd)
+
+    assert not ask()
+    with file.open("ab"):  # would wait, if the lease had not ended with its descriptor
+        assert ask()
+    assert not ask()
 
 
 def test_where_there_are_no_leases_nobody_is_told_apart(tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ class FanotifyWatcher:
         """Directories that were deleted. Handles are never used again; what happens in there happens in no tree."""
         self._hidden: dict[bytes, bool] = {b"": False}
         self._mounts = Mounts()
+        self._buffer = bytearray(system.READ_BYTES)
         self._first = True
         self._blind = False
         self._fd = system.fanotify_init(_INIT | (_REPORT_TID if by_thread else 0), os.O_RDONLY | os.O_CLOEXEC)
@@ -133,8 +134,9 @@ class FanotifyWatcher:
                 findings.doubt("something happened in a directory that is gone, and nothing said that it went")
                 self._gone |= unknown
         self._check_shared(batch)
-        # The handles were turned into paths on the belief that the root was where it should be.
-        self._inspect(findings)
+        if batch.has_events:
+            # The handles were turned into paths on the belief that the root was where it should be.
+            self._inspect(findings)
         if self._blind:
             findings.doubt("a mount below the root cannot be watched")
         if findings.rules_changed:
@@ -192,11 +194,13 @@ class FanotifyWatcher:
         for _ in range(_MAX_READS):
             batch.has_looked_up = False
             try:
-                buffer = os.read(self._fd, system.READ_BYTES)
+                # (`os.read` would map and unmap memory of that size each time.)
+                buffer = bytes(memoryview(self._buffer)[: os.readv(self._fd, [self._buffer])])
             except BlockingIOError:
                 return
             try:
                 for event in decode(buffer, self._outside, self._passed, self._is_wanted if self._wanted else None):
+                    batch.has_events = True
                     self._take(event, batch)
             except ValueError as error:
                 batch.findings.doubt(str(error))
@@ -351,7 +355,7 @@ class FanotifyWatcher:
 class _Batch:
     """What one drain has gathered."""
 
-    __slots__ = ("findings", "has_looked_up", "moved", "stale", "written")
+    __slots__ = ("findings", "has_events", "has_looked_up", "moved", "stale", "written")
 
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
@@ -359,5 +363,6 @@ class _Batch:
         self.moved: set[Handle] = set()
         self.stale: set[Handle] = set()
         """Directories that something happened in and that are gone."""
+        self.has_events = False
         self.has_looked_up = False
         """A directory was found by its handle since the last read."""
