@@ -12,6 +12,7 @@ from contextlib import contextmanager, nullcontext, suppress
 
 from holdfast.engine import journal as journals
 from holdfast.engine.checkpoint import Recorded, Request, take_locked, take_touched
+from holdfast.engine.databases import kept_together, with_logs
 from holdfast.engine.git_heads import warn_of_commits
 from holdfast.engine.half_way import Plan, half_written, sift
 from holdfast.engine.journal import Journal, JournalNotes
@@ -24,6 +25,7 @@ from holdfast.engine.steps import kept_still
 from holdfast.engine.supply import Stored, hold
 from holdfast.engine.uncaptured import only_uncaptured
 from holdfast.engine.upkeep import with_ballast
+from holdfast.files.databases import database_of
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.paths import display, under
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from holdfast.engine.context import Context
+    from holdfast.engine.databases import WithLogs
     from holdfast.engine.half_way import Mending
     from holdfast.files.tree import Applied
     from holdfast.model.checkpoint import Checkpoint
@@ -192,7 +195,10 @@ def preview(context: Context, target: Checkpoint, paths: Sequence[bytes] = ()) -
     """What bringing the tree to ``target`` would do now. Changes nothing and stores nothing. Needs the lock."""
     _check_named(context, target, paths)
     now = present(context, gone_is_empty=True)
-    plan, spared = _spare(context, target, _plan(now.pages, now.root, target.root, paths))
+    found = _planned(context, now.pages, now.root, target.root, paths)
+    plan, spared = _spare(context, target, found.plan, found.logs)
+    plan = kept_together(plan, found.logs, spared)
+    spared = [*found.spared, *spared]
     return RestoreResult(
         checkpoint=target.id,
         rescue=None,
@@ -221,20 +227,22 @@ def carry_out(
     state. Unless ``exact``, nothing deletes what another workspace's state does not capture, or ignores: it was there,
     too.
     """
-    plan = _plan(context.store.pages, now.root, target.root, journal.paths)
+    plan, spared, logs = _planned(context, context.store.pages, now.root, target.root, journal.paths)
     rules_change = touches_rules((*plan.deletes, *plan.writes))
-    spared: list[NotCaptured] = []
     if mending is not None:
         first = _plan(context.store.pages, mending.evidence, target.root, journal.paths)
         empty = now.total_files == 0
         half = half_written(context.store, plan.writes, mending, journal.in_place)
-        plan, spared = sift(context.store.pages, plan, first, mending, target.id, empty=empty, half=half)
+        plan, others = sift(context.store.pages, plan, first, mending, target.id, empty=empty, half=half)
+        spared = [*spared, *others]
     if not exact:
-        plan, missed = _spare(context, target, plan)
+        plan, missed = _spare(context, target, plan, logs)
         spared = [*spared, *missed]
     if rules_change and journal.operation != "restore":
         ignored = left_out(context, target.root, [change.path for change in plan.deletes])
-        plan = plan._replace(deletes=[change for change in plan.deletes if change.path not in ignored])
+        ignored -= {log for log in logs if database_of(log) not in ignored}
+        plan = plan._replace(deletes=[one for one in plan.deletes if one.path not in ignored])
+    plan = kept_together(plan, logs, spared)
     # Neither where it leads nor what leads back may be forgotten or collected; cut short, until that is settled.
     pins = f"an unfinished restore in the workspace {context.workspace.id}"
     back = now if journal.rescue is None else context.catalog.checkpoint(journal.rescue)
@@ -304,7 +312,10 @@ def result(journal: Journal, applied: Applied) -> RestoreResult:
 
 
 def _plan(pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan:
-    changes = manifest.diff(pages, now, target)
+    return _limited(manifest.diff(pages, now, target), paths)
+
+
+def _limited(changes: Sequence[Change], paths: Sequence[bytes]) -> Plan:
     if paths:
         changes = [change for change in changes if any(under(change.path, path) for path in paths)]
     return Plan(
@@ -313,15 +324,21 @@ def _plan(pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan
     )
 
 
-def _spare(context: Context, target: Checkpoint, plan: Plan) -> tuple[Plan, list[NotCaptured]]:
-    """``plan`` without deleting what ``target``, a state of another workspace, does not capture or has begun to ignore;
-    and what that is.
+def _planned(context: Context, pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> WithLogs:
+    """As `_plan`, with what databases need."""
+    changes = manifest.diff(pages, now, target)
+    return with_logs(context, _limited(changes, paths), changes, pages, now, target, paths)
+
+
+def _spare(context: Context, target: Checkpoint, plan: Plan, logs: frozenset[bytes]) -> tuple[Plan, list[NotCaptured]]:
+    """``plan`` without deleting what ``target``, a state of another workspace, does not capture or has begun to ignore,
+    but for ``logs`` of databases that it brings; and what that is.
 
     It was there, as something that no checkpoint holds: that it is not in the state does not say that it was deleted.
     """
     if not plan.deletes or target.workspace == context.workspace.id:
         return plan, []
-    spared = only_uncaptured(context, target.id, [*plan.deletes, *plan.writes])
+    spared = only_uncaptured(context, target.id, [*plan.deletes, *plan.writes]) - logs
     missed = dict(context.catalog.not_captured(target.id)) if spared else {}
     kept = [NotCaptured(path, NOT_THERE + missed.get(path, _LEFT_OUT)) for path in sorted(spared)]
     return plan._replace(deletes=[change for change in plan.deletes if change.path not in spared]), kept

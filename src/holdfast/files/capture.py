@@ -7,6 +7,7 @@ import os
 import stat
 import time
 
+from holdfast.files.databases import MAGIC
 from holdfast.files.index import FAILED, KNOWN, NOT_CAPTURED, RACY, Signature, signature_of
 from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import StorageError, room_hint
@@ -49,6 +50,8 @@ class Captured(NamedTuple):
     hash: Hash | None
     reason: str | None
     """Why there is no hash."""
+    database: bool = False
+    """Whether it is a file of SQLite's, by its first bytes."""
 
 
 class _StoppedError(Exception):
@@ -144,12 +147,12 @@ def _capture_file(
     if fd is None:
         return None
     try:
-        found = writer_of(fd, stillness.handing_on)
+        state = writer_of(fd, stillness.handing_on)
         # What may have a writer that we are not told of is read again every time: slower, never wrong.
-        writer = found in (Writer.SOME, Writer.UNSAID)
-        if found in (Writer.SOME, Writer.UNTOLD):
+        writer = state in (Writer.SOME, Writer.UNSAID)
+        if state in (Writer.SOME, Writer.UNTOLD):
             # What a mapping has written gets its time when it is written back.
-            if found is Writer.SOME:
+            if state is Writer.SOME:
                 _sync(fd)
             else:
                 moment = min(moment, stillness.since(fd))
@@ -161,7 +164,9 @@ def _capture_file(
             data = os.read(fd, size + 1)
             if len(data) != size or signature_of(os.fstat(fd)) != seen:
                 return None
-            return _captured(seen, moment, _add(sink, data, previous), writer)
+            found = _captured(seen, moment, _add(sink, data, previous), writer)
+            return found._replace(database=True) if data.startswith(MAGIC) else found
+        database = os.pread(fd, len(MAGIC), 0) == MAGIC
         try:
             value, taken = sink.add_stream(_pieces(fd, seen))
         except _StoppedError as stopped:
@@ -170,7 +175,7 @@ def _capture_file(
             return None
         except OSError as error:
             raise _not_stored(error) from error
-        return _captured(seen, moment, value, writer) if taken == size else None
+        return _captured(seen, moment, value, writer)._replace(database=database) if taken == size else None
     finally:
         os.close(fd)
 

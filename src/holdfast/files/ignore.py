@@ -65,7 +65,7 @@ coverage/
 _ALWAYS_NAMES = frozenset((b".git", b".holdfast"))
 _ALWAYS_SUFFIXES = (b".sock", b".pid")
 """Of what a running program leaves, and no directory is."""
-_FORMAT = b"holdfast-ignore-2"
+_FORMAT = b"holdfast-ignore-3"
 _LOG = Log(__name__)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 
+from holdfast.files.databases import INDEX, LOGS, is_database
 from holdfast.files.ignore import FINGERPRINT_BYTES
 from holdfast.files.index import COLUMNS, Columns, Directory, make_key, numbers
 from holdfast.model.typed import TYPE_CHECKING
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.files.ignore import DirectoryRules
+
+_LOGS = tuple(map(os.fsdecode, LOGS))
+_INDEX = os.fsdecode(INDEX)
+_COMPANIONS = (*_LOGS, _INDEX)
 
 UNSEEN = (0,) * COLUMNS
 """The stat columns of a name that could not be looked at: those of no file. `holdfast.files.capture` says why."""
@@ -147,6 +152,40 @@ class Listing:
         for at in reversed(positions):
             self.ignored_files.append(self.names.pop(at))
             del self.stats[at * COLUMNS : (at + 1) * COLUMNS]
+
+    def settle_databases(self, fd: int, path: bytes, rules: DirectoryRules) -> None:
+        """After all is decided: take in what the rules leave out and is the log of a database that is captured, leave
+        out what was taken in so and is none any more, and the indexes of such logs.
+        """
+        captured: dict[str, bool] = {}
+
+        def is_captured(text: str, end: str) -> bool:
+            base = text[: -len(end)]
+            if base not in captured:
+                captured[base] = base in self.names and is_database(fd, os.fsencode(base))
+            return captured[base]
+
+        for text in [text for text in self.ignored_files if text.endswith(_LOGS)]:
+            if is_captured(text, text[text.rindex("-") :]):
+                try:
+                    info = os.stat(text, dir_fd=fd, follow_symlinks=False)
+                except OSError:
+                    continue
+                if stat.S_ISREG(info.st_mode):
+                    self.ignored_files.remove(text)
+                    self.names.append(text)
+                    self.stats.extend((info.st_mtime_ns, info.st_ctime_ns, info.st_size, info.st_ino, info.st_mode))
+        prefix = path + b"/" if path else b""
+        for at in reversed(range(len(self.names))):
+            text = self.names[at]
+            if not text.endswith(_COMPANIONS) or is_captured(text, text[text.rindex("-") :]) is not text.endswith(
+                _INDEX
+            ):
+                continue
+            name = os.fsencode(text)
+            if text.endswith(_INDEX) or rules.excluded(prefix + name, name, False):
+                self.ignored_files.append(self.names.pop(at))
+                del self.stats[at * COLUMNS : (at + 1) * COLUMNS]
 
     def has(self, name: str) -> bool:
         """True if there is a file ``name``."""

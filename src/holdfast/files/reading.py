@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import time
+from contextlib import suppress
+
 from holdfast.files import capture as capturing
+from holdfast.files.databases import LOGS
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE
-from holdfast.files.index import FAILED, NOT_CAPTURED, RACY, Signature
+from holdfast.files.index import FAILED, NOT_CAPTURED, RACY, Signature, signature_of
 from holdfast.files.stillness import Stillness
+from holdfast.files.taken import read_entry
 from holdfast.model.paths import MAX_PATH_BYTES
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from holdfast.files.index import StatIndex
     from holdfast.files.knowledge import Findings
     from holdfast.files.tree import Lookup, Saved
     from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import BlobSink
+
+_UNSEEN = Signature(0, 0, 0, 0, 0)
+_TRIES_TOGETHER = 10
 
 KEPT = "; what was saved of it before stays"
 """Goes on from the reason why something could not be looked at."""
@@ -62,6 +73,41 @@ class Reader:
         if found.flag in (RACY, FAILED):
             self._findings.again.add(path)
 
+    def unstable(self, path: bytes) -> capturing.Captured:
+        """What stands for ``path``, which does not hold still together with others."""
+        return self._as_saved(path, capturing.Captured(_UNSEEN, FAILED, None, capturing.UNSTABLE))
+
+    def look_together(
+        self,
+        fd: int,
+        prefix: bytes,
+        name: bytes,
+        kept: Mapping[bytes, Signature],
+        entry: Callable[[bytes], Entry | None],
+    ) -> dict[bytes, capturing.Captured | None]:
+        """What the database ``name`` in the open directory and its logs hold, as they were at one moment: the database
+        is read first, and all is looked at again until it has held still. ``prefix`` leads to the directory, ``kept``
+        has what is known of some of them as long as they look so: those are not in the answer. ``entry`` gives what was
+        there before.
+        """
+        present: dict[bytes, Signature] = {}
+        for attempt in range(_TRIES_TOGETHER):
+            if attempt:
+                time.sleep(0.001 * attempt)  # a transaction may come to its end
+            moment = time.time_ns()
+            present = _present(fd, name)
+            same = {one for one, seen in kept.items() if present.get(one) == seen}
+            found = {
+                one: self.look(fd, one, prefix + one, _UNSEEN, entry(one), moment) for one in present if one not in same
+            }
+            if _hold_still(fd, name, present, found, moment):
+                return {**found, **{one: None for one in kept if one not in present}}
+        saved = [one for end in (b"", *LOGS) if (one := name + end) in present or self._has_saved(prefix + one)]
+        return {one: self.unstable(prefix + one) for one in saved}
+
+    def _has_saved(self, path: bytes) -> bool:
+        return self._saved is not None and path in dict(self._saved.entries(path))
+
     def _as_saved(self, path: bytes, failed: capturing.Captured) -> capturing.Captured:
         """What stands for the file ``path``, which could not be read: what was saved of it before, if anything was."""
         entry = None if self._saved is None else dict(self._saved.entries(path)).get(path)
@@ -84,3 +130,39 @@ class Reader:
 def unseen(entry: Entry) -> Signature:
     """A signature for an ``entry`` of something that was not looked at: that of no file."""
     return Signature(0, 0, entry.size, 0, entry.mode)
+
+
+def _present(fd: int, name: bytes) -> dict[bytes, Signature]:
+    """The database ``name`` and its logs, as far as they are there, each with what it looks like; itself first."""
+    found: dict[bytes, Signature] = {}
+    for one in (name, *(name + end for end in LOGS)):
+        with suppress(OSError):
+            found[one] = signature_of(os.stat(one, dir_fd=fd, follow_symlinks=False))
+    return found
+
+
+def _hold_still(
+    fd: int,
+    name: bytes,
+    present: Mapping[bytes, Signature],
+    found: Mapping[bytes, capturing.Captured | None],
+    moment: int,
+) -> bool:
+    """True if nothing of it has changed since it was looked at, after ``moment``: what is read once all of it was read,
+    and is as before, is of one moment.
+    """
+    for one in present:
+        captured = found.get(one)
+        if one in found and (captured is None or captured.flag == FAILED):
+            return False
+        if captured is None or captured.hash is None or not capturing.is_racy(captured.signature, moment):
+            continue
+        try:  # its times may not tell
+            again = read_entry(fd, one, os.stat(one, dir_fd=fd, follow_symlinks=False))
+        except OSError:
+            return False
+        if again is None or again.hash != captured.hash:
+            return False
+    now = _present(fd, name)
+    seen = {one: captured.signature for one, captured in found.items() if captured is not None}
+    return now == {**present, **seen}

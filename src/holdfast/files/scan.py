@@ -12,6 +12,7 @@ import stat
 import time
 
 from holdfast.files import capture
+from holdfast.files.databases import LOGS, database_of, is_database
 from holdfast.files.descent import DIRECTORY, open_directory, rules_in
 from holdfast.files.gitconfig import MAX_RULES_BYTES
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT
@@ -35,7 +36,8 @@ from holdfast.model.paths import MAX_PATH_BYTES, display, under
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from array import array
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from holdfast.files.descent import Unreadable
     from holdfast.files.ignore import DirectoryRules
@@ -291,9 +293,12 @@ class Scanner:
     def _touch(self, fd: int, path: bytes, columns: Columns, names: Iterable[bytes]) -> bool:
         moment = time.time_ns()
         positions = dict(zip(columns.names, range(len(columns.names)), strict=True))
+        logs = {name for name in (*columns.names, *columns.ignored_files) if name.endswith(LOGS)}
         seen: list[tuple[int, bytes, Signature]] = []
         for name in names:
             at = positions.get(name)
+            if name in logs or any(name + end in logs for end in LOGS):
+                return False  # they are looked at together
             try:
                 info = None if at is None else os.stat(name, dir_fd=fd, follow_symlinks=False)
             except OSError:
@@ -310,7 +315,7 @@ class Scanner:
                 continue
             before = columns.entry(at)
             found = self._reader.look(fd, name, inner, signature, before, moment)
-            if found is None:
+            if found is None or found.database:
                 return False
             looks.append((at, inner, before, found))
         for at, inner, before, found in looks:
@@ -363,6 +368,7 @@ class Scanner:
                 listing.fill_deciding(fd, path, rules, self._was_directory)
             elif old is not None:
                 listing.decide_new(path, rules, old)
+            listing.settle_databases(fd, path, rules)
         except OSError as error:
             self.lose(path, error)
             return rules, []
@@ -432,14 +438,16 @@ class Scanner:
                 self.forget(prefix + name)
         positions = {} if old is None else {name: at for at, name in enumerate(old.names)}
         stats = listing.columns()
-        for number, name in enumerate(encode(listing.names)):
+        names = encode(listing.names)
+        together = self._look_at_databases(fd, prefix, names, stats, old, positions)
+        for number, name in enumerate(names):
             inner = prefix + name
             row = stats[number * COLUMNS : (number + 1) * COLUMNS]
             at = positions.pop(name, None)
             before: Entry | None = None
             if old is not None and at is not None:
                 flag = old.flags[at]
-                if flag == KNOWN and old.row(at) == row:
+                if flag == KNOWN and old.row(at) == row and name not in together:
                     value = old.hash_at(at)
                     if self._trust.holds(inner, value):
                         columns.keep(name, row, value)
@@ -447,8 +455,19 @@ class Scanner:
                 before = old.entry(at)
                 if flag != KNOWN:
                     findings.settle(inner)
-            raw = Signature(*listing.stats[number * COLUMNS : (number + 1) * COLUMNS])
-            found = self._reader.look(fd, name, inner, raw, before, moment)
+            if name in together:
+                found = together.pop(name)
+            else:
+                raw = Signature(*listing.stats[number * COLUMNS : (number + 1) * COLUMNS])
+                found = self._reader.look(fd, name, inner, raw, before, moment)
+                if found is not None and found.database:
+                    # (It may have got a log since the directory was listed.)
+                    seen = {} if capture.is_racy(found.signature, moment) else {name: found.signature}
+                    together |= self._reader.look_together(
+                        fd, prefix, name, seen, lambda one: self._entry_before(old, positions, one)
+                    )
+                    if name in together:
+                        found = together.pop(name)
             if found is None:
                 if before is not None:
                     notes.append((inner, before, None))
@@ -458,6 +477,15 @@ class Scanner:
             after = columns.entry(len(columns.names) - 1)
             if after != before:
                 notes.append((inner, before, after))
+        for name, found in together.items():
+            if found is not None:  # a log that the listing does not have, or that is only saved
+                at = positions.pop(name, None)
+                before = None if old is None or at is None else old.entry(at)
+                columns.append(name, found.signature, found.flag, found.hash or _NO_HASH)
+                self._reader.learn(prefix + name, found)
+                after = columns.entry(len(columns.names) - 1)
+                if after != before:
+                    notes.append((prefix + name, before, after))
         if old is not None:
             for name, at in positions.items():
                 inner = prefix + name
@@ -470,6 +498,44 @@ class Scanner:
         if record is None or new.key != record.key or new.values != record.values:
             self._index.directories[path] = new
             self._index.changed = True
+
+    def _look_at_databases(
+        self,
+        fd: int,
+        prefix: bytes,
+        names: list[bytes],
+        stats: array[int],
+        old: Columns | None,
+        positions: Mapping[bytes, int],
+    ) -> dict[bytes, capture.Captured | None]:
+        """What came of looking at those of ``names`` that are databases with logs, or such logs, and have changed."""
+        logs = [name for name in names if name.endswith(LOGS)]
+        if not logs:
+            return {}
+        numbered = {name: number for number, name in enumerate(names)}
+        found: dict[bytes, capture.Captured | None] = {}
+        for base in dict.fromkeys(filter(None, map(database_of, logs))):
+            if base not in numbered or not is_database(fd, base):
+                continue
+            kept: dict[bytes, Signature] = {}
+            members = [name for name in (base, *(base + end for end in LOGS)) if name in numbered]
+            for name in members:
+                at, number = positions.get(name), numbered[name]
+                row = stats[number * COLUMNS : (number + 1) * COLUMNS]
+                if old is None or at is None or old.flags[at] != KNOWN or old.row(at) != row:
+                    continue
+                if self._trust.holds(prefix + name, old.hash_at(at)):
+                    kept[name] = Signature(*row)
+            if len(kept) < len(members):
+                found |= self._reader.look_together(
+                    fd, prefix, base, kept, lambda one: self._entry_before(old, positions, one)
+                )
+        return found
+
+    @staticmethod
+    def _entry_before(old: Columns | None, positions: Mapping[bytes, int], name: bytes) -> Entry | None:
+        at = positions.get(name)
+        return None if old is None or at is None else old.entry(at)
 
     def _saved_rules(self, path: bytes, error: OSError) -> bytes | None:
         """What stands for the rule file ``path``, which cannot be read: it as it was saved, if it was. Otherwise what

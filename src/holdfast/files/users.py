@@ -25,7 +25,7 @@ class User(NamedTuple):
 def users_of(directory: bytes) -> list[User]:
     """The processes that use the tree at ``directory``, a real path."""
     return sorted(
-        User(int(name), _command(b"/proc/" + name))
+        User(int(name), command_of(b"/proc/" + name))
         for name in os.listdir(b"/proc")
         if name.isdigit() and _uses(b"/proc/" + name, directory)
     )
@@ -42,7 +42,8 @@ def _uses(process: bytes, directory: bytes) -> bool:
     return False
 
 
-def _command(process: bytes) -> str:
+def command_of(process: bytes) -> str:
+    """What the process whose directory in ``/proc`` is given was called with, or its name; empty if that is unknown."""
     for name in (b"/cmdline", b"/comm"):
         with suppress(OSError), open(process + name, "rb") as file:
             words = file.read(4096).strip(b"\0\n").replace(b"\0", b" ")

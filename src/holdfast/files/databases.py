@@ -1,0 +1,75 @@
+"""SQLite's files: a database and its logs, which are one state only together (https://sqlite.org/fileformat2.html).
+
+``NAME-wal`` holds what was committed and is not in ``NAME`` yet, ``NAME-journal`` what has to be taken back out of it.
+``NAME-shm`` is an index of the former, made anew by whichever program opens the database first.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+
+from holdfast.files.users import User, command_of
+from holdfast.model.typed import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+MAGIC = b"SQLite format 3\0"
+LOGS = (b"-wal", b"-journal")
+"""What the names of a database's logs end in."""
+INDEX = b"-shm"
+
+_OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def database_of(name: bytes) -> bytes | None:
+    """The name of the database that a file called ``name`` would be a log of; None if it is none's."""
+    for end in LOGS:
+        if name.endswith(end) and len(name) > len(end):
+            return name[: -len(end)]
+    return None
+
+
+def is_database(dir_fd: int, name: bytes) -> bool:
+    """True if the regular file ``name`` in the open directory begins as SQLite's files do; no link is followed."""
+    try:
+        if not stat.S_ISREG(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+            return False
+        fd = os.open(name, _OPEN, dir_fd=dir_fd)
+    except OSError:
+        return False
+    try:
+        return os.pread(fd, len(MAGIC), 0) == MAGIC
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def openers_of(files: Collection[tuple[int, int]]) -> list[User]:
+    """The processes that have one of ``files``, by device and inode, open: other ones than this, as far as this user
+    may look into them.
+    """
+    return sorted(
+        User(int(process), command_of(b"/proc/" + process))
+        for process in os.listdir(b"/proc")
+        if process.isdigit() and int(process) != os.getpid() and _has_open(b"/proc/" + process, files)
+    )
+
+
+def _has_open(process: bytes, files: Collection[tuple[int, int]]) -> bool:
+    with suppress(OSError):
+        for name in os.listdir(process + b"/fd"):
+            with suppress(OSError):
+                about = os.stat(process + b"/fd/" + name)
+                if (about.st_dev, about.st_ino) in files and not _is_only_a_place(process, name):
+                    return True
+    return False
+
+
+def _is_only_a_place(process: bytes, name: bytes) -> bool:
+    """True for an ``O_PATH`` descriptor, by which nothing is read or written."""
+    with open(process + b"/fdinfo/" + name, "rb") as file:
+        return any(line.startswith(b"flags:") and int(line[6:], 8) & os.O_PATH for line in file)
