@@ -1,4 +1,4 @@
-"""An extract of ``benchmarks/conformance.py``: programs from elsewhere find under `run` what they find natively, and what
+"""An extract of ``benchmarks/conformance.py``: programs from elsewhere find under `run` what they find natively; what
 they did is taken back and brought forward exactly (I1).
 """
 

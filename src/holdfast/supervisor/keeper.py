@@ -3,8 +3,9 @@
 It is in a session of its own, so that no terminal stops it or hangs it up, and ends by itself when the last tree is
 gone. If it is killed, every call that would reach it fails with ENOSYS: what it would not record cannot happen.
 
-One thread serves calls and closes steps, as fast as it can. Undo and all else that is asked for is done on a second
-one, one after the other; slow calls have threads of their own.
+One thread serves what is asked for and closes steps, as fast as it can; in between, calls are carried out, by the
+threads that receive them and one at a time (`holdfast.supervisor.receiving`). Undo and all else that takes its time is
+done on a second one, one after the other; slow calls have threads of their own.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from holdfast.supervisor.messages import GONE, SUPERVISED, encode_error, encode_
 from holdfast.supervisor.mounted import Around, MountedTrees
 from holdfast.supervisor.notes import keep_notes
 from holdfast.supervisor.outsiders import Outsiders
+from holdfast.supervisor.receiving import Turns, prefer, receive
 from holdfast.supervisor.runs import Runs
 from holdfast.supervisor.settings import Settings
 from holdfast.supervisor.stepping import Steps
@@ -106,6 +108,7 @@ class Keeper:
                 self._lapse,
             )
 
+        self._turns = Turns(lambda: self._desk.is_quiet, self._epoll)
         self._runs = Runs(
             self._desk,
             self._steps,
@@ -116,6 +119,7 @@ class Keeper:
             self._worker.wake,
             self._mounted,
             surround,
+            lambda tree: receive(tree, self._turns, self.stop),
         )
         self._undo_log.writers = self._runs.held_for_writing
         self._outsiders = Outsiders(
@@ -152,34 +156,34 @@ class Keeper:
         others = self._epoll.fileno()
         runs = self._runs
         calls_ready, trees = runs.calls_ready, runs.trees
-        desk = self._desk
+        desk, turns = self._desk, self._turns
         others_ready = select.poll()  # (select() knows no descriptor above 1,023)
         others_ready.register(others, select.POLLIN)
         due = again = 0.0
         while not self._over:
             if desk.is_quiet:
                 others_ready.poll(BEAT_SECONDS * 1000)
-                self._serve_others()
+                ready = [others]
             else:
-                for fd, events in calls_ready.poll((_AGAIN_SECONDS if runs.tries_again else BEAT_SECONDS) * 1000):
+                seconds = _AGAIN_SECONDS if runs.tries_again else BEAT_SECONDS
+                ready = [fd for fd, _ in calls_ready.poll(0 if turns.has_calls else seconds * 1000)]
+            with turns:
+                for fd in ready:
                     # (The selector comes first: who has ended is forgotten before its number comes again.)
                     if fd == others:
                         self._serve_others()
-                    elif fd not in trees:
-                        pass  # it went away meanwhile
-                    elif events & select.POLLIN:
-                        trees[fd].serve()
-                    else:
+                    elif fd in trees:  # (else it went away meanwhile)
                         self._runs.gone(trees[fd])
                         self._end_if_alone()
-            now = time.monotonic()
-            if now >= again and not desk.is_quiet:
-                again = now + _AGAIN_SECONDS
-                runs.try_again()
-            if now >= due:
-                due = now + BEAT_SECONDS
-                self._tick(now)
-        self._runs.end()
+                now = time.monotonic()
+                if now >= again and not desk.is_quiet:
+                    again = now + _AGAIN_SECONDS
+                    runs.try_again()
+                if now >= due:
+                    due = now + BEAT_SECONDS
+                    self._tick(now)
+        with turns:
+            self._runs.end()
         self._worker.end()
         self._outsiders.end()
         self._settle()
@@ -465,6 +469,9 @@ def main(fd: int) -> int:
     starter = socket.socket(fileno=fd)
     (length,) = LENGTH.unpack(starter.recv(LENGTH.size, socket.MSG_WAITALL))
     settings = msgspec.msgpack.decode(starter.recv(length, socket.MSG_WAITALL), type=Settings)
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_IGN)  # (they are a terminal's)
+    prefer()
     os.umask(0o077)
     keep_notes(settings.log, settings.log_level)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

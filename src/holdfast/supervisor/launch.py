@@ -1,8 +1,9 @@
 """Runs a command under supervision, as if it was run natively.
 
 The launcher starts the parent of the tree (`holdfast.supervisor.parent`), which starts the command and, if there is
-none yet, the workspace's keeper. Signals that somebody sends to the launcher go to the command; what the terminal
-sends, it gets by itself. If the launcher is killed, the tree ends; so it does when the keeper is.
+none yet, the workspace's keeper. A signal to the launcher alone goes to the command; one to the whole process group, as
+the terminal sends it, the command gets by itself, and the parent sees that it did. If the launcher is killed, the tree
+ends; so it does when the keeper is.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,7 +24,7 @@ import msgspec
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.descent import become_subreaper, children, end_descendants
-from holdfast.supervisor.orders import Order, Report, receive, send
+from holdfast.supervisor.orders import ANSWER, RELAYED, Order, Report, receive, send
 from holdfast.supervisor.shim import arguments
 from holdfast.undo.safeguards import OFF
 
@@ -34,13 +35,10 @@ if TYPE_CHECKING:
     from holdfast.supervisor.settings import Settings
     from holdfast.undo.safeguards import Thresholds
 
-_PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _CAP_SYS_PTRACE = 19
 _ADMINS_ONLY = 2
 _TOGETHER_SECONDS = 0.01
 _KEEPER_SECONDS = 1.0
-_LEFT_TO_THE_COMMAND = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
-"""If it stops, the launcher does after it: while it has not stopped, it may read what is typed for the shell."""
 
 
 def supervise(
@@ -100,10 +98,19 @@ def supervise(
                 order = _boxed(order, box, context)
             if order.box:
                 passed += [order.channel, order.shim, *order.descriptors]
-            parent = _start_parent(its.fileno(), passed)
-            its.close()
-            send(ours, order)
-            with _signals(ours):
+            with _signals(ours) as begin:
+                # (What comes before the parent can note it waits there until it has its order.)
+                blocked = signal.pthread_sigmask(signal.SIG_BLOCK, () if begin is None else RELAYED)
+                try:
+                    parent = _start_parent(its.fileno(), passed)
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+                its.close()
+                with suppress(OSError):  # (it was killed already, which is seen below)
+                    numbers = tuple(map(int, blocked))
+                    send(ours, msgspec.structs.replace(order, blocked=numbers, relays=begin is not None))
+                if begin is not None:
+                    begin()
                 return _follow(ours, parent, mine)
     finally:
         become_subreaper(wanted=was_subreaper)
@@ -178,7 +185,11 @@ def _follow(parent_socket: socket.socket, parent: subprocess.Popen[bytes], mine:
             case "started":
                 keeper = report.pid
             case "stopped":
+                # (While the command has not stopped, it may read what is typed for the shell.)
                 _stop_with(report.pid)
+            case "asked":
+                with suppress(OSError):
+                    parent_socket.send(ANSWER)
             case "failed":
                 parent.wait()
                 kind = next((kind for kind in _kinds() if kind.code == report.code), HoldfastError)
@@ -242,29 +253,36 @@ def _stop_with(command: int) -> None:
 
 
 @contextmanager
-def _signals(parent_socket: socket.socket) -> Generator[None]:
-    """Pass signals on for the length of the block. Only a process's first thread gets any."""
+def _signals(parent_socket: socket.socket) -> Generator[Callable[[], None] | None]:
+    """Take signals for the length of the block, and tell the parent of them from when what this yields is called. Only
+    a process's first thread gets any: for others it is None.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield None
         return
+    early: list[int] = []
+    has_begun = False
 
-    def pass_on(number: int, _: object) -> None:
-        try:
+    def tell(number: int, _: object) -> None:
+        if not has_begun:
+            early.append(number)
+            return
+        with suppress(OSError):  # nobody is left
             parent_socket.send(bytes([number]))
-        except OSError:
-            pass  # nobody is left
 
-    def leave(_number: int, _frame: object) -> None:
-        """The command has got it too, and decides."""
+    def begin() -> None:
+        nonlocal has_begun
+        has_begun = True
+        for number in early:
+            tell(number, None)
 
-    wanted: dict[signal.Signals, Callable[[int, object], None]] = dict.fromkeys(_PASSED_ON, pass_on)
-    wanted |= dict.fromkeys(_LEFT_TO_THE_COMMAND, leave)
-    before = {number: signal.getsignal(number) for number in wanted}
-    for number, handler in wanted.items():
-        if before[number] is not signal.SIG_IGN:  # nohup
-            signal.signal(number, handler)
+    found = ((number, signal.getsignal(number)) for number in RELAYED)
+    # (What nohup, or somebody who is not Python, has decided stays so.)
+    before = {number: handler for number, handler in found if handler not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, tell)
     try:
-        yield
+        yield begin
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import select
 import struct
+import threading
 from fcntl import ioctl
 from typing import Final
 
@@ -30,9 +32,11 @@ NOTIFICATION: Final = struct.Struct("=QIIiIQ6Q")
 """``struct seccomp_notif``: id, tid, flags, number, architecture, instruction pointer, six arguments."""
 _ANSWER = struct.Struct("=QqiI")
 _ADDING = struct.Struct("=QIIII")
-_EMPTY = bytes(NOTIFICATION.size)
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_at_once = ctypes.PyDLL(None)
+"""Calls by this do not let go of the interpreter's lock."""
+_at_once.ioctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p)
 
 
 class _Program(ctypes.Structure):
@@ -73,12 +77,12 @@ def _set_filter(program: bytes, flags: int) -> int:
 
 
 class Listener:
-    """The keeper's end. `receive` is for one thread, answers are for all.
+    """The keeper's end, for several threads.
 
     Answers to a call whose caller was killed meanwhile are dropped: nobody waits for them.
     """
 
-    __slots__ = ("_notification", "fd")
+    __slots__ = ("_lock", "_users", "fd", "is_closed")
 
     def __init__(self, fd: int) -> None:
         """Take the descriptor over. Raises `OSError`, and does not take it, if it is no listener."""
@@ -88,7 +92,9 @@ class Listener:
             if error.errno != errno.ENOENT:
                 raise
         self.fd = fd
-        self._notification = bytearray(NOTIFICATION.size)
+        self.is_closed = False
+        self._lock = threading.Lock()
+        self._users = 1
         try:
             # Whoever calls waits for us, so we may as well run where it ran (Linux 6.6).
             ioctl(fd, _SET_FLAGS, _SYNC_WAKE_UP)
@@ -96,19 +102,40 @@ class Listener:
             pass
 
     def close(self) -> None:
-        """All calls that wait, and all that come, fail with ENOSYS."""
-        os.close(self.fd)
+        """All calls that wait, and all that come, fail with ENOSYS: at once, or, while other threads `hold` it, by the
+        answer of these.
+        """
+        self.is_closed = True
+        self.release()
+
+    def hold(self) -> None:
+        """Keep the descriptor until `release`: a thread that waits in the kernel would keep the filter alive anyway."""
+        with self._lock:
+            self._users += 1
+
+    def release(self) -> None:
+        """See `hold`."""
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                os.close(self.fd)
+
+    def is_over(self) -> bool:
+        """Whether no process is under the filter any more."""
+        ends = select.poll()
+        ends.register(self.fd, 0)
+        return bool(ends.poll(0))
 
     def receive(self) -> tuple[int, ...] | None:
         """The next call, as `NOTIFICATION` has it; None if the one that was there is gone. Waits if there is none."""
-        self._notification[:] = _EMPTY  # which the kernel insists on
+        notification = bytearray(NOTIFICATION.size)  # (the kernel insists on zeros)
         try:
-            ioctl(self.fd, _RECEIVE, self._notification)
+            ioctl(self.fd, _RECEIVE, notification)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.EINTR):
                 return None
             raise
-        return NOTIFICATION.unpack(self._notification)
+        return NOTIFICATION.unpack(notification)
 
     def answer(self, id_: int, value: int, error: int) -> None:
         """The call returns ``value``, or fails with the errno ``error`` if that is not 0."""
@@ -131,12 +158,10 @@ class Listener:
             return 0, error.errno or errno.EIO
 
     def is_valid(self, id_: int) -> bool:
-        """Whether the caller still waits."""
-        try:
-            ioctl(self.fd, _ID_VALID, id_.to_bytes(8, "little"))
-        except OSError:
-            return False
-        return True
+        """Whether the caller still waits. No other thread of this process goes on between the answer and what is done
+        upon it, unless that waits.
+        """
+        return _at_once.ioctl(self.fd, _ID_VALID, id_.to_bytes(8, "little")) == 0
 
     def _send(self, answer: bytes) -> None:
         try:

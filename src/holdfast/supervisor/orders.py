@@ -1,9 +1,13 @@
-"""What the launcher of a run and the parent of its tree say to each other: MessagePack in its length, over a socket."""
+"""What the launcher of a run and the parent of its tree say to each other: MessagePack in its length, over a socket.
+
+Beside that the launcher sends a byte for each signal that it gets, its number, and 0 when it is asked.
+"""
 
 from __future__ import annotations
 
+import signal
 import socket
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -12,6 +16,14 @@ from holdfast.supervisor.settings import Settings
 from holdfast.undo.safeguards import OFF, Thresholds
 
 T = TypeVar("T")
+
+RELAYED: Final = frozenset(map(int, signal.valid_signals())) - {
+    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU),
+    *(signal.SIGPIPE, signal.SIGXFSZ),  # Python's own
+    *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS),
+}
+"""Signals that end neither the launcher nor the parent: those that the command does not get by itself are passed on."""
+ANSWER: Final = b"\0"
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,12 +54,17 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The shim's end of ours, if there is a box; inherited as well."""
     shim: int = -1
     """The other end of the channel."""
+    blocked: tuple[int, ...] = ()
+    """The signals that the command finds blocked; this process finds those in `RELAYED` blocked until it is ready."""
+    relays: bool = False
+    """The launcher tells of signals that it gets. Else each gets its own, and none is passed on."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher is told."""
 
-    kind: Literal["started", "stopped", "ended", "failed"]
+    kind: Literal["started", "stopped", "asked", "ended", "failed"]
+    """``asked``: to be answered by `ANSWER`, after the signals that the launcher has got by then."""
     pid: int = 0
     """With ``started``: the keeper, if it was started for this run; with ``stopped``: the command."""
     status: int = 0
@@ -68,8 +85,11 @@ def send(to: socket.socket, value: object) -> None:
 
 def receive(source: socket.socket, type_: type[T]) -> T | None:
     """Wait for one; None if the other side is gone."""
-    head = source.recv(LENGTH.size, socket.MSG_WAITALL)
-    if len(head) < LENGTH.size:
-        return None
-    body = source.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
+    try:
+        head = source.recv(LENGTH.size, socket.MSG_WAITALL)
+        if len(head) < LENGTH.size:
+            return None
+        body = source.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
+    except ConnectionResetError:
+        return None  # it was killed before it had read all that it was told
     return msgspec.msgpack.decode(body, type=type_)

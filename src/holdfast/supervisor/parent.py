@@ -6,6 +6,9 @@ the tree becomes its child (it is a subreaper). It ends the tree if the launcher
 itself, the launcher does (`holdfast.supervisor.launch`). The command stays in the launcher's process group: stopping,
 continuing, interrupting and hanging up concern all of them together, and the shell from which they were started does
 job control as if there was nothing between it and the command.
+
+A signal to the whole group the command gets by itself, and so do the launcher and this process, which ignore it. What
+one of the two alone got is passed on: each is asked what it got.
 """
 
 from __future__ import annotations
@@ -16,24 +19,29 @@ import signal
 import socket
 import struct
 import sys
+import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.ancestor import begin_serving
 from holdfast.supervisor.descent import GRACE_SECONDS, descendants, end_descendants, end_in_order, reap_orphans
 from holdfast.supervisor.joining import join
-from holdfast.supervisor.orders import Order, Report, receive, send
+from holdfast.supervisor.orders import RELAYED, Order, Report, receive, send
 from holdfast.supervisor.shim import CANNOT_EXECUTE, GO, enter
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.supervisor.remote import Remote
 
 _CREDENTIALS = struct.Struct("3i")
 _FD = struct.Struct("i")
-_OURS_TO_IGNORE = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGHUP)
+_TOGETHER_SECONDS = 0.05
+"""Signals of one number that come to the launcher and to this process within this time are one: `timeout` signals the
+launcher, and then the whole group.
+"""
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -45,27 +53,40 @@ class _Parent:
         self._child = 0
         self._agent = -1
         """The command itself, as a pidfd: in a box, our child only waits for it."""
+        self._agent_number = 0
         self._ignored = [
             number
             for number in signal.valid_signals()
             if number not in _PYTHONS_OWN and signal.getsignal(number) is signal.SIG_IGN
         ]
+        self._noted: dict[int, _Noted] = {}
+        """Signals of which it is not known yet who has got them."""
+        self._asked: tuple[int, ...] = ()
+        """Those of them that the launcher is asked about."""
 
     def run(self) -> None:
         """See the module."""
-        for number in _OURS_TO_IGNORE:
+        for number in (signal.SIGTTIN, signal.SIGTTOU):
             signal.signal(number, signal.SIG_IGN)
         awake, wake = socket.socketpair()
         for end in (awake, wake):
             end.setblocking(False)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _notice)
-        listener, agent = self._start()
+        for number in (signal.SIGCHLD, *RELAYED.difference(self._ignored)):
+            signal.signal(number, _notice)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._order.blocked)
+        try:
+            listener, agent = self._start()
+        except _EndedError as error:
+            self._tell(Report(kind="ended", status=error.status))
+            return
         with begin_serving() as asked:  # (not before the command's process is there, which would inherit it)
             remote, self._keeper = join(self._order, listener, agent, asked.fileno())
         os.close(listener)
         self._tell(Report(kind="started", pid=self._keeper.pid if self._keeper else 0))
-        self._channel.send(GO)
+        self._pass_on_early(awake)
+        with suppress(OSError):  # (it was killed already)
+            self._channel.send(GO)
         status = self._look_after(remote, awake)
         stays = False
         if status is not None:
@@ -105,19 +126,27 @@ class _Parent:
             self._channel, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             shim = its.detach()
         self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED)  # the child would note them in our place
         self._child = os.fork()
         if not self._child:
             self._channel.close()
             self._become_command(shim)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         os.close(shim)
         room = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(2 * _FD.size)
-        message, found, _, _ = self._channel.recvmsg(4096, room, socket.MSG_CMSG_CLOEXEC)
+        try:
+            message, found, _, _ = self._channel.recvmsg(4096, room, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:
+            message, found = b"", []
         ancillary = {kind: data for _, kind, data in found}
         if socket.SCM_RIGHTS not in ancillary:
+            status = 0 if message else os.waitpid(self._child, 0)[1]
+            if os.WIFSIGNALED(status):
+                raise _EndedError(status)
             what = "served by a mount" if self._order.mounted else "supervised"
             raise UnsupportedError(f"the command cannot be {what} here: {message.decode() or 'its box has ended'}")
         agent, _, _ = _CREDENTIALS.unpack(ancillary[socket.SCM_CREDENTIALS])
-        self._agent = os.pidfd_open(agent)
+        self._agent, self._agent_number = os.pidfd_open(agent), agent
         (served,), *listeners = _FD.iter_unpack(ancillary[socket.SCM_RIGHTS])
         for (listener,) in listeners:
             from holdfast.supervisor.targets import begin_answering
@@ -131,6 +160,7 @@ class _Parent:
             for number in signal.valid_signals():
                 if number not in (signal.SIGKILL, signal.SIGSTOP):
                     signal.signal(number, signal.SIG_IGN if number in self._ignored else signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, order.blocked)
             if order.box:
                 for fd in (channel, *order.descriptors):
                     os.set_inheritable(fd, True)
@@ -162,20 +192,17 @@ class _Parent:
         waiting = select.poll()
         for fd in (self._launcher.fileno(), remote.fileno(), awake.fileno()):
             waiting.register(fd, select.POLLIN)
-        while True:
-            for fd, _ in waiting.poll():
+        while (status := self._wait()) is None:
+            for fd, _ in waiting.poll(self._undecided()):
                 if fd == remote.fileno():
                     return None
                 if fd == awake.fileno():
-                    awake.recv(4096)
-                    if (status := self._wait()) is not None:
-                        return status
+                    self._note(awake.recv(4096), is_own=True)
+                elif numbers := _read(self._launcher):
+                    self._note(numbers, is_own=False)
                 else:
-                    numbers = self._launcher.recv(4096)
-                    if not numbers:
-                        return None
-                    for number in numbers:
-                        self._pass_on(number)
+                    return None
+        return status
 
     def _wait(self) -> int | None:
         reap_orphans({self._child, *self._spared})
@@ -198,6 +225,46 @@ class _Parent:
             signal.pidfd_send_signal(self._agent, signal.SIGCONT)
         else:
             self._tell(Report(kind="stopped", pid=self._child))
+
+    def _note(self, numbers: Iterable[int], *, is_own: bool) -> None:
+        """Signals have come, to this process or to the launcher, or (0) the launcher has said all that it got."""
+        for number in numbers:
+            if number in RELAYED and self._order.relays:
+                noted = self._noted.setdefault(number, _Noted())
+                noted.ours, noted.its = noted.ours or is_own, noted.its or not is_own
+            elif not number:
+                asked, self._asked = self._asked, ()
+                for each in asked:
+                    noted = self._noted.pop(each)
+                    if not (noted.ours and noted.its) or self._is_apart():
+                        self._pass_on(each)
+
+    def _undecided(self) -> float | None:
+        """Ask the launcher about signals that are due. How many milliseconds there are until the next is."""
+        if self._asked or not self._noted:
+            return None
+        now = time.monotonic()
+        self._asked = tuple(number for number, noted in self._noted.items() if noted.due <= now)
+        if self._asked:
+            # (It may have got the signal later than we did, or not have been given the processor yet.)
+            self._tell(Report(kind="asked"))
+            return None
+        return (min(noted.due for noted in self._noted.values()) - now) * 1000 + 1
+
+    def _is_apart(self) -> bool:
+        """Whether the command has left the group that it was started in."""
+        try:
+            return os.getpgid(self._agent_number) != os.getpgrp()
+        except ProcessLookupError:
+            return False
+
+    def _pass_on_early(self, awake: socket.socket) -> None:
+        """Pass on all that has come until now: the command waits to begin, and may have been started after it came."""
+        for source in (awake, self._launcher):
+            with suppress(BlockingIOError):
+                for number in RELAYED.intersection(_read(source, socket.MSG_DONTWAIT)):
+                    if self._order.relays:
+                        self._pass_on(number)
 
     def _pass_on(self, number: int) -> None:
         try:
@@ -234,6 +301,31 @@ class _Parent:
                     return
                 awake.recv(4096)
                 reap_orphans(set(self._spared))
+
+
+class _Noted:
+    """Who has got a signal, since a moment ago."""
+
+    def __init__(self) -> None:
+        self.due = time.monotonic() + _TOGETHER_SECONDS
+        self.ours = False
+        self.its = False
+
+
+class _EndedError(Exception):
+    """A signal has ended the command before it began."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status
+
+
+def _read(source: socket.socket, flags: int = 0) -> bytes:
+    """What was sent; nothing if the other side is gone."""
+    try:
+        return source.recv(4096, flags)
+    except ConnectionResetError:
+        return b""
 
 
 def _notice(_number: int, _frame: object) -> None:

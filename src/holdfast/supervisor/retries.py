@@ -79,8 +79,10 @@ class Retries:
         if kept is not None:
             os.close(kept)
 
-    def close(self) -> None:
-        """Forget them all."""
+    def close(self) -> list[Call]:
+        """Forget them all, and say which they were."""
+        calls = [call for call, _ in self._calls]
         self._calls.clear()
         for pipe in list(self._waiting):
             self._let_go(pipe)
+        return calls

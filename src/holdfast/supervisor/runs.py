@@ -64,15 +64,16 @@ class Runs:
         wake: Callable[[], None],
         mounted: MountedTrees,
         surround: Callable[[Run, frozenset[int], Processes, Callable[[Run], None]], Around],
+        receive: Callable[[Tree], None],
     ) -> None:
         """Descriptors of processes are registered with ``selector``. ``surround`` makes what the mount of a run is
         told by, of the run, of processes that all of it descend from, of all processes, and of what has notice taken of
-        those that have ended. For the rest see `Tree`.
+        those that have ended. ``receive`` begins to receive the calls of a tree. For the rest see `Tree`.
         """
         self.trees: dict[int, Tree] = {}
         """By their listener."""
         self.calls_ready = select.poll()
-        """Every listener is registered here, and ``selector``."""
+        """Every listener is registered here, for its end alone, and ``selector``."""
         self.calls_ready.register(selector.fileno(), select.POLLIN)
         self._runs: dict[Client, Run] = {}
         self._frozen: dict[StepId, dict[Run, Freezer]] = {}
@@ -91,6 +92,7 @@ class Runs:
         self._permission = Permission()
         self._mounted = mounted
         self._surround = surround
+        self._receive = receive
         self._gone: tuple[Member, ...] = ()
         """Trees of which somebody may have to be known still: see `over`. (Replaced, for other threads.)"""
         self._calls = table(os.uname().machine, HANDLERS)
@@ -170,7 +172,8 @@ class Runs:
         )
         tree.anchors = frozenset((run.agent, client.peer.pid))
         self.trees[listener.fd] = tree
-        self.calls_ready.register(listener.fd, select.POLLIN)
+        self.calls_ready.register(listener.fd, 0)
+        self._receive(tree)
 
     def _check_apart(self, directories: Sequence[int]) -> None:
         """Raise `RefusedError` unless each is a directory that lies neither in the workspace nor around it: undo would
@@ -260,11 +263,7 @@ class Runs:
         self.calls_ready.unregister(tree.listener.fd)
         self._gone += (tree,)  # (first: other threads look)
         del self.trees[tree.listener.fd]
-        tree.listener.close()
-        tree.reach.close()
-        tree.later.close()
-        for directory in tree.read_only:
-            directory.close()
+        tree.close()
         self._is_over(tree)
 
     def _unmounted(self, tree: MountedTree) -> None:

@@ -14,6 +14,7 @@ from holdfast.model.errors import HeldError, HoldfastError, lacks_room
 from holdfast.model.log import Log
 from holdfast.supervisor.call import Call, LaterError, Reply, SlowError
 from holdfast.supervisor.calls import LOSING, NOTIFIED, numbers
+from holdfast.supervisor.receiving import slow_down
 from holdfast.supervisor.retries import Retries
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _refuse(_call: Call, _world: Supervision) -> Reply:
 class Tree:
     """One supervised tree. Implements `Supervision` for its calls.
 
-    Its methods are for the serving thread; slow calls are carried out on threads of their own.
+    Its methods are for the thread whose turn it is; slow calls are carried out on threads of their own.
     """
 
     def __init__(
@@ -119,16 +120,25 @@ class Tree:
         """Whether slow calls are being carried out."""
         return bool(self._slow)
 
-    def serve(self) -> None:
-        """Carry out one call. There must be one, or the serving thread waits for it."""
-        found = self.listener.receive()
-        if found is not None:
-            name, handler = self._calls[found[3]]
-            if name == _END:
-                self._processes.leaving(self.run, found[1])
-                self.listener.go_on(found[0])
-            else:
-                self._handle(Call(found[0], found[1], name, found[6:], self.reach), handler)  # type: ignore[arg-type]
+    def serve(self, found: tuple[int, ...]) -> None:
+        """Carry out a call that the listener has received."""
+        name, handler = self._calls[found[3]]
+        if self.listener.is_closed:
+            self.listener.answer(found[0], 0, errno.ENOSYS)
+        elif name == _END:
+            self._processes.leaving(self.run, found[1])
+            self.listener.go_on(found[0])
+        else:
+            self._handle(Call(found[0], found[1], name, found[6:], self.reach), handler)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Serve nothing more: what waits, and what still comes, fails with ENOSYS."""
+        for call in (*(call for _, call in self.held), *self.later.close()):
+            self.listener.answer(call.id, 0, errno.ENOSYS)
+        self.listener.close()
+        self.reach.close()
+        for directory in self.read_only:
+            directory.close()
 
     def retry(self, waiting: set[int]) -> None:
         """Go on with held calls whose ticket is not among those that still wait."""
@@ -180,6 +190,7 @@ class Tree:
         try:
             step = self.step(call)
             thread = threading.Thread(target=self._do_slow, args=(patient, handler, step), daemon=True)
+            self.listener.hold()
             thread.start()
         except OSError as error:
             self.listener.answer(call.id, 0, error.errno or errno.EIO)
@@ -189,6 +200,7 @@ class Tree:
     def _do_slow(self, call: Call, handler: Handler, step: StepId) -> None:
         me = threading.get_ident()
         self._slow[me] = step
+        slow_down()
         try:
             reply = handler(call, self)
         except OSError as error:
@@ -203,6 +215,7 @@ class Tree:
             self._reply(call, reply)
         finally:
             del self._slow[me]
+            self.listener.release()
             self._wake()
 
     def _reply(self, call: Call, reply: Reply) -> None:

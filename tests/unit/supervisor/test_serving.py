@@ -20,9 +20,11 @@ class Listening:
     """What a `Listener` would do."""
 
     fd = -1
+    is_closed = False
 
     def __init__(self) -> None:
         self.waiting = 1
+        self.held = 1
         self.answers: list[tuple[object, ...]] = []
         self.answered = threading.Event()
 
@@ -38,6 +40,16 @@ class Listening:
 
     def is_valid(self, id_: int) -> bool:
         return True
+
+    def hold(self) -> None:
+        self.held += 1
+
+    def release(self) -> None:
+        self.held -= 1
+
+    def close(self) -> None:
+        self.is_closed = True
+        self.release()
 
 
 class NoSteps:
@@ -69,7 +81,7 @@ def test_every_call_that_reaches_the_keeper_has_a_handler() -> None:
 )
 def test_a_reply_is_passed_on(reply: Reply, answer: tuple[object, ...]) -> None:
     served, listening = tree(lambda call, world: reply)
-    served.serve()
+    served.serve(listening.receive())
     assert listening.answers == [answer]
 
 
@@ -78,7 +90,7 @@ def test_a_mistake_of_ours_is_an_error_of_the_call(caplog: pytest.LogCaptureFixt
         raise KeyError("mistake")
 
     served, listening = tree(fail)
-    served.serve()
+    served.serve(listening.receive())
     assert listening.answers == [(1, 0, errno.EIO)]
     assert "mistake" in caplog.text
     caplog.clear()
@@ -94,7 +106,7 @@ def test_a_slow_call_is_done_elsewhere_in_the_same_step() -> None:
         return Reply(3)
 
     served, listening = tree(handle)
-    served.serve()
+    served.serve(listening.receive())
     assert listening.answered.wait(20)
     assert seen == [(False, 7, True), (True, 7, False)]
     assert listening.answers == [(1, 3, 0)]
@@ -105,8 +117,24 @@ def test_a_slow_call_is_done_elsewhere_in_the_same_step() -> None:
 def test_nothing_is_of_any_step_for_a_caller_that_was_killed() -> None:
     served, listening = tree(lambda call, world: Reply(world.step(call)))
     listening.is_valid = lambda id_: False
-    served.serve()
+    served.serve(listening.receive())
     assert listening.answers == [(1, 0, errno.EINTR)]
+
+
+def test_what_waits_when_a_tree_is_served_no_longer_fails_and_so_does_what_still_comes() -> None:
+    def handle(call: Call, world: Supervision) -> Reply:
+        raise HeldError(4, "waits") if listening.waiting == 1 else LaterError
+
+    served, listening = tree(handle)
+    for listening.waiting in (1, 2):
+        served.serve(listening.receive())
+    closing: Any = served
+    closing.reach = listening
+    served.close()
+    listening.waiting = 3
+    served.serve(listening.receive())
+    assert listening.answers == [(number, 0, errno.ENOSYS) for number in (1, 2, 3)]
+    assert listening.held == -1, "listener and reach are closed"
 
 
 def test_what_is_held_goes_on_when_its_ticket_is_settled() -> None:
@@ -118,7 +146,7 @@ def test_what_is_held_goes_on_when_its_ticket_is_settled() -> None:
         raise PermissionError(errno.EPERM, "denied")
 
     served, listening = tree(handle)
-    served.serve()
+    served.serve(listening.receive())
     served.retry({4})
     assert listening.answers == []
     held = False
@@ -140,7 +168,7 @@ def test_what_has_to_be_tried_again_takes_no_thread_and_a_few_turns_at_a_time() 
     served, listening = tree(handle)
     for number in range(1, 11):
         listening.waiting = number
-        served.serve()
+        served.serve(listening.receive())
     assert tried == list(range(1, 11))
     served.try_again()
     assert len(tried) == 14, "others have to be served meanwhile"
@@ -166,7 +194,7 @@ def test_a_slow_call_may_have_to_be_tried_again() -> None:
         return Reply(3)
 
     served, listening = tree(handle)
-    served.serve()
+    served.serve(listening.receive())
     while not served.later:
         served.settle()
     served.try_again()
@@ -185,7 +213,7 @@ def test_who_does_not_wait_any_more_is_not_tried_for() -> None:
         raise LaterError
 
     served, listening = tree(handle)
-    served.serve()
+    served.serve(listening.receive())
     listening.is_valid = lambda id_: False
     served.try_again()
     assert tried == [1]
