@@ -1,4 +1,4 @@
-"""An extract of ``benchmarks/conformance.py``: programs from elsewhere find under `run` what they find natively; what
+"""An extract of ``benchmarks/conformance.py``: what programs from elsewhere find under `run` is as natively, and what
 they did is taken back and brought forward exactly (I1).
 """
 
