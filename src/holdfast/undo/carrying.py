@@ -15,7 +15,7 @@ from holdfast.undo.records import Content, Made, Meta, Put, Reverse, Reversed, T
 from holdfast.undo.reversal import Reversal
 from holdfast.undo.sealed import Trouble
 from holdfast.undo.sealing import look, numbers, seal
-from holdfast.undo.signatures import NOT_OURS
+from holdfast.undo.signatures import NOT_OURS, is_left
 from holdfast.undo.strangers import edited_elsewhere
 from holdfast.undo.traces import whereabouts
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Mutation, Signature, StepId
-    from holdfast.undo.sealed import Sealed, State
+    from holdfast.undo.sealed import Head, Sealed, State
+    from holdfast.undo.sealing import Left
 
 _log = Log(__name__)
 
@@ -144,7 +145,12 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
             exit_code=head.exit_code,
             before=head,
             conflicts=troubles,
-            left=look(log, opened, theirs=theirs.paths, together=together if _is_alone(head.id, again) else ()),
+            left=_with_what_stays(
+                log,
+                head,
+                troubles,
+                look(log, opened, theirs=theirs.paths, together=together if _is_alone(head.id, again) else ()),
+            ),
             spared=theirs.spared,
         )
         # (What could not be put back is not among them any more: it lies aside.)
@@ -155,6 +161,16 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     steps, what = tuple(one.head.id for one in sealed), "redo" if note.forward else "rollback"
     _log.info("%s executed", what, steps=steps, operations=reversal.paths, conflicts=len(conflicts))
     return Undone(steps, reversal.paths, tuple(conflicts))
+
+
+def _with_what_stays(log: UndoLog, head: Head, troubles: Iterable[Trouble], left: Left) -> Left:
+    """With what the step had left before where that was not reversed, as another step has changed it too: it is there
+    still, and nobody else's.
+    """
+    known, before = dict(left.paths), dict(head.left)
+    stays = (found.path for found in troubles if found.path in before and found.path not in known)
+    kept = {path: before[path] for path in stays if is_left(log.directories, path, before[path])}
+    return left._replace(paths=tuple((known | kept).items())) if kept else left
 
 
 def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequence[Sealed], frozenset[Identity]]:
@@ -188,18 +204,25 @@ def _is_alone(step: StepId, again: Mapping[StepId, Sequence[Mutation]]) -> bool:
     return all(end < first or begin > last for begin, end in others)
 
 
-def _dated(log: UndoLog, one: Sealed) -> frozenset[Identity]:
-    """The directories of which an earlier step, undone after this one acted, has given back the mtime already: what
-    this one had found there was that step's.
+def _dated(log: UndoLog, one: Sealed) -> dict[Identity, bool]:
+    """The directories of which a step that was undone after this one came to them has given back the mtime already: the
+    older of what the two had found was there before both. True where the other one had set it: then the older one may
+    be that.
     """
-    found: set[Identity] = set()
+    came = {record.identity: record.seq for record in reversed(one.records) if isinstance(record, Touch)}
+    since = min(came.values(), default=one.head.last)
+    found: dict[Identity, bool] = {}
     for head in log.heads.values():
-        if head.state == "undone" and head.first < one.head.first and head.acted > one.head.acted:
+        if head.state == "undone" and head.first < one.head.last and head.acted > since:
             with suppress(
                 IntegrityError
             ):  # of a step that is damaged nothing is known; for an mtime nothing else stops
-                found.update(record.identity for record in log.read(head.id).records if isinstance(record, Touch))
-    return frozenset(found)
+                records = log.read(head.id).records
+                described = {record.identity for record in records if isinstance(record, Meta)}
+                for record in records:
+                    if isinstance(record, Touch) and head.acted > came.get(record.identity, head.acted):
+                        found[record.identity] = found.get(record.identity, False) or record.identity in described
+    return found
 
 
 def _unseen(sealed: Iterable[Sealed]) -> Iterator[Identity]:

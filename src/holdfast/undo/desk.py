@@ -270,7 +270,8 @@ class Desk:
 
     def foresee(self, steps: Sequence[StepId], *, forward: bool = False) -> None:
         """See `UndoService.foresee`."""
-        foresee(self._undo_log, steps, forward=forward)
+        with self._at_rest():
+            foresee(self._undo_log, steps, forward=forward)
 
     def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.redo`."""
@@ -490,7 +491,14 @@ class Desk:
             return head
 
     def _reverse(self, change: Callable[..., Undone], steps: Sequence[StepId], *, force: bool) -> UndoReport:
+        with self._at_rest():
+            return report(self._undo_log.aside, [change(self._undo_log, steps, force=force)])
+
+    @contextmanager
+    def _at_rest(self) -> Generator[None]:
+        """No operation is in flight, and every step that has ended is finished. Raises `StorageError`."""
         self._finisher.catch_up()
         with self._recorder.gate:
             self._recorder.wait_for()
-            return report(self._undo_log.aside, [change(self._undo_log, steps, force=force)])
+            self._finisher.catch_up()  # a step may have ended in between; most are finished without the gate
+            yield

@@ -130,9 +130,9 @@ class Known:
         xattrs = partial(read_xattrs_at, place.dir_fd, place.name) if fd < 0 else partial(read_xattrs, fd)
         return is_same(left, signature_of(found, self._device, xattrs), lambda: place)
 
-    def missing(self, place: Place) -> Signature | None:
-        """What a step left at a place where nothing is now, or is about to be."""
-        return self._places.get(place.path)
+    def missing(self, path: bytes) -> Signature | None:
+        """What a step left at a path where nothing is now, or is about to be."""
+        return self._places.get(path)
 
 
 def _is_younger(left: Signature, place: Place, fd: int) -> bool:

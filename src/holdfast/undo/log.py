@@ -118,7 +118,7 @@ class UndoLog:
         self.unsealed: dict[StepId, OpenStep] = {}
         """Steps that have ended and are not finished yet: the journal is needed for them."""
         self.notice: Callable[[], object] = lambda: None
-        """Tells `outside` of all that others have changed up to now. From any thread that does not hold the gate."""
+        """Tells `outside` of all that others have changed up to now. From any thread."""
         self.unsettled: dict[StepId, dict[bytes, Signature]] = {}
         """What could still be written to when its step ended, as it looked then; see `holdfast.undo.settling`."""
         self.writers: Callable[[bool], frozenset[int] | None] = lambda _thorough: frozenset()

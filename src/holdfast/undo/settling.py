@@ -15,9 +15,20 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import msgspec
 
+from holdfast.files.handle import identity
 from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError
-from holdfast.undo.signatures import CHECKED_BYTES, checked, content_at, is_left, is_unknown, signature, unknown
+from holdfast.undo.signatures import (
+    CHECKED_BYTES,
+    checked,
+    content_at,
+    is_left,
+    is_same,
+    is_unknown,
+    signature,
+    unknown,
+)
+from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.undo.directories import Directories
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Signature, StepId
-    from holdfast.undo.sealed import Head
+    from holdfast.undo.sealed import Head, Sealed
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -73,7 +84,8 @@ def settle(log: UndoLog, *, eagerly: bool = True) -> None:
             if not waiting:
                 del log.unsettled[step]
         # (Last: what one of the steps has left is not a later step's for the others.)
-        log.recorder.known.note(settled.items())
+        known = log.recorder.known
+        known.note((path, found) for path, found in settled.items() if _is_last(log, directories, path))
 
 
 def written_late(log: UndoLog) -> list[tuple[StepId, bytes]]:
@@ -164,6 +176,17 @@ class _Written:
         return self._found is None or inode in self._found
 
 
+def _is_last(log: UndoLog, directories: Directories, path: bytes) -> bool:
+    """Whether no other step is known to have taken what a step left at the path, or to have put there what is there."""
+    if log.recorder.known.missing(path) is not None:
+        return False
+    try:
+        place = directories.place(path)
+        return not log.recorder.is_in_hand(path, identity(place.dir_fd, place.name))
+    except OSError:
+        return False
+
+
 def _settle(
     log: UndoLog, directories: Directories, step: StepId, ready: Mapping[bytes, Signature]
 ) -> dict[bytes, Signature]:
@@ -174,18 +197,22 @@ def _settle(
     late: list[tuple[bytes, int]] = []
     hashed = list(head.contents)
     for path, was in ready.items():
-        now = signature(directories, path)
         if log.recorder.known.last(was.key) is not None:
             # A later step has left it since, and says what is there; but who wrote last, nobody can tell.
             late.append((path, log.recorder.seq))
             continue
+        at = path
+        now = signature(directories, at)
+        if (now is None or now.key != was.key) and (moved := _moved_to(log, sealed, path)) is not None:
+            at = moved
+            now = signature(directories, at)
         if not is_still(now, was, path, edited):
             found[path] = unknown(was)
             continue
-        if not is_left(directories, path, was):
+        if not is_same(was, now, partial(directories.place, at)):
             late.append((path, log.recorder.seq))
-        found[path] = checked(partial(directories.place, path), now)
-        if (hash_ := _hash(directories, path, now)) is not None:
+        found[path] = checked(partial(directories.place, at), now)
+        if (hash_ := _hash(directories, at, now)) is not None:
             hashed.append((path, hash_))
     over = log.clock.now() * 1000
     head = msgspec.structs.replace(
@@ -199,6 +226,19 @@ def _settle(
     if head != sealed.head:
         log.write(msgspec.structs.replace(sealed, head=head))
     return found
+
+
+def _moved_to(log: UndoLog, sealed: Sealed, path: bytes) -> bytes | None:
+    """Where other steps have brought since what the step left at the path; None if they have not, or it is nowhere."""
+    object_ = whereabouts(sealed.records).get(path)
+    if object_ is None:
+        return None
+    since = sealed.head.looked_at
+    later = [head.id for head in log.heads.values() if head.state == "done" and head.last > since]
+    records = [record for step in later if step != sealed.head.id for record in log.read(step).records]
+    records += [record for step in (*log.recorder.open_steps, *log.unsealed.values()) for record in step.records]
+    records = [*sealed.records, *sorted((one for one in records if one.seq > since), key=lambda record: record.seq)]
+    return next((where for where, there in whereabouts(records).items() if there == object_), None)
 
 
 def _hash(directories: Directories, path: bytes, now: Signature) -> bytes | None:
