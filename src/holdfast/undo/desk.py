@@ -194,7 +194,7 @@ class Desk:
     @property
     def is_unsettled(self) -> bool:
         """Whether what some finished step left is still written to."""
-        return bool(self._undo_log.unsettled)
+        return bool(self._undo_log.unsettled or self._undo_log.unsettled_others)
 
     def settle(self) -> None:
         """Look once more at what steps left and was written to since, as far as that is over. Raises `StorageError`."""

@@ -62,6 +62,15 @@ class Known:
             self._places.pop(path, None)
             self._objects.pop(found.key, None)
 
+    def forget_objects(self, keys: Iterable[ObjectKey]) -> None:
+        """`forget`, of what lives on by other names."""
+        chosen = frozenset(keys)
+        if not chosen:
+            return
+        for key in chosen:
+            self._objects.pop(key, None)
+        self._places = {path: found for path, found in self._places.items() if found.key not in chosen}
+
     def checked(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
         """The hashes of some of what was noted have become known."""
         for path, found in left:

@@ -28,6 +28,7 @@ from holdfast.undo.signatures import (
     signature,
     unknown,
 )
+from holdfast.undo.survivors import survivors
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def settle(log: UndoLog, *, eagerly: bool = True) -> None:
     If not ``eagerly``, files that anybody writes to are left for later, and what it would take long to know. The gate
     is held meanwhile. What somebody else is known to have changed stays unknown. Raises `StorageError`.
     """
-    if not log.unsettled:
+    if not (log.unsettled or log.unsettled_others):
         return
     with log.recorder.gate, log.looking() as directories:
         written = _Written(log, thorough=eagerly)
@@ -83,6 +84,8 @@ def settle(log: UndoLog, *, eagerly: bool = True) -> None:
                     del waiting[path]
             if not waiting:
                 del log.unsettled[step]
+        if eagerly:
+            _settle_others(log, directories, written)
         # (Last: what one of the steps has left is not a later step's for the others.)
         known = log.recorder.known
         known.note((path, found) for path, found in settled.items() if _is_last(log, directories, path))
@@ -174,6 +177,29 @@ class _Written:
     def holds(self, inode: int) -> bool:
         """Whether it may be among that."""
         return self._found is None or inode in self._found
+
+
+def _settle_others(log: UndoLog, directories: Directories, written: _Written) -> None:
+    """Look again at what had lost a name, lives on by others, and could still be written to when its step ended. Where
+    others have changed anything since, it is not known whose that is.
+    """
+    for step, waiting in list(log.unsettled_others.items()):
+        if step in log.unsealed or step not in log.heads:
+            continue
+        ready = {key for key in waiting if not written.holds(key[1])}
+        if ready and not edited_since(log, log.heads[step]):
+            sealed = log.read(step)
+            found = {one.now.key: one for one in survivors(log, directories, sealed.records)}
+            others = tuple(
+                checked(found[one.key].place, found[one.key].now) if one.key in ready & found.keys() else one
+                for one in sealed.head.others
+            )
+            log.write(msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, others=others)))
+            log.recorder.known.note((), others)
+        if left := waiting - ready:
+            log.unsettled_others[step] = left
+        else:
+            del log.unsettled_others[step]
 
 
 def _is_last(log: UndoLog, directories: Directories, path: bytes) -> bool:
