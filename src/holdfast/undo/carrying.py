@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import stat
-from bisect import bisect_left
 from contextlib import suppress
-from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -17,7 +15,7 @@ from holdfast.undo.records import Content, Made, Meta, Put, Reverse, Reversed, T
 from holdfast.undo.reversal import Reversal
 from holdfast.undo.sealed import Trouble
 from holdfast.undo.sealing import Together, look, numbers, seal
-from holdfast.undo.signatures import NOT_OURS
+from holdfast.undo.signatures import NOT_OURS, is_left
 from holdfast.undo.strangers import edited_elsewhere
 from holdfast.undo.traces import whereabouts
 
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Mutation, Signature, StepId
     from holdfast.undo.sealed import Head, Sealed, State
+    from holdfast.undo.sealing import Left
 
 _log = Log(__name__)
 
@@ -147,7 +146,7 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
             exit_code=head.exit_code,
             before=head,
             conflicts=troubles,
-            left=look(log, opened, theirs=theirs.paths, together=together),
+            left=_with_what_stays(log, head, troubles, look(log, opened, theirs=theirs.paths, together=together)),
             spared=theirs.spared,
         )
         # (What could not be put back is not among them any more: it lies aside.)
@@ -158,6 +157,16 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     steps, what = tuple(one.head.id for one in sealed), "redo" if note.forward else "rollback"
     _log.info("%s executed", what, steps=steps, operations=reversal.paths, conflicts=len(conflicts))
     return Undone(steps, reversal.paths, tuple(conflicts))
+
+
+def _with_what_stays(log: UndoLog, head: Head, troubles: Iterable[Trouble], left: Left) -> Left:
+    """With what the step had left before where that was not reversed, as another step has changed it too: it is there
+    still, and nobody else's.
+    """
+    known, before = dict(left.paths), dict(head.left)
+    stays = (found.path for found in troubles if found.path in before and found.path not in known)
+    kept = {path: before[path] for path in stays if is_left(log.directories, path, before[path])}
+    return left._replace(paths=tuple((known | kept).items())) if kept else left
 
 
 def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequence[Sealed], frozenset[Identity]]:
@@ -178,34 +187,39 @@ def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequ
     return noted, frozenset(found.values())
 
 
-def _dated(log: UndoLog, sealed: Sequence[Sealed]) -> dict[StepId, frozenset[Identity]]:
-    """For each step, the directories of which an earlier step, undone after this one acted, has given back the mtime
-    already: what this one had found there was that step's.
+def _dated(log: UndoLog, sealed: Sequence[Sealed]) -> dict[StepId, dict[Identity, bool]]:
+    """For each step, the directories of which a step that was undone after this one came to them has given back the
+    mtime already: the older of what the two had found was there before both. True where the other one had set it: then
+    the older one may be that.
     """
-    first, acted = max(one.head.first for one in sealed), min(one.head.acted for one in sealed)
-    undone = [head for head in log.heads.values() if head.state == "undone" and head.first < first]
-    given: dict[Identity, list[tuple[int, int]]] = {}
-    """When steps had touched a directory first, and when they acted last: what says more than those before."""
-    for head in sorted((head for head in undone if head.acted > acted), key=lambda head: head.first):
+    came = {one.head.id: _came(one) for one in sealed}
+    since = min((seq for touched in came.values() for seq in touched.values()), default=None)
+    last = max(one.head.last for one in sealed)
+    given: dict[Identity, list[tuple[int, int, bool]]] = {}
+    """When undone steps had begun, when they acted last, and whether they had set the mtime."""
+    for head in log.heads.values():
+        if since is None or head.state != "undone" or head.first >= last or head.acted <= since:
+            continue
         with suppress(IntegrityError):  # of a step that is damaged nothing is known; for an mtime nothing else stops
-            for object_ in {record.identity for record in log.read(head.id).records if isinstance(record, Touch)}:
-                known = given.setdefault(object_, [])
-                if not known or head.acted > known[-1][1]:
-                    known.append((head.first, head.acted))
+            records = log.read(head.id).records
+            described = {record.identity for record in records if isinstance(record, Meta)}
+            for object_ in {record.identity for record in records if isinstance(record, Touch)}:
+                given.setdefault(object_, []).append((head.first, head.acted, object_ in described))
+    found: dict[StepId, dict[Identity, bool]] = {}
+    for one in sealed:
+        after = {
+            object_: [
+                is_set for first, acted, is_set in given.get(object_, ()) if first < one.head.last and acted > seq
+            ]
+            for object_, seq in came[one.head.id].items()
+        }
+        found[one.head.id] = {object_: any(known) for object_, known in after.items() if known}
+    return found
 
-    def is_given(object_: Identity, head: Head) -> bool:
-        known = given.get(object_, ())
-        at = bisect_left(known, head.first, key=itemgetter(0))
-        return at > 0 and known[at - 1][1] > head.acted
 
-    return {
-        one.head.id: frozenset(
-            record.identity
-            for record in (one.records if given else ())
-            if isinstance(record, Touch) and is_given(record.identity, one.head)
-        )
-        for one in sealed
-    }
+def _came(one: Sealed) -> dict[Identity, int]:
+    """When the step came to each directory in which it changed names."""
+    return {record.identity: record.seq for record in reversed(one.records) if isinstance(record, Touch)}
 
 
 def _unseen(sealed: Iterable[Sealed]) -> Iterator[Identity]:

@@ -212,7 +212,7 @@ class Desk:
     @property
     def is_unsettled(self) -> bool:
         """Whether what some finished step left is still written to."""
-        return bool(self._undo_log.unsettled)
+        return bool(self._undo_log.unsettled or self._undo_log.unsettled_others)
 
     def settle(self) -> None:
         """Look once more at what steps left and was written to since, as far as that is over. Raises `StorageError`."""
@@ -304,7 +304,8 @@ class Desk:
 
     def foresee(self, steps: Sequence[StepId], *, forward: bool = False) -> None:
         """See `UndoService.foresee`."""
-        foresee(self._undo_log, steps, forward=forward)
+        with self._at_rest():
+            foresee(self._undo_log, steps, forward=forward)
 
     def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
         """See `UndoService.redo`."""
@@ -541,7 +542,14 @@ class Desk:
             return head
 
     def _reverse(self, change: Callable[..., Undone], steps: Sequence[StepId], *, force: bool) -> UndoReport:
+        with self._at_rest():
+            return report(self._undo_log.aside, [change(self._undo_log, steps, force=force)])
+
+    @contextmanager
+    def _at_rest(self) -> Generator[None]:
+        """No operation is in flight, and every step that has ended is finished. Raises `StorageError`."""
         self._finisher.catch_up()
         with self._recorder.gate:
             self._recorder.wait_for()
-            return report(self._undo_log.aside, [change(self._undo_log, steps, force=force)])
+            self._finisher.catch_up()  # a step may have ended in between; most are finished without the gate
+            yield

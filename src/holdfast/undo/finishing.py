@@ -1,6 +1,7 @@
 """The end of a step: what it left is looked at, preimages are summed up, it is written, and reversed if it was denied.
 
-What cannot be done for want of room stays in the journal, and is done when there is some.
+What cannot be done for want of room stays in the journal, and is done when there is some. No step is undone or redone
+before all that have ended are finished: what one of these left would be taken for an outsider's edit.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Finisher:
         self._exits: dict[StepId, int | None] = {}
         """Those of denied steps that came to their ends before all that they did was taken back."""
         self._late: dict[StepId, Callable[[], Head | None]] = {}
-        """What is left to do of those for which there was no room."""
+        """What is left to do of those that have ended."""
 
     def finishing(
         self, opened: OpenStep, exit_code: int | None, *, take_back: bool = False
@@ -72,6 +73,7 @@ class Finisher:
                 left = disown(self._log, opened, left)
                 head = seal(self._log, opened, state="done", ended_at=ended_at, exit_code=exit_code, left=left)
             with self._log.recorder.gate:
+                self._late.pop(opened.id, None)
                 self._log.unsealed.pop(opened.id, None)
                 if is_step:
                     if take_back:
@@ -87,22 +89,25 @@ class Finisher:
 
         def rest() -> StepInfo | None:
             try:
-                head = finish()
+                # (An undo that came first has finished it already.)
+                head = finish() if opened.id in self._late else self._log.heads.get(opened.id)
             except StorageError as error:
                 _LOG.warning("step %d cannot be finished yet: %s", opened.id, error.message, step_id=opened.id)
-                self._late[opened.id] = finish
                 return None
             return shown_step(head) if head is not None else None
 
+        self._late[opened.id] = finish
         with suppress(StorageError):  # `finish` meets it again
             prepare()
         return rest
 
     def catch_up(self) -> None:
-        """Finish the steps that could not be, as there was no room. Raises `StorageError` if there is none yet."""
-        for step, finish in list(self._late.items()):
+        """Finish the steps that have ended and are not finished. Raises `StorageError` if there is no room yet.
+
+        For the thread that calls what `finishing` returns.
+        """
+        for finish in list(self._late.values()):
             finish()
-            self._late.pop(step, None)
 
     def tell_exit(self, step: StepId, exit_code: int | None) -> None:
         """A step that was denied, and so is finished already, has come to its end."""

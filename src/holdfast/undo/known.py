@@ -62,6 +62,15 @@ class Known:
             self._places.pop(path, None)
             self._objects.pop(found.key, None)
 
+    def forget_objects(self, keys: Iterable[ObjectKey]) -> None:
+        """`forget`, of what lives on by other names."""
+        chosen = frozenset(keys)
+        if not chosen:
+            return
+        for key in chosen:
+            self._objects.pop(key, None)
+        self._places = {path: found for path, found in self._places.items() if found.key not in chosen}
+
     def checked(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
         """The hashes of some of what was noted have become known."""
         for path, found in left:
@@ -130,9 +139,9 @@ class Known:
         xattrs = partial(read_xattrs_at, place.dir_fd, place.name) if fd < 0 else partial(read_xattrs, fd)
         return is_same(left, signature_of(found, self._device, xattrs), lambda: place)
 
-    def missing(self, place: Place) -> Signature | None:
-        """What a step left at a place where nothing is now, or is about to be."""
-        return self._places.get(place.path)
+    def missing(self, path: bytes) -> Signature | None:
+        """What a step left at a path where nothing is now, or is about to be."""
+        return self._places.get(path)
 
 
 def _is_younger(left: Signature, place: Place, fd: int) -> bool:

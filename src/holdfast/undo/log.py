@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.handle import Identity
     from holdfast.model.clock import Clock
-    from holdfast.undo.records import AnyRecord, Signature, StepId
+    from holdfast.undo.records import AnyRecord, ObjectKey, Signature, StepId
     from holdfast.undo.safeguard import Guard
     from holdfast.undo.steps import OpenStep
 
@@ -110,9 +110,11 @@ class UndoLog:
         self.unsealed: dict[StepId, OpenStep] = {}
         """Steps that have ended and are not finished yet: the journal is needed for them."""
         self.notice: Callable[[], object] = lambda: None
-        """Tells `outside` of all that others have changed up to now. From any thread that does not hold the gate."""
+        """Tells `outside` of all that others have changed up to now. From any thread."""
         self.unsettled: dict[StepId, dict[bytes, Signature]] = {}
         """What could still be written to when its step ended, as it looked then; see `holdfast.undo.settling`."""
+        self.unsettled_others: dict[StepId, frozenset[ObjectKey]] = {}
+        """The same of `Head.others`."""
         self.writers: Callable[[bool], frozenset[int] | None] = lambda _thorough: frozenset()
         """Asks for the inode numbers of the files that those who are served may write to through what they have open or
         mapped. From any thread. None if it would take long to find out; not if told to be thorough."""
@@ -281,6 +283,7 @@ class UndoLog:
         if not self._units[_unit(head)]:
             del self._units[_unit(head)]
         self.unsettled.pop(step, None)
+        self.unsettled_others.pop(step, None)
 
     def evict(self) -> list[StepId]:
         """Forget steps until the log is within its limits; returns what was forgotten.

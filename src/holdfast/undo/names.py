@@ -282,9 +282,10 @@ class Names:
             self._recorder.perform(opened, record, perform)
         if kind == "d" or (victim is not None and stat.S_ISDIR(victim.st_mode)):
             self._recorder.arrangement += 1
-            opened.touched = {
-                path for path in opened.touched if not (under(path, source.path) or under(path, target.path))
-            }
+            for step in self._recorder.open_steps:  # (each of them finds another directory at the path from here on)
+                step.touched = {
+                    path for path in step.touched if not (under(path, source.path) or under(path, target.path))
+                }
 
     def _replaced(
         self,

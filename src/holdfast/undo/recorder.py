@@ -291,26 +291,30 @@ class Recorder:
         if opened.reverses or not (paths := self.known.strange(place, found, fd)):
             return
         if found is None:
-            left = self.known.missing(place)
+            left = self.known.missing(place.path)
             if left is not None and any(left.key in step.met or left in step.removed for step in self._steps.values()):
                 return
         else:
             # (Its inode number may be one that was free again.)
-            object_ = _object(place, fd)
-            for step in self._steps.values():
-                if object_ in step.created or (step is not opened and self.known.key(found) in step.met):
-                    return
-                if whereabouts(step.records).get(place.path) == object_:
-                    return  # it has put it there itself
+            if self.is_in_hand(place.path, _object(place, fd)):
+                return
+            if any(step is not opened and self.known.key(found) in step.met for step in self._steps.values()):
+                return
         try:
             self.on_strange(opened, paths, OURSELVES if self.known.is_brought(place, found) else "")
         except StorageError as error:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
 
+    def is_in_hand(self, path: bytes, object_: Identity) -> bool:
+        """Whether an open step has made the object, or has put it at the path; the gate is held."""
+        return any(
+            object_ in step.created or whereabouts(step.records).get(path) == object_ for step in self._steps.values()
+        )
+
     def lose(self, opened: OpenStep, place: Place, found: os.stat_result) -> None:
         """A step is about to remove what it has itself made, and so need not `meet`."""
         # (Another one may have ended since, and have taken it for what it left there.)
-        left = self.known.missing(place)
+        left = self.known.missing(place.path)
         if left is not None and left.key == self.known.key(found):
             opened.removed.add(left)
 

@@ -64,14 +64,14 @@ class Reversal:
         kit: Kit,
         theirs: frozenset[Identity] = frozenset(),
         known: Iterable[Conflict] = (),
-        dated: Mapping[StepId, frozenset[Identity]] = MappingProxyType({}),
+        dated: Mapping[StepId, Mapping[Identity, bool]] = MappingProxyType({}),
         unseen: Iterable[Identity] = (),
     ) -> None:
         """``theirs`` are the objects that somebody else has changed since: they are left as they are.
 
         ``known`` are the conflicts of the part that was done before it was cut short. ``dated`` are directories that
-        keep the mtime that they have now, by the steps of which that is so. ``unseen`` are objects of which it is not
-        known how they look, as a directory above them may be closed.
+        keep the mtime that they have now, unless the step knows of an older one (False), by the steps of which that is
+        so. ``unseen`` are objects of which it is not known how they look, as a directory above them may be closed.
         """
         self._ground = Ground(kit, theirs, known)
         self._recorder, self._directories = kit.recorder, kit.directories
@@ -349,8 +349,10 @@ class Reversal:
             return
         found = os.fstat(fd)
         mtime = record.mtime
-        if record.identity in self._dated.get(self._ground.step, ()):
-            mtime = self._first_mtime(identity(fd, b""), found.st_mtime_ns)
+        dated = self._dated.get(self._ground.step, {})
+        if record.identity in dated:
+            now = self._first_mtime(identity(fd, b""), found.st_mtime_ns)
+            mtime = now if dated[record.identity] else min(mtime, now)
         if found.st_mtime_ns != mtime:
             self._recorder.touch(self._ground.step, record.path, fd)
             os.utime(through(fd), ns=(found.st_atime_ns, mtime))

@@ -128,6 +128,13 @@ def look(
     left = Left(tuple(found.items()), _others(log, step, alive_until, theirs))
     log.recorder.known.note(left.paths, left.others)
     log.recorder.known.forget(unsettled.items())
+    if left.others:
+        written = log.writers(False)
+        keys = frozenset(one.key for one in left.others if written is None or one.inode in written)
+        log.recorder.known.forget_objects(keys)
+        log.unsettled_others[step.id] = keys
+    else:
+        log.unsettled_others.pop(step.id, None)
     return left
 
 

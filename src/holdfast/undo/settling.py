@@ -15,9 +15,21 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 import msgspec
 
+from holdfast.files.handle import identity
 from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError
-from holdfast.undo.signatures import CHECKED_BYTES, checked, content_at, is_left, is_unknown, signature, unknown
+from holdfast.undo.signatures import (
+    CHECKED_BYTES,
+    checked,
+    content_at,
+    is_left,
+    is_same,
+    is_unknown,
+    signature,
+    unknown,
+)
+from holdfast.undo.survivors import survivors
+from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -25,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.undo.directories import Directories
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Signature, StepId
-    from holdfast.undo.sealed import Head
+    from holdfast.undo.sealed import Head, Sealed
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -49,7 +61,7 @@ def settle(log: UndoLog, *, eagerly: bool = True) -> None:
     If not ``eagerly``, files that anybody writes to are left for later, and what it would take long to know. The gate
     is held meanwhile. What somebody else is known to have changed stays unknown. Raises `StorageError`.
     """
-    if not log.unsettled:
+    if not (log.unsettled or log.unsettled_others):
         return
     with log.recorder.gate, log.looking() as directories:
         written = _Written(log, thorough=eagerly)
@@ -72,8 +84,11 @@ def settle(log: UndoLog, *, eagerly: bool = True) -> None:
                     del waiting[path]
             if not waiting:
                 del log.unsettled[step]
+        if eagerly:
+            _settle_others(log, directories, written)
         # (Last: what one of the steps has left is not a later step's for the others.)
-        log.recorder.known.note(settled.items())
+        known = log.recorder.known
+        known.note((path, found) for path, found in settled.items() if _is_last(log, directories, path))
 
 
 def written_late(log: UndoLog) -> list[tuple[StepId, bytes]]:
@@ -177,6 +192,40 @@ class _Written:
         return self._found is None or inode in self._found
 
 
+def _settle_others(log: UndoLog, directories: Directories, written: _Written) -> None:
+    """Look again at what had lost a name, lives on by others, and could still be written to when its step ended. Where
+    others have changed anything since, it is not known whose that is.
+    """
+    for step, waiting in list(log.unsettled_others.items()):
+        if step in log.unsealed or step not in log.heads:
+            continue
+        ready = {key for key in waiting if not written.holds(key[1])}
+        if ready and not edited_since(log, log.heads[step]):
+            sealed = log.read(step)
+            found = {one.now.key: one for one in survivors(log, directories, sealed.records)}
+            others = tuple(
+                checked(found[one.key].place, found[one.key].now) if one.key in ready & found.keys() else one
+                for one in sealed.head.others
+            )
+            log.write(msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, others=others)))
+            log.recorder.known.note((), others)
+        if left := waiting - ready:
+            log.unsettled_others[step] = left
+        else:
+            del log.unsettled_others[step]
+
+
+def _is_last(log: UndoLog, directories: Directories, path: bytes) -> bool:
+    """Whether no other step is known to have taken what a step left at the path, or to have put there what is there."""
+    if log.recorder.known.missing(path) is not None:
+        return False
+    try:
+        place = directories.place(path)
+        return not log.recorder.is_in_hand(path, identity(place.dir_fd, place.name))
+    except OSError:
+        return False
+
+
 def _settle(
     log: UndoLog, directories: Directories, step: StepId, ready: Mapping[bytes, Signature]
 ) -> dict[bytes, Signature]:
@@ -187,18 +236,22 @@ def _settle(
     late: list[tuple[bytes, int]] = []
     hashed = list(head.contents)
     for path, was in ready.items():
-        now = signature(directories, path)
         if log.recorder.known.last(was.key) is not None:
             # A later step has left it since, and says what is there; but who wrote last, nobody can tell.
             late.append((path, log.recorder.seq))
             continue
+        at = path
+        now = signature(directories, at)
+        if (now is None or now.key != was.key) and (moved := _moved_to(log, sealed, path)) is not None:
+            at = moved
+            now = signature(directories, at)
         if not is_still(now, was, path, edited):
             found[path] = unknown(was)
             continue
-        if not is_left(directories, path, was):
+        if not is_same(was, now, partial(directories.place, at)):
             late.append((path, log.recorder.seq))
-        found[path] = checked(partial(directories.place, path), now)
-        if (hash_ := _hash(directories, path, now)) is not None:
+        found[path] = checked(partial(directories.place, at), now)
+        if (hash_ := _hash(directories, at, now)) is not None:
             hashed.append((path, hash_))
     kept_open, open_until = _all_over(log, head, ready)
     head = msgspec.structs.replace(
@@ -213,6 +266,19 @@ def _settle(
     if head != sealed.head:
         log.write(msgspec.structs.replace(sealed, head=head))
     return found
+
+
+def _moved_to(log: UndoLog, sealed: Sealed, path: bytes) -> bytes | None:
+    """Where other steps have brought since what the step left at the path; None if they have not, or it is nowhere."""
+    object_ = whereabouts(sealed.records).get(path)
+    if object_ is None:
+        return None
+    since = sealed.head.looked_at
+    later = [head.id for head in log.heads.values() if head.state == "done" and head.last > since]
+    records = [record for step in later if step != sealed.head.id for record in log.read(step).records]
+    records += [record for step in (*log.recorder.open_steps, *log.unsealed.values()) for record in step.records]
+    records = [*sealed.records, *sorted((one for one in records if one.seq > since), key=lambda record: record.seq)]
+    return next((where for where, there in whereabouts(records).items() if there == object_), None)
 
 
 def _hash(directories: Directories, path: bytes, now: Signature) -> bytes | None:

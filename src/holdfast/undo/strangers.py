@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.files.handle import Identity
     from holdfast.undo.known import Known
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.records import ObjectKey, Outside, Signature, StepId
+    from holdfast.undo.records import Mutation, ObjectKey, Outside, Signature, StepId
     from holdfast.undo.sealed import Head, Sealed
     from holdfast.undo.survivors import Survivor
 
@@ -29,7 +29,6 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     (What an undone step gave back vouches for it only as far as no barrier lies before that step.)
     """
     sealed = sorted(sealed, key=lambda one: one.head.left_at)
-    own = {path: left for one in sealed for path, left in one.head.left}
     newest: dict[bytes, Signature | None] = {}
     since: dict[bytes, int] = {}
     objects: dict[ObjectKey, Signature] = {}
@@ -42,6 +41,8 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     # (Together: a later one may have moved what an earlier one left, and all above it.)
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
     moves = Moves(records)
+    # (What was left at a path before a directory above it was moved is at another one by now.)
+    own = {path: left for one in sealed for path, left in one.head.left if one.head.left_at >= moves.above(path)}
     yield from ((one.path, one.object) for one in _edited_elsewhere(log, sealed, objects) if one.is_changed)
     theirs = {path for one in sealed for path, left in one.head.left if left == NOT_OURS}
     spared = {path: left for one in sealed for path, left in one.head.spared}
@@ -58,8 +59,9 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
             if path not in spared or not is_left(log.directories, path, spared[path]):
                 yield path, object_
             continue
-        if is_first and path in own and own[path] is None and object_ is not None and path not in new:
-            yield path, object_  # it was gone before the step's end, and the step has not removed it
+        is_gone = path in own and own[path] is None and newest[path] is None
+        if is_first and is_gone and object_ is not None and path not in new:
+            yield path, object_  # it was gone before the step's end, and no step has removed it, or brought it back
             continue
         if path in own and is_left(log.directories, path, own[path]):
             continue
@@ -117,11 +119,13 @@ def _edited_elsewhere(
 
 
 def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
-    """Of the objects of steps that were cut off: those that steps finished later, or others after the keeper was
-    killed, have changed.
+    """Of the objects of steps that were cut off: those that other steps have changed after them, or others after the
+    keeper was killed.
     """
     opened = list(opened)
     chosen = {one.head.id for one in opened}
+    going_on = (*log.recorder.open_steps, *log.unsealed.values())
+    beside = [step.records for step in going_on if step.id not in chosen and not step.reverses]
     found: set[Identity] = set()
     for one in opened:
         found.update(one.head.edited)
@@ -133,11 +137,23 @@ def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
         found |= {
             other.object for other in survivors(log, log.directories, one.records, ()) if other.now.key not in known
         }
-        mine = reach(one.records)
-        for head in log.heads.values():
-            if head.id not in chosen and head.state != "undone" and head.last > one.head.first:
-                found |= reach(log.read(head.id).records).objects.keys() & mine.objects.keys()
+        began: dict[Identity, int] = {}
+        for object_, seq in _touchings(one.records):
+            began.setdefault(object_, seq)
+        later = (
+            log.read(head.id).records
+            for head in log.heads.values()
+            if head.id not in chosen and head.state != "undone" and head.last > one.head.first
+        )
+        for records in (*later, *beside):
+            found.update(object_ for object_, seq in _touchings(records) if began.get(object_, seq) < seq)
     return frozenset(found)
+
+
+def _touchings(records: Iterable[Mutation]) -> Iterator[tuple[Identity, int]]:
+    """Which objects the records are about, and when."""
+    for record in records:
+        yield from ((object_, record.seq) for object_ in reach((record,)).objects)
 
 
 def recall(known: Known, heads: Mapping[StepId, Head], barriers: Iterable[Outside]) -> None:

@@ -141,6 +141,9 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -
         if is_found:
             # That step may have been undone: what it gave back is the edit.
             return path not in own or is_left(log.directories, path, own[path])
+        if is_unknown(own.get(path)):
+            # No step came upon the edit, as nothing was known of the path: one that gave it back does not vouch for it.
+            return False
         if path in left:
             return path not in lost
         return path not in lost and signature(log.directories, path) is None  # it came and went

@@ -1,0 +1,287 @@
+"""I8: what steps do to each other's files, and to those that are still written to, is taken for no outsider's edit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+from holdfast.model.errors import RefusedError
+from holdfast.testing.acting import Actor
+from holdfast.undo.desk import Desk
+from holdfast.undo.log import UndoLog
+from holdfast.undo.records import StepId
+from holdfast.undo.settling import settle
+
+from .conftest import Bench
+
+
+@contextmanager
+def acting(bench: Bench, log: UndoLog, step: StepId) -> Generator[Actor]:
+    with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        yield actor
+
+
+def write_to(log: UndoLog, *fds: int) -> None:
+    """Let the log be told that these are open for writing, and nothing else is."""
+    log.writers = lambda _: frozenset(os.fstat(fd).st_ino for fd in fds)
+
+
+def test_what_is_removed_before_it_is_known_how_it_was_left_is_made_anew(bench: Bench) -> None:
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor:
+            fd = actor.open(b"f", os.O_WRONLY | os.O_CREAT)
+            write_to(log, fd)
+            with acting(bench, log, second) as other:
+                os.close(other.open(b"f", os.O_WRONLY))
+            desk.close(second, 0)
+            os.close(fd)
+            write_to(log)
+            actor.unlink(b"f")
+            settle(log)
+            actor.write(b"f", b"anew")
+            settle(log)
+            actor.unlink(b"f")
+            actor.write(b"f", b"again")
+        desk.close(first, 0)
+        assert desk.barriers() == []
+        desk.undo([first, second])
+        assert not (bench.tree / "f").exists()
+
+
+def test_what_is_made_anew_before_it_is_known_how_it_was_left(bench: Bench) -> None:
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor:
+            fd = actor.open(b"f", os.O_WRONLY | os.O_CREAT)
+            write_to(log, fd)
+            with acting(bench, log, second) as other:
+                os.close(other.open(b"f", os.O_WRONLY))
+            desk.close(second, 0)
+            actor.unlink(b"f")
+            actor.write(b"f", b"anew")
+            os.close(fd)
+            write_to(log)
+            settle(log)
+            third = desk.open("command")
+            with acting(bench, log, third) as other:
+                other.write(b"f", b"the third's")
+        for step in (third, first):
+            desk.close(step, 0)
+        assert desk.barriers() == []
+
+
+def test_a_step_that_has_ended_and_is_not_finished_is_a_later_step(bench: Bench) -> None:
+    (bench.tree / "f").write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first = bench.step(log, lambda actor: actor.write(b"f", b"one"))
+        second = desk.open("command")
+        with acting(bench, log, second) as actor:
+            actor.write(b"f", b"two")
+        finish = desk.closing(second, 0)
+        assert finish is not None
+        with pytest.raises(RefusedError) as refused:
+            desk.foresee([first])
+        assert refused.value.code == "steps_connected"
+        with pytest.raises(RefusedError) as refused:
+            desk.undo([first])
+        assert refused.value.code == "steps_connected"
+        assert (info := finish()) is not None
+        assert info.id == second
+        desk.undo([first, second])
+        assert (bench.tree / "f").read_bytes() == b"before"
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_file_that_is_written_to_while_another_step_moves_its_directory(bench: Bench, is_late: bool) -> None:
+    for name in ("d", "e"):
+        (bench.tree / name).mkdir()
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first = desk.open("command")
+        with acting(bench, log, first) as actor:
+            fd = actor.open(b"d/f", os.O_WRONLY | os.O_CREAT)
+        write_to(log, fd)
+        desk.close(first, 0)
+        second = bench.step(log, lambda actor: actor.exchange(b"d", b"e"))
+        if is_late:
+            os.write(fd, b"late")
+        os.close(fd)
+        write_to(log)
+        settle(log)
+        after = bench.photograph()
+        together = [[first, second]] if is_late else [[first], [second]]
+        for steps in reversed(together):
+            desk.undo(steps)
+        bench.assert_as(before)
+        for steps in together:
+            desk.redo(steps)
+        bench.assert_as(after)
+
+
+def test_a_denied_step_gives_way_only_to_what_others_changed_after_it(bench: Bench) -> None:
+    """I9."""
+    path = bench.tree / "f"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.write(b"first", b"")
+            other.write(b"f", b"the second's")
+            desk.close(second, 0)
+            actor.write(b"f", b"the first's")
+        finish = desk.closing(first, take_back=True)
+        assert finish is not None
+        finish()
+        assert desk.conflicts(first) == []
+        assert path.read_bytes() == b"the second's"
+        desk.undo([second])
+        assert path.read_bytes() == b"before"
+
+
+def test_a_denied_step_leaves_what_another_one_that_goes_on_has_changed_after_it(bench: Bench) -> None:
+    path = bench.tree / "f"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.write(b"f", b"the first's")
+            other.write(b"f", b"the second's")
+            finish = desk.closing(first, take_back=True)
+            assert finish is not None
+            finish()
+            assert path.read_bytes() == b"the second's"
+            third = desk.open("command")
+            with acting(bench, log, third) as another:
+                another.chmod(b"f", 0o600)
+        for step in (third, second):
+            desk.close(step, 0)
+        assert desk.barriers() == []
+
+
+def test_what_stays_of_a_denied_step_is_nobody_elses(bench: Bench) -> None:
+    path = bench.tree / "f"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.write(b"f", b"the first's")
+            other.write(b"f", b"the second's")
+            desk.close(second, 0)
+            actor.write(b"f", b"the first's again", at=0)
+        finish = desk.closing(first, take_back=True)
+        assert finish is not None
+        finish()
+        assert [found.path for found in desk.conflicts(first)] == [b"f"]
+        desk.undo([second])
+
+
+def test_what_a_denied_step_had_removed_was_not_gone_for_a_step_beside_it(bench: Bench) -> None:
+    path = bench.tree / "f"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.write(b"f", b"the first's")
+            other.unlink(b"f")
+        desk.close(first, 0)
+        finish = desk.closing(second, take_back=True)
+        assert finish is not None
+        finish()
+        desk.undo([first])
+        assert path.read_bytes() == b"before"
+
+
+def test_a_path_that_leads_elsewhere_as_a_directory_was_moved(bench: Bench) -> None:
+    for name in ("d", "e"):
+        (bench.tree / name).mkdir()
+        (bench.tree / name / "y").write_bytes(b"before")
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.write(b"d/y", b"the first's")
+            actor.unlink(b"e/y")
+            desk.close(first, 0)
+            other.exchange(b"d", b"e")
+        desk.close(second, 0)
+        desk.undo([first, second])
+        bench.assert_as(before)
+
+
+def test_a_directory_that_another_step_has_brought_to_a_path_is_another_one(bench: Bench) -> None:
+    """I1."""
+    for name in ("d", "e"):
+        (bench.tree / name).mkdir()
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.write(b"d/one", b"")
+            other.exchange(b"d", b"e")
+            actor.write(b"d/two", b"")
+        for step in (first, second):
+            desk.close(step, 0)
+        desk.undo([first, second])
+        bench.assert_as(before)
+
+
+@pytest.mark.parametrize("is_undone_meanwhile", [False, True])
+def test_the_time_of_a_directory_that_steps_change_names_in_by_turns(bench: Bench, is_undone_meanwhile: bool) -> None:
+    """I1."""
+    (bench.tree / "d").mkdir()
+    os.utime(bench.tree, (1, 1))
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.write(b"d/y", b"")
+            other.write(b"x", b"")
+            actor.write(b"z", b"")
+            if is_undone_meanwhile:
+                desk.close(second, 0)
+                desk.undo([second])
+        desk.close(first, 0)
+        if not is_undone_meanwhile:
+            desk.close(second, 0)
+            desk.undo([first])
+            desk.undo([second])
+        else:
+            desk.undo([first])
+        bench.assert_as(before)
+
+
+def test_an_edit_of_what_was_still_written_to_is_not_vouched_for_by_a_step_that_gave_it_back(bench: Bench) -> None:
+    path = bench.tree / "f"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first = desk.open("command")
+        with acting(bench, log, first) as actor:
+            fd = actor.open(b"f", os.O_WRONLY)
+        write_to(log, fd)
+        desk.close(first, 0)
+        path.write_bytes(b"edited by hand")
+        desk.outside([b"f"], "vim")
+        second = bench.step(log, lambda actor: actor.unlink(b"f"))
+        os.close(fd)
+        write_to(log)
+        desk.undo([second])
+        with pytest.raises(RefusedError) as refused:
+            desk.undo([first])
+        assert refused.value.code == "barrier"
+        assert path.read_bytes() == b"edited by hand"
