@@ -374,3 +374,16 @@ def test_what_is_not_captured_is_said(cli: Cli) -> None:
 @pytest.mark.parametrize("words", [("undo", "1", "--run"), ("undo", "2", "--step", "1"), ("redo", "1", "--step", "1")])
 def test_a_number_of_changes_stands_alone(cli: Cli, words: tuple[str, ...]) -> None:
     assert "N counts changes, and stands alone" in cli(*words, code=2).err
+
+
+def test_files_of_credentials_are_told_once(cli: Cli) -> None:
+    (cli.root / "id_rsa").write_text("secret")
+    (cli.root / "file").write_text("1")
+    cli("init")
+    assert "id_rsa" in cli("status").out
+    assert "id_rsa" not in cli("status").out
+    assert "capture.credentials" in cli("status", "--ignored").out
+    (cli.root / ".netrc").write_text("secret")
+    told = cli("status").out
+    assert ".netrc" in told
+    assert "id_rsa" not in told

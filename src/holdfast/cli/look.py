@@ -27,6 +27,10 @@ def _status(console: Console, arguments: argparse.Namespace) -> int:
     with console.open(scan=True) as workspace:
         result = workspace.status()
         ignored = workspace.ignored() if arguments.ignored else None
+        if not (console.json or arguments.ignored) and result.not_captured:
+            from holdfast.engine.told import without_told
+
+            result = result._replace(not_captured=without_told(workspace.folder, result.not_captured))
     if console.json:
         console.give(encoding.status(result) if ignored is None else encoding.status_and_ignored(result, ignored))
         return 0

@@ -15,6 +15,7 @@ from holdfast.engine.made import refuse_other_mount
 from holdfast.engine.recognising import noting
 from holdfast.engine.scouting import note as note_place
 from holdfast.engine.upkeep import make_room, make_room_for
+from holdfast.files.secret_files import is_environment
 from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
 from holdfast.model.entries import Change, Counts, count_changes
 from holdfast.model.errors import HoldfastError, StorageError, UsageError, lacks_room
@@ -27,7 +28,7 @@ from holdfast.store.late_writer import LateWriter
 from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
     from holdfast.engine.context import Context
     from holdfast.files.tree import Scan
@@ -101,8 +102,9 @@ def take_locked(
     *,
     meanwhile: Callable[[], None] | None = None,
     recorded: Recorded | None = None,
+    also: Container[bytes] = (),
 ) -> CheckpointResult:
-    """`take`, for callers that hold the workspace's lock already; ``meanwhile`` as `Tree.scan` has it.
+    """`take`, for callers that hold the workspace's lock already; ``meanwhile`` and ``also`` as `Tree.scan` has them.
 
     With ``recorded`` the state is entered in the history so, also if it is the same as before.
     """
@@ -112,7 +114,7 @@ def take_locked(
     for left in reversed(range(_TRIES)):
         try:
             with noting(context) as note, context.store.keeping_ahead():
-                checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded)
+                checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded, also)
                 note(checkpoint.root)
             remember(context, checkpoint)
             note_place(context, checkpoint.total_files)
@@ -245,6 +247,7 @@ def _attempt(
     progress: Progress | None,
     meanwhile: Callable[[], None] | None,
     recorded: Recorded | None,
+    also: Container[bytes],
 ) -> tuple[Checkpoint, bool, Scan]:
     catalog = context.catalog
     is_way_back = request.kind == "rescue" or (recorded is not None and recorded.is_way_back)
@@ -260,6 +263,7 @@ def _attempt(
             full_hash=full_hash,
             progress=progress,
             meanwhile=meanwhile,
+            also=also,
         )
         unchanged = parent is not None and scan.base is not None and not scan.changes
         built, changes = (None, None) if unchanged else _manifest(context, parent, scan)
@@ -280,7 +284,22 @@ def _attempt(
         writer.abort()
         raise
     context.tree.settle(checkpoint.root)
+    if parent is None:
+        _tell_secrets(scan)
     return checkpoint, True, scan
+
+
+def _tell_secrets(scan: Scan) -> None:
+    """At a first checkpoint: say that settings with secrets in them are among what is saved."""
+    found = sorted(path for path, entry in scan.changes.items() if entry is not None and is_environment(path))
+    if found:
+        more = f" and {len(found) - 1} more such files are" if len(found) > 1 else " is"
+        _LOG.warning(
+            "%s%s saved, with the secrets in it: a line `.env*` in .checkpointignore leaves such files out, and "
+            "`store.encryption_key` has the store encrypted",
+            display(found[0]),
+            more,
+        )
 
 
 def _manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> tuple[Built, Sequence[Change] | None]:

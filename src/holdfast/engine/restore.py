@@ -26,6 +26,7 @@ from holdfast.engine.supply import Stored, hold
 from holdfast.engine.uncaptured import only_uncaptured
 from holdfast.engine.upkeep import with_ballast
 from holdfast.files.databases import database_of
+from holdfast.files.secret_files import is_credential
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.paths import display, under
@@ -228,6 +229,14 @@ def carry_out(
     too.
     """
     plan, spared, logs = _planned(context, context.store.pages, now.root, target.root, journal.paths)
+    wanted = {change.path for change in plan.writes if change.before is None and is_credential(change.path)}
+    if wanted and mending is None and any(map(context.tree.is_there, wanted)):
+        # What is not captured, and is going to be overwritten, is in the rescue all the same.
+        now = take_locked(context, Request(kind="rescue"), progress, also=wanted).checkpoint
+        position = context.catalog.cursor(context.workspace.id).position
+        tip = position if journal.redo_tip == journal.position else journal.redo_tip
+        journal = journal._replace(rescue=now.id, position=position, redo_tip=tip)
+        plan, spared, logs = _planned(context, context.store.pages, now.root, target.root, journal.paths)
     rules_change = touches_rules((*plan.deletes, *plan.writes))
     if mending is not None:
         first = _plan(context.store.pages, mending.evidence, target.root, journal.paths)

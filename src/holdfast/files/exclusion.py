@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.files.databases import INDEX, database_of, is_database
 from holdfast.files.ignore import DirectoryRules, read_rule_files
 from holdfast.files.reserved import find_reserved
 from holdfast.files.ruled import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Container, Iterable, Iterator
 
     from holdfast.files.ignore import IgnoreSources
 
@@ -30,8 +31,14 @@ def excluded_paths(root: bytes, outer: DirectoryRules, *, reserved: frozenset[by
         found: list[bytes] = []
         try:
             with opened(root, path, above) as (rules, items):
-                for item in items:
-                    if item.excluded or item.path in reserved:
+                inside = list(items)
+                captured = {item.path for item in inside if not (item.excluded or item.is_directory)}
+                for item in inside:
+                    if not item.is_directory and (base := _captured_base(root, item.path, captured)) is not None:
+                        if item.path != base + INDEX:
+                            continue
+                        found.append(item.path)
+                    elif item.excluded or item.path in reserved:
                         found.append(item.path + (b"/" if item.is_directory else b""))
                     elif item.is_directory:
                         below.append((item.path, rules))
@@ -39,6 +46,21 @@ def excluded_paths(root: bytes, outer: DirectoryRules, *, reserved: frozenset[by
             continue
         yield from sorted(found)
         waiting += sorted(below, reverse=True, key=lambda item: item[0])
+
+
+def _captured_base(root: bytes, path: bytes, captured: Container[bytes]) -> bytes | None:
+    """The captured database that the file ``path`` belongs to; None if it belongs to none."""
+    base = path[: -len(INDEX)] if path.endswith(INDEX) else database_of(path)
+    if base is None or base not in captured:
+        return None
+    try:
+        fd = os.open(os.path.dirname(os.path.join(root, base)), _DIRECTORY)
+    except OSError:
+        return None
+    try:
+        return base if is_database(fd, os.path.basename(base)) else None
+    finally:
+        os.close(fd)
 
 
 class ExcludedDirectories:

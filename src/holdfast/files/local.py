@@ -26,7 +26,7 @@ from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from holdfast.files.dirty import DirtySource
     from holdfast.files.estimate import Estimate
@@ -59,6 +59,7 @@ class LocalTree:
         modes: bytes | None = None,
         never: Iterable[bytes] = (),
         max_file_bytes: int = 1 << 30,
+        credentials: bool = False,
         exclude: Sequence[str] = (),
         user: User | None = None,
         uid: int | None = None,
@@ -68,7 +69,8 @@ class LocalTree:
     ) -> None:
         """``root`` is absolute. ``index`` is the index's file (None: it is kept in memory only), ``modes``
         that of `DirectoryModes`. ``never`` are absolute
-        paths of directories that are ours (I14). ``exclude`` are more patterns in gitignore syntax. ``user`` says whose
+        paths of directories that are ours (I14). ``exclude`` are more patterns in gitignore syntax.
+        ``credentials``: files of credentials are captured, too. ``user`` says whose
         global excludes are obeyed. What `apply` creates belongs to ``uid`` and ``gid``, by default to the root's owner.
         ``layer`` is the upper one if the tree is an overlay: what is not in it is not looked at.
         """
@@ -79,6 +81,7 @@ class LocalTree:
         self._index: StatIndex | None = None
         self._never = tuple(never)
         self._max_file_bytes = max_file_bytes
+        self._credentials = credentials
         self._sources = IgnoreSources(root, user=user, exclude=exclude)
         self._owner = (uid, gid)
         self._layer = layer
@@ -135,6 +138,7 @@ class LocalTree:
         full_hash: bool = False,
         progress: Progress | None = None,
         meanwhile: Callable[[], None] | None = None,
+        also: Container[bytes] = (),
     ) -> Scan:
         """See `Tree.scan`. A remembered hash is used only for content that the index's label or ``lookup`` shows to be
         stored; with a `HashSink`, which stores nothing, for all. Raises `StorageError` if the root cannot be read.
@@ -198,6 +202,8 @@ class LocalTree:
                 lookup=lookup,
                 saved=saved,
                 progress=progress,
+                credentials=self._credentials,
+                also=also,
             )
             if whole:
                 index.close()

@@ -10,13 +10,14 @@ from holdfast.files import capture as capturing
 from holdfast.files.databases import LOGS
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE
 from holdfast.files.index import FAILED, NOT_CAPTURED, RACY, Signature, signature_of
+from holdfast.files.secret_files import CREDENTIALS, is_credential
 from holdfast.files.stillness import Stillness
 from holdfast.files.taken import read_entry
 from holdfast.model.paths import MAX_PATH_BYTES
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Container, Mapping
 
     from holdfast.files.index import StatIndex
     from holdfast.files.knowledge import Findings
@@ -44,7 +45,10 @@ class Reader:
         max_file_bytes: int,
         lookup: Lookup | None,
         saved: Saved | None,
+        credentials: bool,
+        also: Container[bytes],
     ) -> None:
+        """``credentials``: files of credentials are captured; else those that are ``saved``, and ``also`` these."""
         self.files_read = 0
         self._index = index
         self._findings = findings
@@ -52,6 +56,8 @@ class Reader:
         self._max_file_bytes = max_file_bytes
         self._lookup = lookup
         self._saved = saved
+        self._credentials = credentials
+        self._also = also
         self._stillness = Stillness()
 
     def look(
@@ -60,6 +66,8 @@ class Reader:
         """What the file ``name`` in the open directory, ``inner`` from the root, holds; None if it is gone."""
         if len(inner) > MAX_PATH_BYTES:
             return capturing.Captured(seen, NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
+        if is_credential(inner) and not (self._credentials or inner in self._also or self._has_saved(inner)):
+            return capturing.Captured(seen, NOT_CAPTURED, None, CREDENTIALS)
         previous = self._previous(inner, before)
         found = capturing.capture(fd, name, seen, moment, self._sink, previous, self._max_file_bytes, self._stillness)
         return self._as_saved(inner, found) if found is not None and found.flag == FAILED else found

@@ -37,7 +37,7 @@ from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
     from holdfast.files.descent import Unreadable
     from holdfast.files.ignore import DirectoryRules
@@ -78,7 +78,10 @@ class Scanner:
         lookup: Lookup | None = None,
         saved: Saved | None = None,
         progress: Progress | None = None,
+        credentials: bool = False,
+        also: Container[bytes] = (),
     ) -> None:
+        """``credentials`` and ``also`` as `Reader` has them."""
         self.visited: set[bytes] = set()
         self._index = index
         self._findings = findings
@@ -86,7 +89,16 @@ class Scanner:
         self._reserved = reserved
         self._saved = saved
         self._progress = progress
-        self._reader = Reader(index, findings, sink, max_file_bytes=max_file_bytes, lookup=lookup, saved=saved)
+        self._reader = Reader(
+            index,
+            findings,
+            sink,
+            max_file_bytes=max_file_bytes,
+            lookup=lookup,
+            saved=saved,
+            credentials=credentials,
+            also=also,
+        )
         self._scout: Scout | Unchanged | None = None
         self._taken_up: dict[bytes, tuple[bytes, DirectoryRules, list[bytes]]] = {}
         """What was looked at out of turn: the fingerprint of the rules above, and what `_directory` returned."""

@@ -11,7 +11,7 @@ from holdfast.model.named import NamedTuple
 from holdfast.model.typed import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from holdfast.model.entries import Change, Entry, NotCaptured
     from holdfast.model.ids import Hash
@@ -89,6 +89,7 @@ class Tree(Protocol):
         full_hash: bool = False,
         progress: Progress | None = None,
         meanwhile: Callable[[], None] | None = None,
+        also: Container[bytes] = (),
     ) -> Scan:
         """Find out what the tree holds; content that is not known to be unchanged goes to ``sink``.
 
@@ -97,6 +98,8 @@ class Tree(Protocol):
         path, for the tree to name the earlier version to the sink. ``full_hash`` distrusts every remembered hash.
         ``meanwhile`` is what the caller has to do in any case: called once, or not at all, where the tree is being
         looked at by others at that time.
+
+        ``also`` are files of credentials that are captured whatever the settings say.
 
         A file that vanishes, cannot be read or does not hold still is in ``not_captured``; the scan goes on. What could
         not be looked at, a directory with all below it included, is held to be what ``saved`` gives for it: that it

@@ -33,6 +33,7 @@ class Capture(NamedTuple):
 
     max_file_bytes: int = GIB
     exclude: tuple[str, ...] = ()
+    credentials: bool = False
     warn_files: int = 50_000
     warn_bytes: int = 2 * GIB
 

@@ -10,7 +10,7 @@ from typing import Literal
 from holdfast.model.config import DAY, GIB, HOUR, KIB, MIB
 from holdfast.model.named import NamedTuple
 
-Kind = Literal["size", "duration", "age", "integer", "ratio", "text", "location", "patterns", "texts"]
+Kind = Literal["size", "duration", "age", "integer", "ratio", "text", "location", "patterns", "texts", "switch"]
 Trust = Literal["yes", "lower", "no"]
 
 
@@ -36,6 +36,9 @@ KEYS: dict[str, Key] = {
         "patterns",
         "what is not captured, as lines of a `.gitignore` (without `!`); the patterns of all places add up",
         workspace="yes",
+    ),
+    "capture.credentials": Key(
+        "switch", "whether files of credentials, by their exact names (docs/capture.md), are captured"
     ),
     "capture.warn_files": Key("integer", "warn before a first checkpoint of more files than this; 0: never", "yes"),
     "capture.warn_bytes": Key("size", "warn before a first checkpoint of more bytes than this; 0: never", "yes"),

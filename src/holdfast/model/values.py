@@ -118,6 +118,13 @@ def _parse_integer(value: object) -> int:
     raise ValueError(f"{_shown(value)} is not a whole number")
 
 
+def _parse_switch(value: object) -> bool:
+    known = {True: True, False: False, "true": True, "false": False}
+    if not isinstance(value, (bool, str)) or value not in known:
+        raise ValueError(f"{_shown(value)} is neither true nor false")
+    return known[value]
+
+
 def _parse_ratio(value: object) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
@@ -167,6 +174,7 @@ _PARSERS: dict[Kind, Callable[[object], Any]] = {
     "location": _parse_location,
     "patterns": _parse_patterns,
     "texts": _parse_texts,
+    "switch": _parse_switch,
 }
 
 

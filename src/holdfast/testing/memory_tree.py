@@ -16,7 +16,7 @@ from holdfast.model.paths import check_path, display
 from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from holdfast.files.tree import Lookup, Notes, Saved
     from holdfast.model.sinks import BlobSink, Content, Progress, Supply
@@ -101,6 +101,7 @@ class MemoryTree:
         full_hash: bool = False,
         progress: Progress | None = None,
         meanwhile: Callable[[], None] | None = None,  # noqa: ARG002 - nobody else looks
+        also: Container[bytes] = (),  # noqa: ARG002 - all is captured
     ) -> Scan:
         """See `Tree.scan`."""
         entries: dict[bytes, _Known] = {}

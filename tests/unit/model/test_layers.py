@@ -106,7 +106,7 @@ def test_a_workspaces_file_sets_only_what_concerns_its_own_capture_and_build() -
     allowed = {name.split(".")[0] for name, key in KEYS.items() if key.workspace != "no"}
     assert refused >= {"store", "lock", "retention", "gc", "files", "identity"}
     assert allowed == {"capture", "promote", "watch"}
-    assert refused & allowed == {"promote"}
+    assert refused & allowed == {"capture", "promote"}
     own = {name for name, key in KEYS.items() if name.startswith("promote.") and key.workspace == "no"}
     assert own >= {"promote.restart", "promote.isolation", "promote.network", "promote.memory"}, "what holds it in"
 

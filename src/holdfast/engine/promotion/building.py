@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from holdfast.engine.changes import saved_in
 from holdfast.engine.promotion import places
 from holdfast.engine.promotion.boxes import environment_of, make_box, prelude
 from holdfast.engine.promotion.planning import UNCHANGED, interrupted
@@ -70,7 +71,7 @@ def copy(work: Work) -> Answer | Literal["changed"] | None:
     work.save()
     copied = tree_at(work, tree)
     ours, merged = (context.catalog.checkpoint(CheckpointId(one)) for one in (facts.ours, facts.merged))
-    scan = copied.scan(HashSink())
+    scan = copied.scan(HashSink(), saved=saved_in(context, ours))
     held = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     if held.root != ours.root:
         return "changed"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine import journal as journals
+from holdfast.engine.changes import saved_in
 from holdfast.engine.merge import put_together
 from holdfast.engine.promotion import places
 from holdfast.engine.promotion.building import tree_at
@@ -83,13 +84,13 @@ def _captured(work: Work, context: Context) -> CheckpointId:
         return CheckpointId(work.facts.target)
     spec = work.spec
     writer = LateWriter(context.store.writer)
+    ours = context.catalog.checkpoint(CheckpointId(work.facts.ours))
     try:
-        scan = tree_at(work, places.tree_of(work)).scan(writer, full_hash=True)
+        scan = tree_at(work, places.tree_of(work)).scan(writer, saved=saved_in(context, ours), full_hash=True)
         content = writer.finish()
     except BaseException:
         writer.abort()
         raise
-    ours = context.catalog.checkpoint(CheckpointId(work.facts.ours))
     held = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     differing = manifest.diff(context.store.pages_with(held.new_pages), ours.root, held.root)
     # (What is ignored from now on is in the copy still, and was not deleted.)

@@ -1,0 +1,123 @@
+"""Files of credentials, by their exact names, are not captured unless that is wanted; nothing of them is lost."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+import holdfast
+from holdfast.files.secret_files import CREDENTIALS, is_credential
+from holdfast.store import manifest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.engine.workspace import Workspace
+
+NAMES = (
+    *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", ".netrc", ".pgpass", ".git-credentials"),
+    *(".aws/credentials", ".docker/config.json", ".config/gcloud/application_default_credentials.json"),
+)
+ORDINARY = ("id_rsa.pub", "my_id_rsa", "server.pem", "credentials", "config.json", "docker/config.json", ".netrc.bak")
+
+
+@pytest.mark.parametrize("above", ["", "sub/", "a/b/"])
+def test_names_alone_tell(above: str) -> None:
+    assert all(is_credential(f"{above}{name}".encode()) for name in NAMES)
+    assert not any(is_credential(f"{above}{name}".encode()) for name in ORDINARY)
+
+
+def put(tree: Path, name: str, content: str) -> None:
+    (tree / name).parent.mkdir(parents=True, exist_ok=True)
+    (tree / name).write_text(content)
+
+
+def held(workspace: Workspace) -> set[str]:
+    context = workspace._context
+    head = context.catalog.cursor(workspace.id).head
+    assert head is not None
+    root = context.catalog.checkpoint(head).root
+    return {os.fsdecode(path) for path, _ in manifest.iterate(context.store.pages, root)}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "tree").mkdir()
+    return tmp_path / "tree"
+
+
+def opened(tree: Path, *, credentials: bool = False) -> Workspace:
+    flags = {"capture.credentials": credentials}
+    return holdfast.init(tree, home=tree.parent / "home", flags=flags)
+
+
+def test_they_are_left_out_with_the_reason_and_nothing_else_is(tree: Path) -> None:
+    for name in (*NAMES, *ORDINARY):
+        put(tree, name, "x")
+    (tree / "sub/id_rsa").mkdir(parents=True)
+    put(tree, "sub/id_rsa/file", "a directory of that name")
+    with opened(tree) as workspace:
+        missed = dict(workspace.checkpoint().not_captured)
+        assert held(workspace) == {*ORDINARY, "sub/id_rsa/file"}
+        assert missed == dict.fromkeys(map(os.fsencode, NAMES), CREDENTIALS)
+        assert dict(workspace.status().not_captured) == missed
+        put(tree, "id_rsa", "another")
+        assert workspace.status().clean
+
+
+def test_what_a_checkpoint_holds_stays_captured(tree: Path) -> None:
+    put(tree, "id_rsa", "1")
+    put(tree, "sub/.netrc", "1")
+    with opened(tree, credentials=True) as workspace:
+        workspace.checkpoint()
+        assert held(workspace) == {"id_rsa", "sub/.netrc"}
+    with opened(tree) as workspace:
+        put(tree, "id_rsa", "2")
+        put(tree, "id_dsa", "new")
+        assert workspace.checkpoint().created
+        assert held(workspace) == {"id_rsa", "sub/.netrc"}
+        os.unlink(os.path.join(workspace.folder, b"index"))
+    with opened(tree) as workspace:
+        assert workspace.status().clean
+        workspace.undo()
+        assert (tree / "id_rsa").read_text() == "1"
+
+
+def test_what_a_restore_overwrites_is_in_the_rescue_captured_or_not(tree: Path) -> None:
+    put(tree, "file", "1")
+    with opened(tree, credentials=True) as workspace:
+        workspace.checkpoint("without")
+        put(tree, "id_rsa", "old")
+        first = workspace.checkpoint("with").checkpoint.id
+        workspace.restore("without")
+    with opened(tree) as workspace:
+        put(tree, "id_rsa", "mine")
+        put(tree, "file", "2")
+        workspace.checkpoint("now")
+        assert held(workspace) == {"file"}
+        done = workspace.restore(first)
+        assert done.skipped == []
+        assert ((tree / "id_rsa").read_text(), (tree / "file").read_text()) == ("old", "1")
+        workspace.undo()
+        assert ((tree / "id_rsa").read_text(), (tree / "file").read_text()) == ("mine", "2")
+        workspace.redo()
+        assert (tree / "id_rsa").read_text() == "old"
+        assert workspace.verify(read_data=True).ok
+
+
+def test_the_first_checkpoint_says_that_settings_are_saved(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
+    put(tree, ".env", "KEY=1")
+    put(tree, "sub/.env.production", "KEY=2")
+    with opened(tree) as workspace:
+        with caplog.at_level(logging.WARNING):
+            workspace.checkpoint()
+        assert held(workspace) == {".env", "sub/.env.production"}
+        assert "checkpointignore" in caplog.text
+        assert "store.encryption_key" in caplog.text
+        caplog.clear()
+        put(tree, ".env", "KEY=3")
+        workspace.checkpoint()
+        assert caplog.text == ""
