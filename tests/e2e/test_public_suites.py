@@ -1,5 +1,5 @@
-"""An extract of ``benchmarks/conformance.py``: what programs from elsewhere find under `run` is as natively, and what
-they did is taken back and brought forward exactly (I1).
+"""An extract of ``benchmarks/conformance.py``: programs from elsewhere find under `run` what they find natively, and
+what they did is taken back and brought forward exactly (I1).
 """
 
 from __future__ import annotations
