@@ -20,10 +20,10 @@ from holdfast.testing.clocks import ManualClock
 from holdfast.testing.memory_tree import MemoryTree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
     from holdfast.engine.results import RestoreResult
-    from holdfast.files.tree import Applied, Cleaned, Lookup, Saved, Scan, Tree
+    from holdfast.files.tree import Applied, Cleaned, Lookup, Notes, Saved, Scan, Tree
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import BlobSink, Content, Progress, Supply
@@ -58,6 +58,7 @@ class Meddled:
         full_hash: bool = False,
         progress: Progress | None = None,
         meanwhile: Callable[[], None] | None = None,
+        also: Container[bytes] = (),
     ) -> Scan:
         self.calls.append("scan")
         self.before_scan()
@@ -69,6 +70,7 @@ class Meddled:
             full_hash=full_hash,
             progress=progress,
             meanwhile=meanwhile,
+            also=also,
         )
 
     def make_root(self) -> None:
@@ -93,10 +95,11 @@ class Meddled:
         *,
         nonce: str,
         progress: Progress | None = None,
+        notes: Notes | None = None,
     ) -> Applied:
         self.calls.append("apply")
         self.before_apply()
-        return self._tree.apply(deletes, self._cut(writes), nonce=nonce, progress=progress)
+        return self._tree.apply(deletes, self._cut(writes), nonce=nonce, progress=progress, notes=notes)
 
     def clean(self, nonce: str) -> Cleaned:
         return self._tree.clean(nonce)

@@ -145,6 +145,7 @@ def test_restore_undo_redo(cli: Cli) -> None:
         "undo_command": None,
         "steps": [],
         "together": [],
+        "stopped": [],
     }
     done = cli.json("restore", first)
     assert {**done, "rescue": None, "dry_run": True, "undo_command": None} == dry

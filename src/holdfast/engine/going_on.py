@@ -59,7 +59,15 @@ class Held:
             return
         edits = [barrier for barrier in self._service.barriers() if barrier.id > (since.undo_seq or 0)]
         edited = {path for barrier in edits for path in barrier.paths}.intersection(one.path for one in changes)
-        self._refuse([step for step in self._steps if not edited.isdisjoint(step.paths)])
+        steps = [step for step in self._steps if not edited.isdisjoint(step.paths)]
+        if steps:
+            found = refusal(self._service, steps)
+            raise RefusedError(
+                f"others have changed {', '.join(map(display, sorted(edited)[:_SHOWN]))} too; {found.message}",
+                hint=found.hint,
+                code="barrier",
+                data=found.data,
+            )
 
     def refuse_all(self) -> None:
         """Raise `RefusedError` if any step is going on."""

@@ -14,7 +14,7 @@ from holdfast.model.paths import display, parse_display
 from holdfast.model.typed import TYPE_CHECKING, Literal, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 Operation = Literal["restore", "undo", "redo", "fork"]
 
@@ -60,8 +60,9 @@ class Journal(NamedTuple):
 class JournalNotes:
     """What `Tree.apply` notes (see `holdfast.files.tree.Notes`), in the restore's journal."""
 
-    def __init__(self, folder: bytes, journal: Journal) -> None:
-        """``journal`` is the one that is in place."""
+    def __init__(self, folder: bytes, journal: Journal, paths: Sequence[bytes]) -> None:
+        """``journal`` is the one that is in place, ``paths`` as `Notes.paths`."""
+        self.paths = paths
         self._folder = folder
         self._journal = journal
 

@@ -264,7 +264,7 @@ def carry_out(
             context.catalog.unpin_all(pins)
         raise
     writes = ((change, None if _same_content(change) else supply) for change in plan.writes)
-    notes = JournalNotes(context.folder, journal)
+    notes = JournalNotes(context.folder, journal, [change.path for change in plan.writes])
     applied = context.tree.apply(plan.deletes, writes, nonce=journal.nonce, progress=progress, notes=notes)
     # (Before it was cut short it may have brought the rest there as well.)
     brought = plan if mending is None else _plan(context.store.pages, mending.evidence, target.root, journal.paths)

@@ -88,9 +88,8 @@ class Applier:
         opened = None if notes is None else OpenedDirectories(self._root, notes)
         work = _Work(self._root, self._observed, trash, batch, progress, opened)
         try:
-            if opened is not None:
-                writes = list(writes)
-                opened.open_above([change.path for change in (*deletes, *(change for change, _ in writes))])
+            if opened is not None and notes is not None:
+                opened.open_above([*(change.path for change in deletes), *notes.paths])
             work.delete_all(deletes)
             work.write_all(writes)
             work.finish()

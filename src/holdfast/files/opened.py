@@ -88,8 +88,13 @@ class OpenedDirectories:
             try:
                 dir_fd, name = self._root.place(path) if path else (self._root.fd, b".")
                 fd = os.open(name, _DIRECTORY, dir_fd=dir_fd)
+            except (FileNotFoundError, NotFoundError):
+                # It was removed with the rest, perhaps by a call that was killed before it could say so.
+                if self._root.modes is not None:
+                    self._root.modes.removed(path, self._modes[path])
+                continue
             except (HoldfastError, OSError):
-                continue  # it was removed with the rest, or never opened
+                continue
             try:
                 mode = self._modes[path]
                 if stat.S_IMODE(os.fstat(fd).st_mode) == mode | stat.S_IRWXU:

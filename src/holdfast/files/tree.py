@@ -61,6 +61,11 @@ class Notes(Protocol):
     """
 
     @property
+    def paths(self) -> Iterable[bytes]:
+        """What is going to be written."""
+        ...
+
+    @property
     def opened(self) -> Mapping[bytes, int]:
         """The directories that an earlier `apply`, which was killed, may have left open, with the permissions that they
         get back.

@@ -57,6 +57,7 @@ class Noted:
         self, in_place: Callable[[bytes], object] | None = None, opened: Mapping[bytes, int] | None = None
     ) -> None:
         self._told = in_place
+        self.paths: list[bytes] = []
         self.opened: Mapping[bytes, int] = opened or {}
         self.openings: list[dict[bytes, int]] = []
 

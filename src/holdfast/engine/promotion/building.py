@@ -29,7 +29,7 @@ from holdfast.snapshot.choosing import choose
 from holdfast.store import manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from holdfast.engine.promotion.spec import Stage
     from holdfast.engine.promotion.work import Work
@@ -81,7 +81,7 @@ def copy(work: Work) -> Answer | Literal["changed"] | None:
         [change for change in changes if change.after is None],
         ((change, supply) for change in changes if change.after is not None),
         nonce=work.row.id,
-        notes=_NothingNoted(),
+        notes=_NothingNoted([change.path for change in changes]),
     )
     if applied.skipped:
         with context.lock():
@@ -101,6 +101,9 @@ def copy(work: Work) -> Answer | Literal["changed"] | None:
 
 class _NothingNoted:
     """See `holdfast.files.tree.Notes`: a copy that is cut short is made anew."""
+
+    def __init__(self, paths: Sequence[bytes]) -> None:
+        self.paths = paths
 
     @property
     def opened(self) -> Mapping[bytes, int]:
