@@ -30,6 +30,7 @@ from holdfast.undo.interceptor import Place
 from holdfast.undo.log import UndoLog
 from holdfast.undo.records import StepId
 from holdfast.undo.recovery import recover
+from holdfast.undo.safeguard import risk_of
 from holdfast.undo.safeguards import OFF, Safeguards, Thresholds
 
 from .waiting import wait_until
@@ -219,13 +220,13 @@ class Callers:
         if not caller.held:
             return
         fd = caller.held[b % len(caller.held)][0]
-        place = self._place_of(fd)
+        place, flags = self._place_of(fd), os.O_RDWR | (0, os.O_TRUNC)[c % 2]
         with self._actor(caller) as actor, _opened(fd) as found:
             if place is not None:
-                self.log.recorder.opening(actor.step, place, found, truncates=bool(c % 2))
+                self.log.recorder.opening(actor.step, place, found, risk_of(flags))
             elif not self.log.recorder.removed(actor.step, found):
                 return
-            again = os.open(through(found), os.O_RDWR | (0, os.O_TRUNC)[c % 2])
+            again = os.open(through(found), flags)
             caller.held.append((again, True))
 
     def _change_open(self, caller: Caller, b: int, c: int) -> None:

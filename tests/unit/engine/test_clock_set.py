@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import closing
+from typing import Any, cast
 
 import pytest
 
@@ -30,15 +31,23 @@ SETS = {
 }
 
 
-@pytest.fixture(params=SETS.values(), ids=SETS)
+class ClockBench(Bench):
+    """A bench with a clock that is set, in ways of its own."""
+
+    def __init__(self, workspace, tree, clock, sets):
+        super().__init__(workspace, tree)
+        self.clock = clock
+        self._sets = iter(sets)
+
+    def set_clock(self):
+        self.clock.advance(next(self._sets))
+
+
+@pytest.fixture(params=SETS.values(), ids=list(SETS))
 def bench(request, home, tree):
     opener = Opener(home=os.fsencode(home), clock=(clock := ManualClock()))
     with closing(Workspace(opener, opener.init(os.fsencode(tree))[0])) as workspace:
-        found = Bench(workspace, tree)
-        sets = iter(request.param)
-        found.set_clock = lambda: clock.advance(next(sets))
-        found.clock = clock
-        yield found
+        yield ClockBench(workspace, tree, clock, request.param)
         assert workspace.verify(read_data=True).ok
 
 
@@ -78,11 +87,12 @@ def test_a_run_whose_steps_are_forgotten_goes_back_unless_others_came_after_it(b
     run = begin_run(bench.context, "do things")
     bench.step(lambda actor: actor.write(b"f", b"1"), run=run)
     end_run(bench.context, run, "do things")
-    with reached(bench.context) as service:
+    with reached(bench.context) as found:
+        service: Any = found
         kept = service.steps()[0].id
         service._undo_log.forget(service.steps()[1].id)
     bench.set_clock()
-    bench.workspace.undo(run=run)
+    bench.workspace.undo(run=run, force=True)
     assert (bench.tree / "f").read_text() == "0"
     assert [step.id for step in bench.workspace.steps()] == [kept]
     bench.workspace.undo()
@@ -147,7 +157,7 @@ def test_the_log_shows_moves_where_they_happened(bench):
     bench.set_clock()
     (bench.tree / "f").write_text("3")
     bench.workspace.checkpoint("third")
-    lines = list(_log_lines(Plain(), bench.workspace.log(), placed=False))
+    lines = list(_log_lines(cast("Any", Plain()), bench.workspace.log(), placed=False))
     assert ["third" in line for line in lines[:1]] == [True]
     assert f"restore to {first.id[:12]}" in lines[1]
     assert "second" in lines[2]
