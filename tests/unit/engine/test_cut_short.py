@@ -18,7 +18,7 @@ def test_killed_between_the_undo_and_its_record_nothing_is_undone_twice(bench, m
     def killed(*_args, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.engine.reversing.take_locked", killed)
+    monkeypatch.setattr("holdfast.engine.reversing.take_touched", killed)
     with pytest.raises(KeyboardInterrupt):
         bench.workspace.undo()
     monkeypatch.undo()

@@ -380,7 +380,9 @@ def test_no_restore_writes_into_what_is_ours(tree: Path, home: Path, tmp_path: P
         workspace.import_(tmp_path / "bundle")
         result = workspace.restore("forged")
         assert {path for path, _ in result.skipped} == {os.fsencode(f"ours/{name}") for name in forged}
-        assert all("Holdfast keeps its own things there" in reason for _, reason in result.skipped)
+        # (What would be a log of the catalog's is left alone as such already.)
+        reasons = {path: reason for path, reason in result.skipped if not path.endswith(b".db-journal")}
+        assert all("Holdfast keeps its own things there" in reason for reason in reasons.values())
         assert (tree / "fine").read_bytes() == b"fine"
         assert not any((tree / "ours" / name).exists() for name in forged)
         assert workspace.verify(read_data=True).ok
