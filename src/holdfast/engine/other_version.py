@@ -43,14 +43,19 @@ def refuse_redo(context: Context, undone: HistoryEvent) -> None:
 
 
 def refuse_state(context: Context, state: HistoryEvent) -> None:
-    """Raise `VersionMismatchError` if between ``state`` and now steps may lie that are in a log which was set aside:
-    checkpoints alone would lead back past them, and leave ignored files as they are.
+    """Raise `VersionMismatchError` if to go back to ``state`` is to go past steps in a log that was set aside: by
+    checkpoints alone, which leave ignored files as they are.
     """
-    last = _last(context)
-    if last is not None and (state.undo_seq or 0) < last:
+    if is_behind(context, state):
         raise _mismatch(
             "undo comes to what was recorded before", f"; `holdfast restore {state.checkpoint[:12]}` would lead on"
         )
+
+
+def is_behind(context: Context, state: HistoryEvent) -> bool:
+    """Whether steps that are in a log which was set aside may have ended after ``state``."""
+    last = _last(context)
+    return last is not None and (state.undo_seq or 0) < last
 
 
 def _last(context: Context) -> int | None:

@@ -143,8 +143,8 @@ def recover(context: Context, found: bytes, *, noted: bool) -> None:
         if not is_half_done(found):
             return
         failure = (
-            f"{error.message}, which alone can roll them back. Any command of that version does so; `holdfast steps "
-            "--discard` leaves them as they are"
+            f"{error.message}, and that version alone can roll them back, by any command; `holdfast steps --discard` "
+            "leaves them as they are"
         )
     if failure:
         pass

@@ -17,7 +17,7 @@ from holdfast.engine.effects import summed
 from holdfast.engine.foreseeing import brought, dry_result, foreseen, reversible
 from holdfast.engine.going_on import Held
 from holdfast.engine.journal import Journal
-from holdfast.engine.other_version import refuse_redo, refuse_state
+from holdfast.engine.other_version import is_behind, refuse_redo, refuse_state
 from holdfast.engine.outside_policy import foresee
 from holdfast.engine.restore import (
     REDO_COMMAND,
@@ -167,7 +167,13 @@ class Walk:
         return target.back
 
     def _say_forgotten(self, now: HistoryEvent, target: HistoryEvent) -> None:
-        """Say so where checkpoints alone lead back past a run of which the undo log does not hold all steps."""
+        """Say so where checkpoints alone lead back past steps that the undo log does not hold."""
+        if is_behind(self._context, target):
+            _LOG.warning(
+                "what a log of another version holds, which was set aside, is taken back by checkpoints; ignored files "
+                "that its steps changed are not"
+            )
+            return
         steps = () if self._service is None else self._service.steps()
         known = {step.id for step in steps}
         at = now
