@@ -9,9 +9,9 @@ import shutil
 import pytest
 
 from holdfast.engine.run import begin_run, end_run
-from holdfast.engine.steps import log_directory
+from holdfast.engine.steps import log_directory, ready_log
 from holdfast.model.errors import HoldfastError, NotFoundError
-from holdfast.undo.version import VersionMismatchError, is_half_done
+from holdfast.undo.version import VersionMismatchError, is_half_done, last_of_others, locked
 
 
 def become_another_version(bench):
@@ -109,3 +109,18 @@ def test_what_another_version_has_left_half_done_is_said_and_left(bench, caplog)
         file.write(b"HFUNDO 1\n")
     bench.workspace.undo(step=bench.step(lambda actor: actor.write(b"g", b"1")))
     assert (bench.tree / "f").read_text() == "0"
+
+
+def test_a_log_that_another_version_keeps_is_left_to_it(bench, monkeypatch):
+    monkeypatch.setattr("holdfast.engine.steps._MOVING_SECONDS", 0.0)
+    bench.step(lambda actor: actor.write(b"f", b"1"))
+    become_another_version(bench)
+    directory = log_directory(bench.context)
+    lock = locked(directory)
+    try:
+        refused(ready_log, bench.context)
+        assert last_of_others(directory) is None
+    finally:
+        os.close(lock)
+    ready_log(bench.context)
+    assert last_of_others(directory) is not None
