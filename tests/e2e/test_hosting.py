@@ -21,6 +21,7 @@ from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, Re
 from holdfast.model.ids import hash_bytes
 from holdfast.supervisor.descent import descendants
 from holdfast.testing.photograph import differences, photograph
+from holdfast.undo.beat import Beat, encode
 from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import OFF, PRESET
 
@@ -498,14 +499,30 @@ def torn(tree: Path, home: Path) -> None:
     assert (tree / "f").read_text() == "to"
 
 
-def test_a_log_of_another_version_is_an_event_and_can_be_discarded(stage: Stage) -> None:
+def test_a_log_of_another_version_is_an_event_and_set_aside(stage: Stage) -> None:
     hosted = stage.hosted()
     hosted.write_file(b"f", b"1")
     (version,) = stage.home.glob("**/undo/version")
     version.write_text("holdfast-undo 999\n")
-    with pytest.raises(HoldfastError) as caught:
-        hosted.start()
-    assert caught.value.code == "undo_version_mismatch"
+    hosted.start()
+    assert hosted.state == "idle"
+    assert len(stage.told(Mismatched)) == 1
+    assert list(version.parent.glob("other-version/*/steps/*"))
+    with hosted.workspace() as workspace:
+        workspace.discard_steps()
+    assert not list(version.parent.glob("other-version*"))
+
+
+def test_a_log_of_another_version_with_a_half_done_step_is_an_event_and_can_be_discarded(stage: Stage) -> None:
+    hosted = stage.hosted()
+    hosted.write_file(b"f", b"1")
+    (version,) = stage.home.glob("**/undo/version")
+    version.write_text("holdfast-undo 999\n")
+    (version.parent / "beat").write_bytes(encode(Beat(5, 1, 0, 9)))
+    for _ in range(2):
+        with pytest.raises(HoldfastError) as caught:
+            hosted.start()
+        assert caught.value.code == "undo_version_mismatch"
     assert len(stage.told(Mismatched)) == 1
     with hosted.workspace() as workspace:
         workspace.discard_steps()

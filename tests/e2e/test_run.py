@@ -20,6 +20,7 @@ import pytest
 
 import holdfast
 from holdfast.testing.photograph import differences, photograph
+from holdfast.undo.beat import Beat, encode
 
 from ..processes import command_of
 from .conftest import INSTALLED
@@ -218,20 +219,24 @@ def test_steps_are_shown_and_forgotten(bench: Cli) -> None:
     assert (bench.root / "f").read_text() == "0"
 
 
+def of_another_version(bench: Cli) -> Path:
+    """Let the undo log be one of another version; its directory."""
+    with holdfast.open(bench.root, home=bench.home) as workspace:
+        log = Path(os.fsdecode(workspace.folder)) / "undo"
+    (log / "version").write_text("HFUNDO 9\n")
+    return log
+
+
 def test_a_log_of_another_version_is_left_alone_until_it_is_discarded(bench: Cli) -> None:
     run(bench, "--", "rm", "f")
     with holdfast.open(bench.root, home=bench.home) as workspace:
-        version = os.path.join(workspace.folder, b"undo", b"version")
         first = workspace.log().checkpoints[-1].id
-    with open(version, "w") as file:
-        file.write("HFUNDO 9\n")
+    of_another_version(bench)
     for words in (("undo",), ("undo", "--run"), ("redo",), ("steps",)):
         refused = bench(*words, "--json", code=5).error
         assert refused["code"] == "undo_version_mismatch"
         assert "holdfast steps --discard" in refused["hint"]
-    assert "holdfast steps --discard" in run(bench, "--", "touch", "made", code=5)[1]
     assert not (bench.root / "f").exists()
-    assert not (bench.root / "made").exists()
     bench.write("by hand", "1")
     for words in (("status",), ("diff", "@-"), ("checkpoint",), ("log",), ("show", "@")):
         assert bench(*words).err == ""
@@ -241,6 +246,80 @@ def test_a_log_of_another_version_is_left_alone_until_it_is_discarded(bench: Cli
     assert (bench.root / "f").exists()
     assert bench.json("steps", "--discard") == {"discarded": None}
     assert bench.json("steps") == {"steps": []}
+    run(bench, "--", "rm", "f")
+    assert [step["id"] for step in bench.json("steps")["steps"]] == [2]  # no step that the history knows has its number
+
+
+def test_a_run_sets_a_log_of_another_version_aside(bench: Cli) -> None:
+    """What is recorded from then on is undone; undo does not go past it by checkpoints unasked."""
+    run(bench, "--", "sh", "-c", "rm f; echo 1 > cache/old")
+    (theirs,) = {step["run"] for step in bench.json("steps")["steps"]}
+    bench("undo")
+    bench("redo")
+    bench("undo")
+    undone = photograph(bench.root)
+    log = of_another_version(bench)
+    _, said = run(bench, "--", "sh", "-c", "echo 2 > f; echo 2 > cache/old")
+    assert said.count("another version") == 1
+    assert "holdfast steps --discard" in said
+    _, said = run(bench, "--", "mkdir", "more")
+    assert "another version" not in said
+    assert len(list(log.glob("other-version/*/steps/*"))) == 2
+    ours = [step["id"] for step in bench.json("steps")["steps"]]
+    assert min(ours) > 2
+    after = photograph(bench.root)
+    bench("undo", "--run")
+    bench("undo")
+    assert differences(undone, photograph(bench.root)) == []
+    for words in (
+        ("undo",),
+        ("undo", "--dry-run"),
+        ("undo", "--step", "1"),
+        ("undo", "--run", theirs),
+        ("redo", "--step", "1"),
+        ("redo", "--step", "1", "--dry-run"),
+    ):
+        refused = bench(*words, "--json", code=5).error
+        assert refused["code"] == "undo_version_mismatch", words
+        assert "holdfast steps --discard" in refused["hint"]
+        assert "holdfast restore" in refused["hint"]
+    assert differences(undone, photograph(bench.root)) == []
+    bench("redo", "2")
+    assert differences(after, photograph(bench.root)) == []
+    bench("undo", "3", "--json", code=5)
+    assert differences(after, photograph(bench.root)) == []
+    assert bench.json("steps", "--discard") == {"discarded": len(ours)}
+    assert not list(log.glob("other-version*"))
+    bench("undo")
+
+
+def test_redo_does_not_pass_what_another_version_has_undone(bench: Cli) -> None:
+    run(bench, "--", "sh", "-c", "rm f; echo 1 > cache/old")
+    bench("undo", "--run")
+    log = of_another_version(bench)
+    bench("run", "--", "true")
+    assert list(log.glob("other-version/*"))
+    for words in (("redo",), ("redo", "--dry-run")):
+        assert bench(*words, "--json", code=5).error["code"] == "undo_version_mismatch"
+    assert (bench.root / "f").exists()
+    bench("redo", "--force")
+    assert not (bench.root / "f").exists()
+
+
+def test_nothing_is_built_on_a_half_done_step_of_another_version(bench: Cli) -> None:
+    """I3: that version alone can roll it back, so its log stays where that finds it; what only looks says so."""
+    run(bench, "--", "rm", "f")
+    log = of_another_version(bench)
+    (log / "beat").write_bytes(encode(Beat(5, 1, 0, 9)))
+    for words in (("status",), ("checkpoint",)):
+        assert "recovery is needed" in bench(*words).err
+    _, said = run(bench, "--", "touch", "made", code=5)
+    assert "that version alone can roll them back" in said
+    assert not (bench.root / "made").exists()
+    assert not (log / "other-version").exists()
+    bench("steps", "--discard")
+    run(bench, "--", "touch", "made")
+    assert bench("status").err == ""
 
 
 def test_what_nobody_allows_does_not_happen_and_what_somebody_does_goes_on(bench: Cli) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.testing.photograph import differences, photograph
+from holdfast.undo.beat import Beat, encode
 
 from ..waiting import wait_until
 from . import hostile
@@ -566,12 +567,27 @@ def test_files_are_read_in_parts_that_cut_no_character(start: Start, tree: Path)
 
 
 def test_an_undo_log_of_another_version(start: Start, tree: Path, tmp_path: Path) -> None:
+    version = recorded_by_another_version(start, tmp_path)
     client = start()
-    client.begin()
-    client.ask("agent.execute", command="touch f")
-    client.end()
-    (version,) = (tmp_path / "home").glob("**/undo/version")
-    version.write_text("holdfast-undo 999\n")
+    assert client.begin()["directories"][0]["state"] == "idle"
+    assert client.event("undo_version_mismatch")["directory"] == 0
+    assert client.ask("undo.history")["steps"] == []
+    step = client.ask("agent.execute", command="touch g")["step_id"]
+    assert step > 1
+    assert client.ask("undo.rollback", steps=1)["steps"] == [step]
+    assert client.refused("undo.rollback", step_id=1)["code"] == "undo_version_mismatch"
+    assert (tree / "f").exists()
+    assert not (tree / "g").exists()
+    assert client.ask("undo.discard") == {"discarded": None}
+    assert [step["id"] for step in client.ask("undo.history")["steps"]] == [step]
+    assert client.refused("undo.discard")["code"] == "not_mismatched"
+    assert not list(version.parent.glob("other-version*"))
+    assert len(client.events("undo_version_mismatch")) == 1
+
+
+def test_an_undo_log_of_another_version_with_a_half_done_step(start: Start, tmp_path: Path) -> None:
+    version = recorded_by_another_version(start, tmp_path)
+    (version.parent / "beat").write_bytes(encode(Beat(5, 1, 0, 9)))
     client = start()
     assert client.begin()["directories"][0]["state"] == "stopped"
     assert client.event("undo_version_mismatch")["directory"] == 0
@@ -583,6 +599,17 @@ def test_an_undo_log_of_another_version(start: Start, tree: Path, tmp_path: Path
     assert client.ask("undo.discard") == {"discarded": None}
     assert client.ask("agent.execute", command="touch g")["changed"] == 1
     assert client.ask("session.status")["state"] == "idle"
+
+
+def recorded_by_another_version(start: Start, tmp_path: Path) -> Path:
+    """Record a step, and let its undo log be one of another version; the file that says so."""
+    client = start()
+    client.begin()
+    client.ask("agent.execute", command="touch f")
+    client.end()
+    (version,) = (tmp_path / "home").glob("**/undo/version")
+    version.write_text("holdfast-undo 999\n")
+    return version
 
 
 def test_two_frontends_share_a_keeper(start: Start, tree: Path) -> None:

@@ -26,7 +26,8 @@ FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
         "parent_gone": "what the command had done until then is a step like any other, unless event.recovery names it",
         "unfinished_restore": "checkpoint.restore_continue finishes it, checkpoint.restore_abort goes back to what was "
         "before",
-        "undo_version_mismatch": "undo.discard begins a new undo log; the steps of this one cannot be undone",
+        "undo_version_mismatch": "only that version can undo its steps; checkpoints lead back past them, and "
+        "undo.discard forgets them",
     }
 )
 """By the code of the error."""
@@ -47,7 +48,8 @@ FOR_MODELS: Final[Mapping[str, str]] = MappingProxyType(
         "it (recovered)",
         "inside_run": "a person does it from another terminal, or by a server that was started outside",
         "unfinished_restore": "a person has to finish it, or take it back, first",
-        "undo_version_mismatch": "a person has to begin a new undo log first",
+        "undo_version_mismatch": "only a person goes past it; undo with step or steps takes back what was recorded "
+        "since",
         "no_undo_log": "execute_command, write_file and edit_file record what they change",
     }
 )

@@ -15,6 +15,7 @@ from holdfast.engine.catching_up import catch_up, foresee_catching_up
 from holdfast.engine.foreseeing import foresee_steps, reversible
 from holdfast.engine.going_on import naming_processes, stop_run, told_processes
 from holdfast.engine.made import make_root
+from holdfast.engine.other_version import refuse_steps
 from holdfast.engine.restore import refuse_unfinished, save_first
 from holdfast.engine.reversing import bring_forward_alone, take_back
 from holdfast.engine.states import ahead, came_to_light, check_count, nothing
@@ -106,6 +107,7 @@ def undo_steps(
             raise
         return done._replace(stopped=stopped)
     with _reached(context, progress, dry_run=dry_run) as (service, caught_up):
+        refuse_steps(context, service, steps)
         if dry_run:
             if caught_up is not None:
                 return caught_up.result
@@ -194,6 +196,7 @@ def redo_steps(
     Where the same was asked for before and cut short, that is finished.
     """
     with _reached(context, progress, dry_run=dry_run) as (service, caught_up), quiet(service):
+        refuse_steps(context, service, steps)
         if dry_run:
             if caught_up is not None:
                 return caught_up.result

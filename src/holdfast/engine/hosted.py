@@ -16,7 +16,7 @@ from holdfast.engine.opening import Opener
 from holdfast.engine.run import configured_thresholds
 from holdfast.engine.session import Session, oldest_step
 from holdfast.engine.steps import limits as configured_limits
-from holdfast.engine.steps import log_directory, make_log, reached, required
+from holdfast.engine.steps import log_directory, make_log, reached, ready_log, required
 from holdfast.engine.workspace import Workspace
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.log import Log
@@ -212,7 +212,7 @@ class Hosted:
 
     def recover(self) -> None:
         """Finish what a killed keeper has left. All that was rolled back, and nobody was told of yet, is an event; so
-        is, once, an undo log of another version, which raises `VersionMismatchError`.
+        is, once, an undo log of another version, which is set aside, or raises `VersionMismatchError` (`ready_log`).
         """
         from holdfast.undo.version import VersionMismatchError
 
@@ -224,7 +224,8 @@ class Hosted:
                 if not self._is_mismatched:
                     self._is_mismatched = True
                     self._notify(self, Mismatched(error))
-                raise
+                with context.lock(as_found=True):
+                    ready_log(context)
         self._is_mismatched = False
 
     def stop(self) -> None:

@@ -44,7 +44,7 @@ class RolledBack(NamedTuple):
 
 
 class Mismatched(NamedTuple):
-    """The undo log is of another version: it has to be discarded before anything is recorded."""
+    """The undo log is of another version: it is set aside before anything is recorded, where that can be."""
 
     error: HoldfastError
 

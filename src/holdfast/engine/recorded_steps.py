@@ -47,11 +47,18 @@ class RecordedSteps(OpenedWorkspace):
         return conflicts(self._context, step)
 
     def discard_steps(self) -> int | None:
-        """Forget all finished steps, also in an undo log of another version; how many, if that can be told."""
+        """Forget all finished steps, and undo logs of other versions; how many steps, if that can be told."""
         refuse_inside(self._context, "forgetting")
         from holdfast.engine.steps import discard
 
         return discard(self._context)
+
+    def discard_other_version(self) -> bool:
+        """Forget undo logs of other versions that were set aside, and nothing else; False if there are none."""
+        refuse_inside(self._context, "forgetting")
+        from holdfast.engine.steps import discard_other_version
+
+        return discard_other_version(self._context)
 
     def begin_step(self, label: str = "") -> int:
         """Open an explicit step: what supervised processes change from now on belongs to it. Its id."""

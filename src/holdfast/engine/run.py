@@ -18,7 +18,7 @@ from holdfast.engine.home import own_directories
 from holdfast.engine.inside import RUN_VARIABLE, refuse_inside
 from holdfast.engine.isolation import make_box
 from holdfast.engine.outside_policy import check, note_run
-from holdfast.engine.steps import has_ended, least_seq, make_log, reached
+from holdfast.engine.steps import has_ended, least, reached, ready_log
 from holdfast.engine.steps import limits as configured_limits
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, UnsupportedError
@@ -116,10 +116,11 @@ def run(
     refuse_inside(context, "another run")
     outside = context.settings.undo.outside if outside is None else outside
     check(outside)
-    with context.lock(as_found=True), reached(context, told=told) as service:
-        catch_up(context, service)  # what a killed keeper left is brought to its end, and told, before any save
-        forgotten = () if service is None else service.forgotten()
-    log = make_log(context)
+    with context.lock(as_found=True):
+        log = ready_log(context)
+        with reached(context, told=told) as service:
+            catch_up(context, service)  # what a killed keeper left is brought to its end, and told, before any save
+            forgotten = () if service is None else service.forgotten()
     isolation = context.settings.isolation if isolation is None else isolation
     directory = os.getcwdb() if directory is None else directory
     if bridge:
@@ -139,7 +140,7 @@ def run(
         user=(tree.sources.user.home, tree.sources.user.config_home),
         forbidden=tuple(filter(os.path.isdir, own_directories(context.home, context.settings))),
         limits=limits or configured_limits(context),
-        least_seq=least_seq(context),
+        least=least(context),
         outside_blocks=outside == "barrier",
         server="holdfast.engine.bridging",
         log_level=inherited(),

@@ -6,8 +6,10 @@ import errno
 import os
 import stat
 import time
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 
+from holdfast.engine import undo_note
 from holdfast.engine.folder import UNDO_LOG
 from holdfast.engine.home import own_directories
 from holdfast.engine.inside import run_around
@@ -24,12 +26,15 @@ if TYPE_CHECKING:
     from holdfast.engine.context import Context
     from holdfast.engine.journal import Journal
     from holdfast.store.records import HistoryEvent
+    from holdfast.undo.beat import Beat
     from holdfast.undo.log import Limits
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, UndoReport, UndoService
 
 _LOG = Log(__name__)
 
 _PAUSE = 0.05
+_MOVING_SECONDS = 2.0
+"""How long another process may take to set a log aside."""
 _LOOKED_BACK = 10
 """Events: their numbers grow, but of one that could not be known."""
 
@@ -55,12 +60,27 @@ def limits(context: Context) -> Limits:
     return Limits(of.max_log_bytes, of.max_steps, of.max_step_bytes)
 
 
-def least_seq(context: Context) -> int:
-    """The largest sequence number of the undo log that the history knows: one that was lost and is made anew has to
-    give out larger ones, or its steps would seem older than the states before them.
+def least(context: Context) -> Beat:
+    """The numbers of the undo log that the history knows: one that was lost and is made anew has to give out larger
+    ones, or its steps would seem older than the states before them, and be taken for others of the same number.
     """
-    newest = context.catalog.events(context.workspace.id, limit=_LOOKED_BACK)
-    return max((event.undo_seq or 0 for event in newest), default=0)
+    from holdfast.undo.beat import NONE, read_beat
+
+    catalog, workspace = context.catalog, context.workspace.id
+    seq = max((event.undo_seq or 0 for event in catalog.events(workspace, limit=_LOOKED_BACK)), default=0)
+    beat = read_beat(log_directory(context))
+    if beat is not None and beat != NONE and beat.seq >= seq:
+        return NONE  # (it has given out all that the history knows)
+    events = catalog.events(workspace)
+    named = [step for event in events for step in event.steps]
+    with suppress(HoldfastError):  # (a damaged note is met by who depends on it)
+        note = undo_note.read(context.folder)
+        named += () if note is None else note.steps
+    return NONE._replace(
+        step=max(0, *named) if named else 0,
+        ambient=min(0, *named) if named else 0,
+        seq=max((event.undo_seq or 0 for event in events), default=0),
+    )
 
 
 @contextmanager
@@ -72,7 +92,8 @@ def reached(
     told: Callable[[UndoReport], object] | None = None,
     own_limits: Limits | None = None,
 ) -> Generator[UndoService | None]:
-    """The workspace's undo log; None if it has none (``always``: it is made), or its directory is gone.
+    """The workspace's undo log; None if it has none (``always``: it is made, as by `ready_log`), or its directory is
+    gone.
 
     What a killed keeper left is rolled back first, and reported: to the log, and to ``told``. ``own_limits`` hold for a
     log that has no keeper (None: what the settings say). With ``looking`` nothing is changed, nor may the caller: what
@@ -80,11 +101,11 @@ def reached(
     `VersionMismatchError`, `StorageError`, and `LockedError` if another process has the log without answering for it.
     """
     directory = log_directory(context)
-    if not _is_there(context, directory):
-        if not always or not os.path.isdir(context.workspace.path):
-            yield None
-            return
-        make_log(context)
+    if always and os.path.isdir(context.workspace.path):
+        ready_log(context)
+    elif not _is_there(context, directory):
+        yield None
+        return
     from holdfast.supervisor.remote import visit
 
     deadline = context.clock.monotonic() + context.settings.lock.timeout
@@ -111,12 +132,23 @@ def recover(context: Context, found: bytes, *, noted: bool) -> None:
 
     Nobody is kept from anything where that cannot be done: it is said once, as is that the caller has not the right to.
     """
-    from holdfast.undo.version import VersionMismatchError, is_kept
+    from holdfast.undo.version import VersionMismatchError, check_version, is_half_done, is_kept
 
     if is_kept(found):
         return
     failure = ""
-    if context.catalog.database.read_only:
+    try:
+        check_version(found)
+    except VersionMismatchError as error:
+        if not is_half_done(found):
+            return
+        failure = (
+            f"{error.message}, and that version alone can roll them back, by any command; `holdfast steps --discard` "
+            "leaves them as they are"
+        )
+    if failure:
+        pass
+    elif context.catalog.database.read_only:
         failure = f"any command that may write to {display(context.home)} does that first"
     else:
         try:
@@ -135,8 +167,6 @@ def recover(context: Context, found: bytes, *, noted: bool) -> None:
 
 
 def _noting(directory: bytes) -> Callable[[UndoReport], object]:
-    from functools import partial
-
     from holdfast.undo.untold import note
 
     return partial(note, directory)
@@ -282,15 +312,60 @@ def barriers(context: Context) -> Sequence[BarrierInfo]:
 
 
 def discard(context: Context) -> int | None:
-    """Forget all finished steps, whatever version the log has; how many, None if that cannot be told."""
+    """Forget all finished steps, whatever version the log has, and logs of other versions that were set aside; how many
+    steps, None if that cannot be told.
+    """
     from holdfast.undo.version import VersionMismatchError, discard_log
 
     try:
         with reached(context) as service:
             return 0 if service is None else service.discard()
     except VersionMismatchError:
-        discard_log(log_directory(context))
+        discard_log(log_directory(context), least(context))
         return None
+
+
+def discard_other_version(context: Context) -> bool:
+    """Forget the logs of other versions that were set aside, and nothing else; False if there are none."""
+    from holdfast.undo.version import forget_others, last_of_others
+
+    directory = log_directory(context)
+    if last_of_others(directory) is None:
+        return False
+    forget_others(directory)
+    return True
+
+
+def ready_log(context: Context) -> bytes:
+    """`make_log`, for who is about to record in it: a log of another version is set aside, which is said once.
+
+    Raises `VersionMismatchError` while a keeper of that version has it, or if a step in it is half done.
+    """
+    from holdfast.undo.version import VersionMismatchError, check_version, set_aside
+
+    directory = make_log(context)
+    deadline = context.clock.monotonic() + _MOVING_SECONDS
+    while True:
+        try:
+            check_version(directory)
+            return directory
+        except VersionMismatchError as error:
+            mismatch = error
+        try:
+            set_aside(directory, least(context), partial(_say_set_aside, directory))
+        except LockedError:
+            if context.clock.monotonic() > deadline:
+                raise mismatch from None
+            time.sleep(_PAUSE)  # (another process may be setting it aside)
+
+
+def _say_set_aside(directory: bytes) -> None:
+    _LOG.warning(
+        "the undo log in %s was written by another version of Holdfast: it is set aside, and a new one is begun. This "
+        "version cannot undo its steps (`holdfast restore` goes back by checkpoints); `holdfast steps --discard` "
+        "forgets it",
+        display(directory),
+    )
 
 
 def make_log(context: Context) -> bytes:
@@ -361,7 +436,7 @@ def _open(
     # (A command may have left it so that its owner may not read it.)
     root_fd = os.open(context.workspace.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        log = UndoLog(directory, root_fd, context.clock, limits=within, least=least_seq(context))
+        log = UndoLog(directory, root_fd, context.clock, limits=within, least=least(context))
     except LockedError:
         os.close(root_fd)
         if not wait:

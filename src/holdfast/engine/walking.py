@@ -17,6 +17,7 @@ from holdfast.engine.effects import summed
 from holdfast.engine.foreseeing import brought, dry_result, foreseen, reversible
 from holdfast.engine.going_on import Held
 from holdfast.engine.journal import Journal
+from holdfast.engine.other_version import is_behind, refuse_redo, refuse_state
 from holdfast.engine.outside_policy import foresee
 from holdfast.engine.restore import (
     REDO_COMMAND,
@@ -166,7 +167,13 @@ class Walk:
         return target.back
 
     def _say_forgotten(self, now: HistoryEvent, target: HistoryEvent) -> None:
-        """Say so where checkpoints alone lead back past a run of which the undo log does not hold all steps."""
+        """Say so where checkpoints alone lead back past steps that the undo log does not hold."""
+        if is_behind(self._context, target):
+            _LOG.warning(
+                "what a log of another version holds, which was set aside, is taken back by checkpoints; ignored files "
+                "that its steps changed are not"
+            )
+            return
         steps = () if self._service is None else self._service.steps()
         known = {step.id for step in steps}
         at = now
@@ -302,6 +309,8 @@ class Walk:
                 if not self._force:
                     self._service.check_connected(steps)
             else:
+                if now.steps and now.ahead == state.seq and not self._force:
+                    refuse_redo(self._context, now)
                 by_checkpoints = True
             now = state
         if by_checkpoints:
@@ -354,6 +363,8 @@ class Walk:
                     self._held.refuse_all()
                     raise nothing("undo", self.new)
                 state = self._context.catalog.event(state.previous)
+                if not self._force:
+                    refuse_state(self._context, state)
                 checkpoint = kept(self._context, state)
                 if checkpoint is not None:
                     break
@@ -403,7 +414,8 @@ class Walk:
             if self._service is not None:
                 return bring_forward(self._context, self._service, target, force=self._force, progress=self._progress)
         except NotFoundError:
-            pass
+            if not self._force:
+                refuse_redo(self._context, self.now())
         _LOG.warning(
             "the undo log does not hold the steps any more: "
             "what checkpoints hold is brought back, ignored files are not"

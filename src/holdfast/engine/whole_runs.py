@@ -7,6 +7,7 @@ from functools import partial
 from holdfast.engine.foreseeing import foresee_steps
 from holdfast.engine.going_on import named_processes, told_processes
 from holdfast.engine.journal import Journal
+from holdfast.engine.other_version import is_others, refuse_run
 from holdfast.engine.restore import carry_out, new_nonce, preview, save_first
 from holdfast.engine.reversing import take_back
 from holdfast.engine.states import kept, out_of_sight
@@ -54,7 +55,7 @@ def newest_run(context: Context, service: UndoService | None) -> str:
         if event.run:
             events.setdefault(event.run, []).append(event)
     for run, of_run in events.items():
-        if _is_forgotten(service, of_run, [step for step in steps if step.run == run]):
+        if _is_forgotten(context, service, of_run, [step for step in steps if step.run == run]):
             return run
     if any(known) or events:
         raise NotFoundError(
@@ -131,7 +132,7 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
         raise NotFoundError(f"there was no run {run}", hint="holdfast log and holdfast steps show the runs")
     chosen = [step for step in of_run if step.state == "done" and step.paths]
     start = None
-    if _is_forgotten(service, events, of_run):
+    if _is_forgotten(context, service, events, of_run):
         start = _start(context, run, events)
     if not chosen and (start is None or _is_taken_back(context, start)):
         raise NotFoundError(f"nothing of the run {run} is left to undo", code="nothing_to_undo")
@@ -142,6 +143,7 @@ def _left_of(context: Context, service: UndoService | None, run: str, *, force: 
             code="barrier",
         )
     if start is not None and not force:
+        refuse_run(context, events)
         _refuse_others(steps, start)
         if context.settings.undo.outside != "warn":
             _refuse_edits(context, service, events, of_run)
@@ -165,13 +167,15 @@ def _still_running(service: UndoService, run: str) -> RefusedError:
     )
 
 
-def _is_forgotten(service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]) -> bool:
+def _is_forgotten(
+    context: Context, service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]
+) -> bool:
     """Whether the undo log has given up steps of a run: it says so, or a step that the run ended with is not there; or
-    there is no log at all any more, of a run that nobody saw the end of.
+    of a run that nobody saw the end of, there is no log at all any more, or one was set aside since.
     """
     if service is None:
         return not _has_ended(events) or any(event.steps for event in events)
-    if events and events[-1].run in service.forgotten():
+    if events and (events[-1].run in service.forgotten() or (not _has_ended(events) and is_others(context, events))):
         return True
     return not {step for event in events for step in event.steps}.issubset(step.id for step in of_run)
 

@@ -39,6 +39,7 @@ from holdfast.supervisor.runs import Runs
 from holdfast.supervisor.settings import Settings
 from holdfast.supervisor.stepping import Steps
 from holdfast.supervisor.worker import Worker
+from holdfast.undo.beat import Beat
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
 from holdfast.undo.losses import Losses
@@ -76,7 +77,8 @@ class Keeper:
         root_fd = os.open(settings.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         clock = SystemClock()
         safeguards = Safeguards(clock, losses=Losses(lambda: _rules(settings)))
-        self._undo_log = UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=settings.least_seq)
+        least = Beat(*settings.least)
+        self._undo_log = UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=least)
         recovered = recover(self._undo_log).rolled_back
         if recovered is not None and recovered.steps:
             note(settings.log, report(self._undo_log.aside, [recovered]))

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.model.log import Level
+from holdfast.undo.beat import NONE
 from holdfast.undo.log import Limits
 
 
@@ -19,8 +20,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     forbidden: tuple[bytes, ...] = ()
     """Directories beside it that nothing inside may change anything beneath."""
     limits: Limits = Limits()
-    least_seq: int = 0
-    """The largest sequence number of the log that the history knows; see `UndoLog`."""
+    least: tuple[int, int, int, int] = NONE
+    """The numbers of the log that the history knows, as a `Beat`; see `UndoLog`."""
     outside_blocks: bool = True
     """Whether undo refuses to cross what others have changed; else it is only listed."""
     exclude: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.steps import least_seq, limits, make_log
+from holdfast.engine.steps import least, limits, ready_log
 from holdfast.testing.acting import Actor
 from holdfast.undo.desk import Desk
 from holdfast.undo.log import UndoLog
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def do_step(context: Context, work: Callable[[Actor], object], *, run: str = "", ends: bool = True) -> StepId:
     """Open the log, do ``work`` in a new step, and close both; unless it ``ends``, the keeper is as good as killed."""
     root = os.open(context.workspace.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    log = UndoLog(make_log(context), root, context.clock, limits=limits(context), least=least_seq(context))
+    log = UndoLog(ready_log(context), root, context.clock, limits=limits(context), least=least(context))
     try:
         recover(log)
         desk = Desk(log)

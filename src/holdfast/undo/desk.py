@@ -27,6 +27,7 @@ from holdfast.undo.safeguards import Safeguards
 from holdfast.undo.settling import mixed_since, settle, written_late
 from holdfast.undo.showing import all_steps, going_on, report, shown_barriers, shown_conflict, shown_open, shown_step
 from holdfast.undo.undoing import foresee, redo, undo
+from holdfast.undo.version import forget_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -461,7 +462,8 @@ class Desk:
             for step in found:
                 self._undo_log.forget(step)
             self._undo_log.restart()
-            return len(found)
+        forget_others(self._undo_log.directory)
+        return len(found)
 
     # The rest ---------------------------------------------------------------------------------------------------
 

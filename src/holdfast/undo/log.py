@@ -62,13 +62,13 @@ class UndoLog:
         limits: Limits | None = None,
         *,
         sync: bool = False,
-        least: int = 0,
+        least: Beat = NONE,
     ) -> None:
         """Open the log in ``directory`` (made if it is missing) of the tree whose root ``root_fd`` (borrowed) is.
 
-        ``least`` is a sequence number that the history knows: a log that was lost since, and is made anew, gives out
-        larger ones. Raises `LockedError` if there is another keeper, `VersionMismatchError`, and `StorageError`. What a
-        killed keeper left is not looked at yet.
+        ``least`` are numbers that the history knows: a log that was lost since, and is made anew, gives out larger
+        ones. Raises `LockedError` if there is another keeper, `VersionMismatchError`, and `StorageError`. What a killed
+        keeper left is not looked at yet.
         """
         self.directory = directory
         self._root = root_fd
@@ -119,10 +119,10 @@ class UndoLog:
         """Asks for the inode numbers of the files that those who are served may write to through what they have open or
         mapped. From any thread. None if it would take long to find out; not if told to be thorough."""
         begun = [record.step for record in self.found if isinstance(record, Begin)]
-        self._next_step = max([self.last_beat.step, *self.heads, *begun])
-        self._next_ambient = min([self.last_beat.ambient, *self.heads, *begun])
+        self._next_step = max([least.step, self.last_beat.step, *self.heads, *begun])
+        self._next_ambient = min([least.ambient, self.last_beat.ambient, *self.heads, *begun])
         seq = max(
-            [least, self.last_beat.seq, *(head.acted for head in self.heads.values()), *(r.seq for r in self.found)]
+            [least.seq, self.last_beat.seq, *(head.acted for head in self.heads.values()), *(r.seq for r in self.found)]
         )
         self.recorder = Recorder(
             self.journal,

@@ -314,5 +314,5 @@ class UndoService(Protocol):
         ...
 
     def discard(self) -> int:
-        """Forget all finished steps; returns how many. The only way past a log of another version."""
+        """Forget all finished steps, and the logs of other versions that were set aside; returns how many steps."""
         ...

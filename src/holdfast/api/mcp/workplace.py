@@ -122,7 +122,7 @@ class Workplace:
             case RolledBack():
                 self.recovered.append(event.report)
             case Mismatched():
-                _log.warning("%s", event.error.message)
+                pass  # (who sets the log aside, or cannot, says so)
             case _:
                 _log.warning("%s", event.message, code=event.code)
 

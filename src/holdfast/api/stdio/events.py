@@ -112,7 +112,7 @@ class Recovery(objects.RolledBack):
 
 
 class UndoVersionMismatch(Object, frozen=True, kw_only=True):
-    """The undo log is of another version: no command runs, and nothing is undone, before ``undo.discard``."""
+    """The undo log is of another version: it is set aside. Where that cannot be, nothing runs and nothing is undone."""
 
     directory: int
     message: str

@@ -135,7 +135,7 @@ class UndoConfigure(Payload, frozen=True, kw_only=True):
 
 
 class UndoDiscard(Payload, frozen=True, kw_only=True):
-    """Begin a new undo log in the place of one of another version."""
+    """Forget an undo log of another version: one that was set aside, or begin a new one in its place."""
 
     directory: Directory = None
     force: bool = False

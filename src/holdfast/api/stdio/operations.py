@@ -95,7 +95,7 @@ def undo_configure(hosted: Hosted, asked: messages.UndoConfigure) -> results.Und
 
 
 def undo_discard(hosted: Hosted, asked: messages.UndoDiscard) -> results.Discarded:
-    """Begin a new undo log."""
+    """Begin a new undo log, or forget one of another version that was set aside."""
     with hosted.workspace() as workspace:
         if not asked.force:
             try:
@@ -104,6 +104,8 @@ def undo_discard(hosted: Hosted, asked: messages.UndoDiscard) -> results.Discard
                 if error.code != VERSION_MISMATCH:
                     raise
             else:
+                if workspace.discard_other_version():
+                    return results.Discarded(discarded=None)
                 raise RefusedError(
                     "the undo log is of this version, and its steps can be undone",
                     hint="force forgets them all the same",

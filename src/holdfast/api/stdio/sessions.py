@@ -183,8 +183,8 @@ class Sessions:
 
 
 def _begin(hosted: Hosted) -> None:
-    """Start its session, unless it is only looked at, or has an undo log of another version, which is told: then all
-    can be done that needs no undo log.
+    """Start its session, unless it is only looked at, or has an undo log of another version that cannot be set aside:
+    then all can be done that needs no undo log.
     """
     if hosted.access == "read_only":
         return
