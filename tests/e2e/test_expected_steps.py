@@ -123,7 +123,7 @@ def test_a_step_that_no_command_came_for_is_nothing(place: Place) -> None:
 
 
 def test_files_are_written_beside_what_runs(place: Place) -> None:
-    (place.tree / "large").write_bytes(b"1" * (2 << 20))
+    (place.tree / "large").write_bytes(b"1" * (11 << 20))
     before = photograph(place.tree)
     with hosted(place) as host:
         content = os.memfd_create("content")
@@ -149,7 +149,7 @@ def test_files_are_written_beside_what_runs(place: Place) -> None:
             writer = Thread(target=write)
             writer.start()
             wait_until(lambda: len(host.remote.held()) == 1)
-            assert (place.tree / "large").stat().st_size == 2 << 20
+            assert (place.tree / "large").stat().st_size == 11 << 20
             host.remote.answer(host.remote.held()[0].id, allow=allow)
             writer.join(20)
         assert found[0] == "denied"

@@ -301,13 +301,13 @@ def test_what_a_session_writes_is_of_its_run(stage: Stage) -> None:
 
 def test_thresholds_are_set_before_there_is_a_keeper(stage: Stage) -> None:
     tree = stage.tree()
-    (tree / "large").write_bytes(b"1" * (2 << 20))
+    (tree / "large").write_bytes(b"1" * (11 << 20))
     hosted = stage.hosted()
     hosted.guard(PRESET._replace(timeout=0.5))
     done, _, _ = execute(hosted, "echo small > large; true")
     assert done.denied
     assert done.info is None
-    assert (tree / "large").stat().st_size == 2 << 20
+    assert (tree / "large").stat().st_size == 11 << 20
 
 
 def test_edits_by_others_are_events(stage: Stage) -> None:

@@ -334,5 +334,5 @@ def test_a_lock_is_refused_with_the_reason(cli: Cli) -> None:
     (cli.home / "config.toml").write_text("[undo]\noutside = 'lock'\n")
     cli.write("f", "0")
     done = cli.process("run", "--", "touch", "new", code=4, stdin=subprocess.DEVNULL)
-    assert b"cannot be enforced" in done.stderr
+    assert b"cannot be had" in done.stderr
     assert not (cli.root / "new").exists()

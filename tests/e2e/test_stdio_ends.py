@@ -149,7 +149,7 @@ def test_what_waits_for_a_person_when_the_session_ends_does_not_happen(start: St
     if how != "end of input":
         client.ask(how)
     assert client.end() == 0
-    assert sorted(os.listdir(tree)) == ["d4", "d5", "d6", "d7", "d8"]
+    assert sorted(os.listdir(tree)) == [f"d{number}" for number in range(9)]
 
 
 def killed(client: Frontend, victims: Callable[[int], list[int]]) -> list[int]:

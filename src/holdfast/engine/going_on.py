@@ -9,7 +9,7 @@ import time
 from contextlib import contextmanager
 
 from holdfast.engine.steps import reached
-from holdfast.model.errors import RefusedError
+from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.paths import display
 from holdfast.model.typed import TYPE_CHECKING
 
@@ -149,18 +149,31 @@ def stop_run(context: Context, run: str) -> tuple[str, Sequence[ProcessInfo]]:
         found = () if service is None else service.processes(run)
         if service is None or not found:
             return run, ()
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            service.signal(run, number)
-            if _wait(context, lambda: service.signal(run, 0) == 0):
-                break
-        else:
-            raise RefusedError(
-                f"{named_processes(service.processes(run))} of the run {run} did not end",
-                hint="nothing was taken back; look at what keeps it",
-                code="step_open",
-            )
-        _wait(context, lambda: not any(step.run == run and step.state == "open" for step in service.steps()))
-        return run, found
+        with _until_the_keeper_ends():
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                service.signal(run, number)
+                if _wait(context, lambda: service.signal(run, 0) == 0):
+                    break
+            else:
+                raise RefusedError(
+                    f"{named_processes(service.processes(run))} of the run {run} did not end",
+                    hint="nothing was taken back; look at what keeps it",
+                    code="step_open",
+                )
+            _wait(context, lambda: not any(step.run == run and step.state == "open" for step in service.steps()))
+    return run, found
+
+
+@contextmanager
+def _until_the_keeper_ends() -> Generator[None]:
+    """With the last process of the last run its keeper ends, which closes the steps."""
+    from holdfast.supervisor.messages import GONE
+
+    try:
+        yield
+    except HoldfastError as error:
+        if error.code != GONE:
+            raise
 
 
 def _wait(context: Context, is_so: Callable[[], bool]) -> bool:

@@ -267,7 +267,8 @@ def end_run(
         take_locked(context, request, recorded=recorded)
         if recorded is None:
             _note(context, identity, ids)
-    return acted
+    # (Of a step that was taken back all may have been left alone.)
+    return [step for step in steps if step.paths or step.state == "partly"]
 
 
 def _say_forgotten(identity: str, runs: Sequence[str]) -> None:

@@ -44,7 +44,9 @@ KEYS: dict[str, Key] = {
     "capture.warn_bytes": Key("size", "warn before a first checkpoint of more bytes than this; 0: never", "yes"),
     "store.url": Key("location", "where objects are kept: a directory or a URL; empty: in the home"),
     "store.max_bytes": Key(
-        "size", "the quota of the store: at it, old checkpoints make room, then new ones are refused; 0: none"
+        "size",
+        "the quota of the store: at it, old checkpoints make room, then new ones are refused, except those that a "
+        "restore, an undo or a redo makes (with a warning); 0: none",
     ),
     "store.pack_bytes": Key("size", "a pack that has grown to this is closed and the next begun", least=MIB, most=GIB),
     "store.tenant": Key(

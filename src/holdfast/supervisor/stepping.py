@@ -76,6 +76,7 @@ class Steps:
             raise RefusedError(f"a command of the run {run.id} has not ended yet", code="busy")
         group = Group(run, 0)
         group.command, group.directory = command, run.agents.directory
+        self._desk.begin_command(run.id)
         group.step = self._desk.open("command", run=run.id, command=command, directory=group.directory)
         self._open[group.step] = self._groups[group.step] = group
         self._expected.add(group.step)

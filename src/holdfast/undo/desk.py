@@ -111,6 +111,11 @@ class Desk:
             self._safeguards.thresholds = thresholds
             self._safeguards.keep(runs if thresholds.asks else ())
 
+    def begin_command(self, run: str) -> None:
+        """A session gives its next command: for safeguards, what earlier ones have made was there before."""
+        with self._recorder.gate:
+            self._safeguards.begin(run)
+
     def lapse(self, ticket: int) -> None:
         """What is held cannot be held any longer, and fails: its step is taken back, as where it is denied, and the
         ticket waits on alone (`holdfast.undo.safeguards`).

@@ -91,6 +91,12 @@ class Losses:
         """The step is taken back: whoever tries again what it has opened is asked as it was."""
         self._of(step).opened -= step.exposed
 
+    def begin(self, run: str) -> None:
+        """What the run has made and opened until now was there before: for a session, of which each command counts as a
+        run of its own.
+        """
+        self._runs.pop(run, None)
+
     def made(self, step: OpenStep, object_: Identity) -> None:
         """The step has made something."""
         known = self._of(step).made

@@ -105,7 +105,7 @@ class Safeguards:
         """May be changed at any time."""
         self._losses = losses or Losses()
         self.made, self.touches, self.moved = self._losses.made, self._losses.touches, self._losses.moved
-        self.denied = self._losses.denied
+        self.denied, self.begin = self._losses.denied, self._losses.begin
         self._clock = clock
         self._last = 0
         self._tickets: dict[int, _Ticket] = {}
