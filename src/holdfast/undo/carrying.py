@@ -178,7 +178,8 @@ def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequ
         return sealed, frozenset()
     noted: list[Sealed] = []
     for one in sealed:
-        mine = {(one.head.state, path) for path, _ in one.head.left if path in found}
+        # (Where the step has left something of its own, that is there again once this is reversed.)
+        mine = {(one.head.state, path) for path, left in one.head.left if path in found and not (left and left.mode)}
         if not mine.issubset(one.head.crossed):
             crossed = tuple(sorted({*one.head.crossed, *mine}))
             one = msgspec.structs.replace(one, head=msgspec.structs.replace(one.head, crossed=crossed))
@@ -247,7 +248,8 @@ def _theirs(
     named_again: frozenset[Identity],
 ) -> _Theirs:
     """``named_again`` are those that others have changed by another name, and that may only have got theirs back."""
-    found = {conflict.path for conflict in conflicts if conflict.reason not in OF_NOBODY}
+    brought = _brought(log, sealed)
+    found = {each.path for each in conflicts if each.reason not in OF_NOBODY and each.path not in brought}
     moved: set[bytes] = set()
     for one in sealed:
         found |= {path for then, path in one.head.crossed if then == state}
@@ -261,6 +263,16 @@ def _theirs(
         moved |= _where(log, now, crossed | named_again)
         found |= _where(log, now, strangers)
     return _Theirs(frozenset(found | moved), frozenset(moved - found))
+
+
+def _brought(log: UndoLog, sealed: Iterable[Sealed]) -> frozenset[bytes]:
+    """Where there is what this reversal itself has put there. (What another step had left, which was denied in between,
+    is in the way of the rest then.)
+    """
+    records = sorted(
+        (record for one in sealed for record in log.recorder.step(one.head.id).records), key=lambda record: record.seq
+    )
+    return frozenset(path for path, object_ in whereabouts(records).items() if object_ is not None)
 
 
 def _where(

@@ -141,8 +141,9 @@ def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Reach:
 def _is_in_the_way(head: Head, other: _Other) -> bool:
     if other.state != "undone":
         return other.last > head.first
-    # What began before this one ended, and was undone after, has to be there again before this one can follow.
-    return head.state == "undone" and other.first < _end(head) and head.first < other.acted
+    # What began before this one ended, and was undone after, has to be there again before this one can follow. (What
+    # was denied while this one went on was not there any more at its end.)
+    return head.state == "undone" and other.first < _end(head) < other.acted
 
 
 def _end(head: Head) -> int:
