@@ -99,8 +99,8 @@ class Callers:
         self._is_exact = True
         """Nothing was denied that others had changed since: what belongs there lies aside then."""
         self._is_dated = True
-        """Nothing was reversed beside a step that went on: the mtime of a directory that both change names in is not
-        always brought back exactly then.
+        """Nothing was reversed beside a step that went on, and none has set the mtime of a directory: that of one in
+        which others change names is not always brought back exactly then.
         """
         self.first = photograph(self.tree)
         self.edits = 0
@@ -293,6 +293,7 @@ class Callers:
             actor.chmod(_any(b), (0o600, 0o644, 0o700, 0o755)[c % 4])
 
     def _utime(self, caller: Caller, b: int, c: int) -> None:
+        self._is_dated = self._is_dated and not (self.tree / os.fsdecode(_any(b))).is_dir()
         with self._actor(caller) as actor:
             actor.utime(_any(b), 10**18 + c)
 
