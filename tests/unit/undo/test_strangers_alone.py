@@ -364,3 +364,21 @@ def test_what_was_denied_between_two_steps_is_nobody_elses_where_it_is_in_the_wa
         desk.undo([steps[0], steps[2]])
         desk.redo([steps[0], steps[2]])
         assert (bench.tree / "f").read_bytes() == b"%d" % steps[2]
+
+
+def test_what_was_denied_before_a_step_was_undone_need_not_be_redone_before_it(bench: Bench) -> None:
+    (bench.tree / "f").write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        for step in (first, second):
+            with acting(bench, log, step) as actor:
+                actor.write(b"f", b"%d" % step)
+        desk.close(first, 0)
+        finish = desk.closing(second, take_back=True)
+        assert finish is not None
+        finish()
+        after = bench.photograph()
+        desk.undo([first])
+        desk.redo([first])
+        bench.assert_as(after)
