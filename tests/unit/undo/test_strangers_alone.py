@@ -382,3 +382,20 @@ def test_what_was_denied_before_a_step_was_undone_need_not_be_redone_before_it(b
         desk.undo([first])
         desk.redo([first])
         bench.assert_as(after)
+
+
+def test_a_file_that_is_still_written_to_by_another_of_its_names(bench: Bench) -> None:
+    (bench.tree / "f").write_bytes(b"before")
+    os.link(bench.tree / "f", bench.tree / "x")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        write_to(log)
+        bench.step(log, lambda actor: actor.write(b"x", b"first"))
+        second = desk.open("command")
+        with acting(bench, log, second) as actor:
+            fd = actor.open(b"f", os.O_WRONLY | os.O_TRUNC)
+            write_to(log, fd)
+            desk.close(second, 0)
+        bench.step(log, lambda actor: actor.rename(b"x", b"moved"))
+        os.close(fd)
+        assert desk.barriers() == []
