@@ -107,6 +107,10 @@ class Barriers:
         """All paths that others have changed after ``since``."""
         return frozenset(path for barrier in self._all for path in barrier.after(since))
 
+    def edited_objects(self, since: int) -> frozenset[Identity]:
+        """All objects, as far as they are known, that others have changed after ``since``."""
+        return frozenset(each for barrier in self._all for each, seq in barrier.objects.items() if seq > since)
+
     def add(self, record: Outside) -> Outside | None:
         """Add a barrier; returns what the journal has to say, None if that says it already.
 

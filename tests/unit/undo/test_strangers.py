@@ -14,6 +14,7 @@ from holdfast.files.handle import Identity, identity
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.testing.acting import Actor
+from holdfast.undo.desk import Desk
 from holdfast.undo.known import Known
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recognising import note_contents
@@ -537,3 +538,24 @@ def test_where_an_edit_gets_its_name_back_the_redo_leaves_what_the_step_had_left
         redo(log, [first])
         redo(log, [second])
         assert bench.tree.joinpath("f").read_bytes() == b"edited"
+
+
+def test_an_edit_by_another_name_of_what_is_still_written_to_is_seen(bench: Bench) -> None:
+    """I8: once it is not, it is not known who wrote what is there."""
+    bench.tree.joinpath("f").write_bytes(b"before")
+    os.link(bench.tree / "f", bench.tree / "x")
+    with bench.keeper() as log:
+        fd = os.open(bench.tree / "f", os.O_WRONLY)
+        log.writers = lambda _: frozenset({os.fstat(fd).st_ino})
+        desk = Desk(log)
+        step = desk.open("command")
+        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+            actor.write(b"f", b"step")
+        desk.close(step, 0)
+        bench.tree.joinpath("x").write_bytes(b"edited")
+        log.outside([b"x"], "vim", objects=[object_of(bench.tree, b"x")])
+        os.close(fd)
+        log.writers = lambda _: frozenset()
+        with pytest.raises(RefusedError) as refused:
+            desk.undo([step])
+        assert refused.value.code == "barrier"
