@@ -457,9 +457,9 @@ class Callers:
             self.desk.guard(OFF)
 
     def _note(self, conflicts: Sequence[object]) -> None:
-        # (What is written later through what it has open is not taken back either.)
-        self._is_dated = self._is_dated and not self.log.recorder.open_steps
-        if conflicts or any(caller.held or caller.maps for caller in self._callers):
+        # (What is written later through what it has open is not taken back either; nor is it exact where a step that
+        # goes on has done more to the same meanwhile.)
+        if conflicts or self.log.recorder.open_steps or any(caller.held or caller.maps for caller in self._callers):
             self._is_exact = False
 
     def _forgive(self, a: int, b: int, c: int) -> None:
