@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,6 +24,7 @@ actor, chance = SystemActor(b"."), random.Random(sys.argv[1])
 for _ in range(60):
     act_at_random(actor, chance)
 """
+SHARING = Path(__file__).with_name("sharing.py")
 KINDS = [
     pytest.param((), id="supervised"),
     pytest.param(
@@ -52,3 +54,21 @@ def test_what_runs_did_is_taken_back_one_by_one_and_brought_forward(cli: Cli, ki
     for photo in photos[1:]:
         cli("redo")
         assert differences(photo, photograph(cli.root)) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("chunk", some(range(20), 1))
+def test_processes_that_share_files_are_no_outsiders(cli: Cli, kind: tuple[str, ...], chunk: int) -> None:
+    """I8: ten histories each, in which several open, remove and make anew what others still write to."""
+    seeds = [str(seed) for seed in range(chunk * 10, chunk * 10 + 10)]
+    for seed in seeds:
+        for name in ("f", "d/f"):
+            cli.write(f"{seed}/{name}", name)
+        os.link(cli.root / seed / "f", cli.root / seed / "x")
+    before = photograph(cli.root)
+    cli.process("run", *kind, "--", sys.executable, str(SHARING), str(cli.root), *seeds)
+    after = photograph(cli.root)
+    cli("undo", "--run")
+    assert differences(before, photograph(cli.root)) == []
+    cli("redo")
+    assert differences(after, photograph(cli.root)) == []

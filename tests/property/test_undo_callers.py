@@ -30,13 +30,13 @@ def _play(base: Path, seed: int, after: Callable[[Callers, Move], object] = lamb
         callers.close()
 
 
-@pytest.mark.parametrize("chunk", some(range(40), 8))
+@pytest.mark.parametrize("chunk", range(40))
 def test_what_callers_do_alone_is_nobody_elses(tmp_path: Path, chunk: int) -> None:
     for seed in range(chunk * _TOGETHER, (chunk + 1) * _TOGETHER):
         _play(tmp_path, seed)
 
 
-@pytest.mark.parametrize("chunk", some(range(40), 4))
+@pytest.mark.parametrize("chunk", some(range(40), 8))
 def test_an_edit_beside_callers_is_never_lost(tmp_path: Path, chunk: int) -> None:
     def edit(callers: Callers, move: Move) -> None:
         if move[1] % 9 == 0:

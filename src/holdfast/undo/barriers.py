@@ -15,7 +15,7 @@ from holdfast.undo.records import OURSELVES
 from holdfast.undo.traces import Reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from holdfast.files.handle import Identity
     from holdfast.undo.records import Outside, StepId
@@ -31,7 +31,7 @@ _EVERYTHING = (b"",)
 class _Barrier:
     """A barrier, and when what of it was changed."""
 
-    __slots__ = ("at", "objects", "paths", "record")
+    __slots__ = ("at", "objects", "paths", "record", "since")
 
     def __init__(self, record: Outside) -> None:
         self.record = _bounded(record)
@@ -41,10 +41,22 @@ class _Barrier:
         self.objects: dict[Identity, int] = {}
         self.at: dict[int, int] = {}
         """When that was, by these numbers."""
+        self.since = record.seq
+        """From this number on nothing has come between the edits."""
         self._date(self.record)
+
+    def says(self, record: Outside) -> bool:
+        """Whether all of that is said already, and nothing has come between."""
+        last = self.since - 1
+        return b"" in self.paths or (
+            all(self.paths.get(path, last) > last for path in record.paths)
+            and all(self.objects.get(object_, last) > last for object_ in record.objects)
+        )
 
     def join(self, record: Outside) -> None:
         """Something else of the same."""
+        if record.seq != self.record.seq + 1:
+            self.since = record.seq
         self.record = _joined(self.record, record)
         if b"" in self.record.paths:
             self.paths, self.objects, self.at = {}, {}, {}
@@ -95,6 +107,10 @@ class Barriers:
         """All paths that others have changed after ``since``."""
         return frozenset(path for barrier in self._all for path in barrier.after(since))
 
+    def edited_objects(self, since: int) -> frozenset[Identity]:
+        """All objects, as far as they are known, that others have changed after ``since``."""
+        return frozenset(each for barrier in self._all for each, seq in barrier.objects.items() if seq > since)
+
     def add(self, record: Outside) -> Outside | None:
         """Add a barrier; returns what the journal has to say, None if that says it already.
 
@@ -115,7 +131,7 @@ class Barriers:
         ):
             self._all.append(_Barrier(record))
             return self._all[-1].record
-        if follows and _says(last, record):
+        if follows and barrier.says(record):
             return None
         barrier.join(record)
         return _bounded(record)
@@ -149,6 +165,7 @@ class Barriers:
         mine: Reach,
         is_back: Callable[[bytes, bool], bool] = lambda _path, _is_found: False,
         came: Mapping[bytes, int] | None = None,
+        elsewhere: Collection[Identity] = frozenset(),
     ) -> Outside | None:
         """The newest barrier after ``since`` that has to do with what a step depends on; None if there is none.
 
@@ -156,7 +173,8 @@ class Barriers:
         (`traces.comings`), where that was later than ``since``: what others had changed by then, its undo gives back.
         Paths that ``is_back`` says of that they are again as the step left them do not count. It is told whether a step
         came upon the edit: then the step either has left something at that very path, or would take nothing away from
-        there.
+        there. ``elsewhere`` are objects to which it would write by other names than it knows, and that are not as it
+        has left them.
         """
         for barrier in reversed(self._all):
             record = barrier.record
@@ -164,7 +182,7 @@ class Barriers:
                 return None
             if not record.blocks or record.finder == step:
                 continue
-            if b"" in record.paths:
+            if b"" in record.paths or any(barrier.objects.get(object_, 0) > since for object_ in elsewhere):
                 return record
             is_found = record.finder is not None
             lost = tuple(path for path in barrier.after(since, came or {}) if not is_back(path, is_found))

@@ -178,7 +178,8 @@ def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequ
         return sealed, frozenset()
     noted: list[Sealed] = []
     for one in sealed:
-        mine = {(one.head.state, path) for path, _ in one.head.left if path in found}
+        # (Where the step has left something of its own, that is there again once this is reversed.)
+        mine = {(one.head.state, path) for path, left in one.head.left if path in found and not (left and left.mode)}
         if not mine.issubset(one.head.crossed):
             crossed = tuple(sorted({*one.head.crossed, *mine}))
             one = msgspec.structs.replace(one, head=msgspec.structs.replace(one.head, crossed=crossed))
@@ -189,27 +190,32 @@ def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequ
 
 def _dated(log: UndoLog, sealed: Sequence[Sealed]) -> dict[StepId, dict[Identity, bool]]:
     """For each step, the directories of which a step that was undone after this one came to them has given back the
-    mtime already: the older of what the two had found was there before both. True where the other one had set it: then
-    the older one may be that.
+    mtime already, or gives it back now by records that its redo has made: the older of what the two had found was there
+    before both. True where the other one had set it: then the older one may be that.
     """
     came = {one.head.id: _came(one) for one in sealed}
     since = min((seq for touched in came.values() for seq in touched.values()), default=None)
     last = max(one.head.last for one in sealed)
-    given: dict[Identity, list[tuple[int, int, bool]]] = {}
-    """When undone steps had begun, when they acted last, and whether they had set the mtime."""
+    given: dict[Identity, list[tuple[Head, bool]]] = {}
+    """Which steps give it back, and whether they had set the mtime."""
     for head in log.heads.values():
-        if since is None or head.state != "undone" or head.first >= last or head.acted <= since:
+        is_redone = head.id in came and head.acted != head.last
+        if since is None or head.first >= last or head.acted <= since or not (is_redone or head.state == "undone"):
             continue
         with suppress(IntegrityError):  # of a step that is damaged nothing is known; for an mtime nothing else stops
             records = log.read(head.id).records
             described = {record.identity for record in records if isinstance(record, Meta)}
             for object_ in {record.identity for record in records if isinstance(record, Touch)}:
-                given.setdefault(object_, []).append((head.first, head.acted, object_ in described))
+                if not is_redone or object_ not in described:
+                    given.setdefault(object_, []).append((head, object_ in described))
     found: dict[StepId, dict[Identity, bool]] = {}
     for one in sealed:
         after = {
+            # (Of what began after it had come to them, this one knows the older mtime.)
             object_: [
-                is_set for first, acted, is_set in given.get(object_, ()) if first < one.head.last and acted > seq
+                is_set
+                for head, is_set in given.get(object_, ())
+                if head.first < seq < head.acted and head.id != one.head.id
             ]
             for object_, seq in came[one.head.id].items()
         }
@@ -218,8 +224,8 @@ def _dated(log: UndoLog, sealed: Sequence[Sealed]) -> dict[StepId, dict[Identity
 
 
 def _came(one: Sealed) -> dict[Identity, int]:
-    """When the step came to each directory in which it changed names."""
-    return {record.identity: record.seq for record in reversed(one.records) if isinstance(record, Touch)}
+    """When the step came to each directory in which it changed names, and to each object that it described."""
+    return {record.identity: record.seq for record in reversed(one.records) if isinstance(record, Touch | Meta)}
 
 
 def _unseen(sealed: Iterable[Sealed]) -> Iterator[Identity]:
@@ -247,7 +253,8 @@ def _theirs(
     named_again: frozenset[Identity],
 ) -> _Theirs:
     """``named_again`` are those that others have changed by another name, and that may only have got theirs back."""
-    found = {conflict.path for conflict in conflicts if conflict.reason not in OF_NOBODY}
+    brought = _brought(log, sealed)
+    found = {each.path for each in conflicts if each.reason not in OF_NOBODY and each.path not in brought}
     moved: set[bytes] = set()
     for one in sealed:
         found |= {path for then, path in one.head.crossed if then == state}
@@ -261,6 +268,16 @@ def _theirs(
         moved |= _where(log, now, crossed | named_again)
         found |= _where(log, now, strangers)
     return _Theirs(frozenset(found | moved), frozenset(moved - found))
+
+
+def _brought(log: UndoLog, sealed: Iterable[Sealed]) -> frozenset[bytes]:
+    """Where there is what this reversal itself has put there. (What another step had left, which was denied in between,
+    is in the way of the rest then.)
+    """
+    records = sorted(
+        (record for one in sealed for record in log.recorder.step(one.head.id).records), key=lambda record: record.seq
+    )
+    return frozenset(path for path, object_ in whereabouts(records).items() if object_ is not None)
 
 
 def _where(

@@ -45,6 +45,10 @@ def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
     def reach_of(step: StepId) -> Reach:
         return reach(log.read(step).records, log.recorder.aliases)
 
+    @cache
+    def acting_since(step: StepId) -> int:
+        return min((record.seq for record in log.read(step).records), default=log.heads[step].first)
+
     chosen = list(dict.fromkeys(steps))
     state = log.heads[chosen[0]].state
     mine = frozenset(chosen)
@@ -59,7 +63,7 @@ def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
             met.add(other, other.reach())
         reach_ = reach_of(head.id)
         for other in met.having(reach_):
-            if other.step in found or not _is_in_the_way(head, other):
+            if other.step in found or not _is_in_the_way(head, other, partial(acting_since, head.id)):
                 continue
             if (at := reach_.meets(other.reach())) is not None:
                 found[other.step] = Need(other.step, other.state, at)
@@ -138,11 +142,12 @@ def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Reach:
     return Reach(frozenset((path,)), frozenset(), {log.recorder.aliases.now(object_): path} if object_ else {})
 
 
-def _is_in_the_way(head: Head, other: _Other) -> bool:
+def _is_in_the_way(head: Head, other: _Other, undone_at: Callable[[], int]) -> bool:
     if other.state != "undone":
         return other.last > head.first
-    # What began before this one ended, and was undone after, has to be there again before this one can follow.
-    return head.state == "undone" and other.first < _end(head) and head.first < other.acted
+    # What began before this one ended, and was undone after this one, or with it, has to be there again before this one
+    # can follow.
+    return head.state == "undone" and other.first < _end(head) < other.acted and undone_at() < other.acted
 
 
 def _end(head: Head) -> int:

@@ -58,9 +58,13 @@ class Known:
 
     def forget(self, left: Iterable[tuple[bytes, Signature]]) -> None:
         """Those who are served go on writing to these: nobody can say how they are to be found."""
+        linked: set[ObjectKey] = set()
         for path, found in left:
             self._places.pop(path, None)
             self._objects.pop(found.key, None)
+            if found.names > 1:
+                linked.add(found.key)
+        self.forget_objects(linked)  # (they may have been left by their other names)
 
     def forget_objects(self, keys: Iterable[ObjectKey]) -> None:
         """`forget`, of what lives on by other names."""

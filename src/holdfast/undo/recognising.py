@@ -133,8 +133,8 @@ def recognise(
 
     The steps are to be reversed together, and only all of their records together say what they left where: what one of
     them has left by its own may have been moved or replaced by another one. Nor is it known again where another step,
-    that is not undone, began later and changed the same path. ``within``: only at these paths. ``keep``: it is noted
-    in the log. Raises `StorageError`.
+    that is not undone, began later and changed the same path, or is still going on. ``within``: only at these paths.
+    ``keep``: it is noted in the log. Raises `StorageError`.
     """
     places = whereabouts(in_order(steps))
     chosen = {one.head.id for one in steps}
@@ -142,6 +142,9 @@ def recognise(
     for head in sorted(log.heads.values(), key=lambda head: head.first):
         if head.id not in chosen and head.state != "undone":
             later |= dict.fromkeys((path for path, _ in head.left), head.first)
+    for opened in (*log.recorder.open_steps, *log.unsealed.values()):
+        if opened.id not in chosen and not opened.reverses:
+            later |= dict.fromkeys(whereabouts(opened.records), log.recorder.seq)
     return [_recognise(log, one, places, later, within, keep=keep) for one in steps]
 
 

@@ -336,8 +336,9 @@ class Reversal:
             if self._aliases.now(object_) in self._ground.theirs:
                 self._ground.note(path, THEIRS)
                 return
+            now = self._dated_mtime(object_, os.fstat(fd).st_mtime_ns, metadata.mtime)
             self._recorder.changing(self._ground.step, place, fd)
-            apply_metadata(fd, metadata)
+            apply_metadata(fd, metadata._replace(mtime=now))
             self._ground.changed(fd)
         finally:
             os.close(fd)
@@ -348,14 +349,18 @@ class Reversal:
         if identity(fd, b"") != self._aliases.now(record.identity):
             return
         found = os.fstat(fd)
-        mtime = record.mtime
-        dated = self._dated.get(self._ground.step, {})
-        if record.identity in dated:
-            now = self._first_mtime(identity(fd, b""), found.st_mtime_ns)
-            mtime = now if dated[record.identity] else min(mtime, now)
+        mtime = self._dated_mtime(record.identity, found.st_mtime_ns, record.mtime)
         if found.st_mtime_ns != mtime:
             self._recorder.touch(self._ground.step, record.path, fd)
             os.utime(through(fd), ns=(found.st_atime_ns, mtime))
+
+    def _dated_mtime(self, directory: Identity, now: int, known: int) -> int:
+        """The mtime that a directory gets which has ``now``, where the step has found the one that is ``known``."""
+        dated = self._dated.get(self._ground.step, {})
+        if directory not in dated:
+            return known
+        first = self._first_mtime(self._aliases.now(directory), now)
+        return first if dated[directory] else min(known, first, now)
 
     def _first_mtime(self, directory: Identity, now: int) -> int:
         """The mtime of a directory before this reversal of the step."""

@@ -168,8 +168,15 @@ def waiting_for(log: UndoLog, step: StepId) -> Mapping[bytes, Signature]:
 
 
 def edited_since(log: UndoLog, head: Head) -> frozenset[bytes]:
-    """What others are known to have changed since the step began."""
-    return log.barriers.edited(head.first)
+    """What others are known to have changed since the step began, also by other names of what it left."""
+    edited, objects = log.barriers.edited(head.first), log.barriers.edited_objects(head.first)
+    if not objects:
+        return edited
+    with suppress(IntegrityError):  # of a step that is damaged nothing is known
+        for path, object_ in whereabouts(log.read(head.id).records).items():
+            if object_ is not None and log.recorder.aliases.now(object_) in objects:
+                edited |= {path}
+    return edited
 
 
 def is_still(now: Signature | None, was: Signature, path: bytes, edited: frozenset[bytes]) -> TypeGuard[Signature]:

@@ -106,6 +106,17 @@ def edited_elsewhere(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[Survivo
     return _edited_elsewhere(log, sealed, objects)
 
 
+def changed_elsewhere(log: UndoLog, one: Sealed) -> Iterator[Identity]:
+    """What the step has changed and taken a name from, and is not as it left it by another one. (A later step that was
+    undone may have given that back.)
+    """
+    left = {left.key: left for left in one.head.others}
+    shared = None if left else ()
+    for other in survivors(log, log.directories, one.records, shared):
+        if other.is_changed and not is_same(left.get(other.now.key, NOT_OURS), other.now, other.place):
+            yield log.recorder.aliases.now(other.object)
+
+
 def _edited_elsewhere(
     log: UndoLog, sealed: Iterable[Sealed], objects: Mapping[ObjectKey, Signature]
 ) -> Iterator[Survivor]:

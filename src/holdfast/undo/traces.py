@@ -36,14 +36,19 @@ def whereabouts(records: Sequence[Mutation], *, others: bool = False) -> dict[by
 def grounds(records: Sequence[Mutation]) -> frozenset[bytes]:
     """The directories in which the records changed names, where they are after that; without those that are gone."""
     made = _made(records)
-    touched: set[Identity] = set()
+    touched: set[Identity | None] = set()
+    changed: set[Identity | None] = set()
     found = PathTree["Identity | None"]()
     for record in records:
         if isinstance(record, Touch):
             found[record.path] = record.identity
             touched.add(record.identity)
+        elif isinstance(record, Make | Link | Put | Remove | Move):
+            # (Where a call has failed, there is nothing but its touch.)
+            names = (record.path, record.target) if isinstance(record, Move) else (record.path,)
+            changed.update(found.get(name.rpartition(b"/")[0]) for name in names)
         _follow(found, record, made)
-    return frozenset(path for path, object_ in found.items() if object_ in touched)
+    return frozenset(path for path, object_ in found.items() if object_ in touched & changed)
 
 
 def touched_before(

@@ -21,7 +21,7 @@ from holdfast.undo.records import OURSELVES, Content
 from holdfast.undo.sealing import damaged
 from holdfast.undo.settling import settle
 from holdfast.undo.signatures import is_left, is_unknown, signature
-from holdfast.undo.strangers import changed
+from holdfast.undo.strangers import changed, changed_elsewhere
 from holdfast.undo.traces import comings, reach, whereabouts
 from holdfast.undo.writing import AT_ONCE, TRY_AGAIN, leased
 
@@ -163,7 +163,8 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -
 
 def _crossed(log: UndoLog, one: Sealed, is_back: Callable[[bytes, bool], bool]) -> Outside | None:
     came = comings(one.records, log.recorder.aliases)
-    return log.barriers.crossed(one.head.id, _since(one), reach(one.records), is_back, came)
+    elsewhere = changed_elsewhere(log, one) if log.barriers.records else ()
+    return log.barriers.crossed(one.head.id, _since(one), reach(one.records), is_back, came, frozenset(elsewhere))
 
 
 def _by_force(state: State) -> str:

@@ -102,6 +102,14 @@ def test_what_was_changed_again_counts_as_late_as_that() -> None:
     assert barriers.crossed(1, 10, mine) is not None
 
 
+def test_what_is_changed_again_counts_as_late_as_that_though_something_else_came_right_before() -> None:
+    mine = reach([Make(10, 1, b"one", "f", 0)])
+    barriers = Barriers([Outside(5, (b"one",), 0, "vim"), Outside(20, (b"two",), 0, "vim")])
+    assert barriers.add(Outside(21, (b"one",), 0, "vim")) == Outside(21, (b"one",), 0, "vim")
+    assert barriers.add(Outside(22, (b"two", b"one"), 0, "vim")) is None, "nothing has come between"
+    assert Barriers(barriers.pieces()).crossed(1, 10, mine) is not None
+
+
 def test_what_is_changed_again_and_again_takes_no_more_room() -> None:
     barriers = Barriers([Outside(at, (b"one",), 0, "vim") for at in range(1, 1000, 2)])
     assert len(barriers.records) == 1

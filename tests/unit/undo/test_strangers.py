@@ -10,9 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from holdfast.files.handle import Identity, identity
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.testing.acting import Actor
+from holdfast.undo.desk import Desk
 from holdfast.undo.known import Known
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recognising import note_contents
@@ -22,6 +24,14 @@ from holdfast.undo.strangers import recall
 from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench
+
+
+def object_of(tree: Path, path: bytes) -> Identity:
+    root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return identity(root, path)
+    finally:
+        os.close(root)
 
 
 def in_place(path: Path) -> None:
@@ -484,3 +494,68 @@ def test_what_a_step_left_while_the_one_that_told_went_on_is_told_again(bench: B
         third = bench.step(log, lambda actor: actor.rename(b"other", b"file"))
         assert log.barriers.records[-1].paths == (b"file", b"other")
         refused(log, finder, other, third)
+
+
+def test_an_edit_by_another_name_that_an_undone_step_gave_back_is_not_taken_back(bench: Bench) -> None:
+    """I8: what the later step left once it was undone is the edit, and no step's."""
+    bench.tree.joinpath("f").write_bytes(b"before")
+    bench.tree.joinpath("d").mkdir()
+    os.link(bench.tree / "f", bench.tree / "d/x")
+
+    def write_and_remove(actor: Actor) -> None:
+        actor.write(b"d/x", b"step")
+        actor.unlink(b"d/x")
+
+    def save(actor: Actor) -> None:
+        actor.write(b"new", b"saved")
+        actor.rename(b"new", b"f")
+
+    with bench.keeper() as log:
+        first = bench.step(log, write_and_remove)
+        bench.tree.joinpath("f").write_bytes(b"edited")
+        log.outside([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
+        second = bench.step(log, save)
+        undo(log, [second])
+        assert bench.tree.joinpath("f").read_bytes() == b"edited"
+        with pytest.raises(RefusedError) as refused:
+            undo(log, [first])
+        assert refused.value.code == "barrier"
+        redo(log, [second])
+
+
+def test_where_an_edit_gets_its_name_back_the_redo_leaves_what_the_step_had_left_there(bench: Bench) -> None:
+    bench.tree.joinpath("f").write_bytes(b"before")
+    bench.tree.joinpath("own").write_bytes(b"own")
+    os.link(bench.tree / "f", bench.tree / "x")
+    with bench.keeper() as log:
+        first = bench.step(log, lambda actor: actor.rename(b"own", b"x"))
+        bench.tree.joinpath("f").write_bytes(b"edited")
+        log.outside([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
+        second = bench.step(log, lambda actor: actor.unlink(b"x"))
+        undo(log, [second])
+        undo(log, [first])
+        assert bench.tree.joinpath("x").read_bytes() == b"edited"
+        redo(log, [first])
+        redo(log, [second])
+        assert bench.tree.joinpath("f").read_bytes() == b"edited"
+
+
+def test_an_edit_by_another_name_of_what_is_still_written_to_is_seen(bench: Bench) -> None:
+    """I8: once it is not, it is not known who wrote what is there."""
+    bench.tree.joinpath("f").write_bytes(b"before")
+    os.link(bench.tree / "f", bench.tree / "x")
+    with bench.keeper() as log:
+        fd = os.open(bench.tree / "f", os.O_WRONLY)
+        log.writers = lambda _: frozenset({os.fstat(fd).st_ino})
+        desk = Desk(log)
+        step = desk.open("command")
+        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+            actor.write(b"f", b"step")
+        desk.close(step, 0)
+        bench.tree.joinpath("x").write_bytes(b"edited")
+        log.outside([b"x"], "vim", objects=[object_of(bench.tree, b"x")])
+        os.close(fd)
+        log.writers = lambda _: frozenset()
+        with pytest.raises(RefusedError) as refused:
+            desk.undo([step])
+        assert refused.value.code == "barrier"

@@ -285,3 +285,117 @@ def test_an_edit_of_what_was_still_written_to_is_not_vouched_for_by_a_step_that_
             desk.undo([first])
         assert refused.value.code == "barrier"
         assert path.read_bytes() == b"edited by hand"
+
+
+def test_a_directory_in_which_a_call_has_failed_may_be_gone(bench: Bench) -> None:
+    (bench.tree / "d/g").mkdir(parents=True)
+    (bench.tree / "x").touch()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first = desk.open("command")
+        with acting(bench, log, first) as actor:
+            with pytest.raises(OSError, match="Invalid argument"):
+                actor.exchange(b"d/g", b"d")
+            actor.chmod(b"x", 0o600)
+            second = desk.open("command")
+            with acting(bench, log, second) as other:
+                other.rmdir(b"d/g")
+                other.rmdir(b"d")
+            desk.close(second, 0)
+        desk.close(first, 0)
+        desk.undo([first])
+
+
+def test_a_directory_that_an_open_step_has_exchanged_does_not_stand_for_another(bench: Bench) -> None:
+    for name in ("d/g", "e"):
+        (bench.tree / name).mkdir(parents=True)
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor:
+            actor.chmod(b"e", 0o700)
+        with acting(bench, log, second) as actor:
+            actor.exchange(b"d/g", b"e")
+        desk.close(first, 0)
+        with pytest.raises(RefusedError, match="still going on"):
+            desk.undo([first])
+        desk.close(second, 0)
+        assert not desk.undo([first, second]).conflicts
+        bench.assert_as(before)
+
+
+def test_what_was_denied_while_a_step_went_on_need_not_be_redone_before_it(bench: Bench) -> None:
+    for name in ("d/g", "e"):
+        (bench.tree / name).mkdir(parents=True)
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor:
+            actor.exchange(b"d/g", b"e")
+        with acting(bench, log, second) as actor:
+            actor.rename(b"d", b"e/m")
+        finish = desk.closing(second, take_back=True)
+        assert finish is not None
+        finish()
+        desk.close(first, 0)
+        after = bench.photograph()
+        desk.undo([first])
+        desk.redo([first])
+        bench.assert_as(after)
+
+
+def test_what_was_denied_between_two_steps_is_nobody_elses_where_it_is_in_the_way(bench: Bench) -> None:
+    (bench.tree / "f").write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        steps = [desk.open("command") for _ in range(3)]
+        with acting(bench, log, steps[0]) as actor:
+            actor.write(b"f", b"one")
+        for step in steps[1:]:
+            with acting(bench, log, step) as actor:
+                actor.write(b"new", b"%d" % step)
+                actor.rename(b"new", b"f")
+        finish = desk.closing(steps[1], take_back=True)
+        assert finish is not None
+        finish()
+        for step in (steps[0], steps[2]):
+            desk.close(step, 0)
+        desk.undo([steps[0], steps[2]])
+        desk.redo([steps[0], steps[2]])
+        assert (bench.tree / "f").read_bytes() == b"%d" % steps[2]
+
+
+def test_what_was_denied_before_a_step_was_undone_need_not_be_redone_before_it(bench: Bench) -> None:
+    (bench.tree / "f").write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        for step in (first, second):
+            with acting(bench, log, step) as actor:
+                actor.write(b"f", b"%d" % step)
+        desk.close(first, 0)
+        finish = desk.closing(second, take_back=True)
+        assert finish is not None
+        finish()
+        after = bench.photograph()
+        desk.undo([first])
+        desk.redo([first])
+        bench.assert_as(after)
+
+
+def test_a_file_that_is_still_written_to_by_another_of_its_names(bench: Bench) -> None:
+    (bench.tree / "f").write_bytes(b"before")
+    os.link(bench.tree / "f", bench.tree / "x")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        write_to(log)
+        bench.step(log, lambda actor: actor.write(b"x", b"first"))
+        second = desk.open("command")
+        with acting(bench, log, second) as actor:
+            fd = actor.open(b"f", os.O_WRONLY | os.O_TRUNC)
+            write_to(log, fd)
+            desk.close(second, 0)
+        bench.step(log, lambda actor: actor.rename(b"x", b"moved"))
+        os.close(fd)
+        assert desk.barriers() == []

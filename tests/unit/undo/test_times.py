@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
 
 from holdfast.testing.acting import Actor
+from holdfast.undo.desk import Desk
 from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench
@@ -35,3 +37,38 @@ def test_steps_that_are_undone_out_of_order_leave_the_mtime_of_before_them_all(
     with bench.keeper() as log:
         redo(log, [first])
         assert (bench.tree / "file").read_bytes() == b"content"
+
+
+def test_a_directory_gets_the_oldest_time_that_steps_beside_each_other_found(bench: Bench) -> None:
+    """I1: also where one of them was undone and redone meanwhile."""
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with Actor(log.recorder, os.fsencode(bench.tree), first) as actor:
+            actor.write(b"one", b"")
+        with Actor(log.recorder, os.fsencode(bench.tree), second) as actor:
+            actor.write(b"two", b"")
+        for step in (second, first):
+            desk.close(step, 0)
+        desk.undo([first])
+        desk.redo([first])
+        desk.undo([first, second])
+        bench.assert_as(before)
+
+
+def test_what_describes_a_directory_does_not_bring_back_the_time_that_another_step_gave_it(bench: Bench) -> None:
+    (bench.tree / "d").mkdir()
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with Actor(log.recorder, os.fsencode(bench.tree), first) as actor:
+            actor.write(b"d/f", b"")
+        with Actor(log.recorder, os.fsencode(bench.tree), second) as actor:
+            actor.chmod(b"d", 0o700)
+        for step in (first, second):
+            desk.close(step, 0)
+        desk.undo([first])
+        desk.undo([second])
+        bench.assert_as(before)
