@@ -239,6 +239,8 @@ class Desk:
 
     def steps(self) -> Sequence[StepInfo]:
         """See `UndoService.steps`."""
+        with suppress(StorageError):
+            self._finisher.catch_up()  # one that has ended is neither open nor in the log until it is finished
         with self._recorder.gate:
             found = [step for step in all_steps(self._undo_log) if step.id not in self._denied]
             for denied in self._denied.values():
