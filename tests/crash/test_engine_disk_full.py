@@ -8,9 +8,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -389,6 +391,40 @@ def test_what_a_restore_does_not_touch_needs_no_room(lived: Place, small: SmallD
         assert on(small, lived, *words).returncode == 0
         assert (edited.read_bytes(), large.exists()) == (content, is_there)
     assert on(small, lived, "verify", "--read-data").returncode == 0
+
+
+def test_a_database_and_its_log_are_saved_together_where_there_is_room_for_little(
+    lived: Place, small: SmallDisk
+) -> None:
+    subprocess.run(["cp", "-a", lived.home, small.path / "home"], check=True)
+    lived.path(b".gitignore").write_text("*-wal\n*-shm\n")
+
+    def insert(*values: int) -> None:
+        rows = "".join(f"c.execute('insert into t values ({value})');" for value in values)
+        script = f"""import os, sqlite3; c = sqlite3.connect("app.db")
+c.execute("pragma journal_mode=wal"); c.execute("pragma wal_autocheckpoint=0"); c.execute("create table if not exists t(x)")
+{rows} c.commit(); os._exit(0)"""
+        subprocess.run([sys.executable, "-c", script], cwd=lived.tree, check=True)
+
+    def rows() -> list[int]:
+        with closing(sqlite3.connect(lived.tree / "app.db")) as opened:
+            assert opened.execute("pragma integrity_check").fetchall() == [("ok",)]
+            return [row for (row,) in opened.execute("select x from t order by x")]
+
+    insert(1)
+    assert on(small, lived, "checkpoint", "-m", "one row").returncode == 0
+    insert(2)
+    lived.path(b"large").write_bytes(os.urandom(5 << 20))
+    small.leave(0)
+    done = on(small, lived, "restore", "one row", "app.db")
+    assert done.returncode == 0, done
+    small.empty()
+    (back,) = re.findall(r"`holdfast (restore \S+ app\.db)` brings it back", done.stdout)
+    lived.path(b"large").unlink()
+    assert on(small, lived, *back.split()).returncode == 0
+    assert rows() == [1, 2]
+    assert on(small, lived, "restore", "one row", "app.db").returncode == 0
+    assert rows() == [1]
 
 
 def test_a_step_is_taken_back_beside_what_there_is_no_room_to_save(lived: Place, small: SmallDisk) -> None:

@@ -182,7 +182,8 @@ class Context:
             return None
         from holdfast.undo.beat import read_beat
 
-        return next((log for log in logs if (beat := read_beat(log)) is not None and beat.at), None)
+        # (One that cannot be read may hide that something is.)
+        return next((log for log in logs if (beat := read_beat(log)) is None or beat.at), None)
 
     def _logs(self) -> list[bytes]:
         """Where an undo log is. (Nearly always in one place, or none.)"""

@@ -132,9 +132,11 @@ def _reason_against(root: Root, base: bytes, pages: Pages, now: Hash) -> str | N
     logs = [base + end for end in LOGS if base + end in found and found[base + end].st_size]
     held = manifest.get_many(pages, now, sorted(logs))
     for path in logs:
-        if held.get(path) is None:
+        entry = held.get(path)
+        if entry is None or entry.size != found[path].st_size:
             return (
-                f"{display(path)}, which belongs to the database {display(base)}, is in no checkpoint: it is in the way"
+                f"{display(path)}, which belongs to the database {display(base)}, is in no checkpoint as it is: it is "
+                "in the way"
             )
     return None
 

@@ -25,6 +25,8 @@ _SHOWN = 3
 _TOLD = 20
 _COMMAND_CHARS = 80
 _PAUSE = 0.02
+_KILLED_SECONDS = 30.0
+"""A busy machine may take so long to end what was killed."""
 
 
 class Held:
@@ -152,7 +154,7 @@ def stop_run(context: Context, run: str) -> tuple[str, Sequence[ProcessInfo]]:
         with _until_the_keeper_ends():
             for number in (signal.SIGTERM, signal.SIGKILL):
                 service.signal(run, number)
-                if _wait(context, lambda: service.signal(run, 0) == 0):
+                if _wait(context, lambda: service.signal(run, 0) == 0, killed=number == signal.SIGKILL):
                     break
             else:
                 raise RefusedError(
@@ -160,7 +162,8 @@ def stop_run(context: Context, run: str) -> tuple[str, Sequence[ProcessInfo]]:
                     hint="nothing was taken back; look at what keeps it",
                     code="step_open",
                 )
-            _wait(context, lambda: not any(step.run == run and step.state == "open" for step in service.steps()))
+            steps = service.steps
+            _wait(context, lambda: not any(step.run == run and step.state == "open" for step in steps()), killed=True)
     return run, found
 
 
@@ -176,9 +179,9 @@ def _until_the_keeper_ends() -> Generator[None]:
             raise
 
 
-def _wait(context: Context, is_so: Callable[[], bool]) -> bool:
-    """Wait until something is so, for a time; whether it is."""
-    deadline = context.clock.monotonic() + context.settings.undo.stop_timeout
+def _wait(context: Context, is_so: Callable[[], bool], *, killed: bool) -> bool:
+    """Wait until something is so, for ``undo.stop_timeout``, or for what needs but a processor; whether it is."""
+    deadline = context.clock.monotonic() + (_KILLED_SECONDS if killed else context.settings.undo.stop_timeout)
     while not (found := is_so()) and context.clock.monotonic() < deadline:
         time.sleep(_PAUSE)
     return found

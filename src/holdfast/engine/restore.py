@@ -8,6 +8,7 @@ was cut short (I3).
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager, nullcontext, suppress
 
 from holdfast.engine import journal as journals
@@ -25,7 +26,7 @@ from holdfast.engine.steps import kept_still
 from holdfast.engine.supply import Stored, hold
 from holdfast.engine.uncaptured import only_uncaptured
 from holdfast.engine.upkeep import with_ballast
-from holdfast.files.databases import database_of
+from holdfast.files.databases import database_of, with_companions
 from holdfast.files.secret_files import is_credential
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
@@ -89,9 +90,13 @@ def restore(
             return preview(context, checkpoint, paths)
         refuse_unfinished(context)
         _check_named(context, checkpoint, paths)
-        rescue = save_first(
-            context, progress, meanwhile=lambda: _foresee(context, checkpoint, paths), touched=lambda: paths
-        )
+        part: set[bytes] = set()
+
+        def touched() -> set[bytes]:
+            part.update(member for path in paths for member in with_companions(path))
+            return part
+
+        rescue = save_first(context, progress, meanwhile=lambda: _foresee(context, checkpoint, paths), touched=touched)
         if expected is not None and rescue.root != context.catalog.checkpoint(expected).root:
             raise RefusedError(
                 f"{display(context.workspace.path)} has changed meanwhile; nothing was brought there",
@@ -116,6 +121,12 @@ def restore(
         done = carry_out(context, journal, rescue, checkpoint, progress, exact=exact)
         if as_state and (done.written or done.deleted):
             save_as_its_own(context, journal, progress)
+        if part and done.undo_command:
+            # What was not saved for want of room is no part of this: `undo` would take it for the newest change.
+            from shlex import quote
+
+            back = " ".join(quote(os.fsdecode(path)) for path in paths)
+            done = done._replace(undo_command=f"holdfast restore {rescue.id[:12]} {back}")
         return done
 
 
@@ -340,15 +351,19 @@ def _planned(context: Context, pages: Pages, now: Hash, target: Hash, paths: Seq
 
 
 def _spare(context: Context, target: Checkpoint, plan: Plan, logs: frozenset[bytes]) -> tuple[Plan, list[NotCaptured]]:
-    """``plan`` without deleting what ``target``, a state of another workspace, does not capture or has begun to ignore,
-    but for ``logs`` of databases that it brings; and what that is.
+    """``plan`` without deleting what ``target`` does not capture or, as a state of another workspace, has begun to
+    ignore, but for ``logs`` of databases that it brings; and what that is.
 
     It was there, as something that no checkpoint holds: that it is not in the state does not say that it was deleted.
     """
-    if not plan.deletes or target.workspace == context.workspace.id:
+    if not plan.deletes:
         return plan, []
-    spared = only_uncaptured(context, target.id, [*plan.deletes, *plan.writes]) - logs
-    missed = dict(context.catalog.not_captured(target.id)) if spared else {}
+    missed = dict(context.catalog.not_captured(target.id))
+    if target.workspace == context.workspace.id:
+        spared = missed.keys() & {change.path for change in plan.deletes}
+    else:
+        spared = only_uncaptured(context, target.id, [*plan.deletes, *plan.writes])
+    spared -= logs
     kept = [NotCaptured(path, NOT_THERE + missed.get(path, _LEFT_OUT)) for path in sorted(spared)]
     return plan._replace(deletes=[change for change in plan.deletes if change.path not in spared]), kept
 

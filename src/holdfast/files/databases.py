@@ -32,6 +32,12 @@ def database_of(name: bytes) -> bytes | None:
     return None
 
 
+def with_companions(path: bytes) -> tuple[bytes, ...]:
+    """``path`` and what would belong to the same database, if it were one's."""
+    base = database_of(path) or path
+    return (path, base, *(base + end for end in LOGS))
+
+
 def is_database(dir_fd: int, name: bytes) -> bool:
     """True if the regular file ``name`` in the open directory begins as SQLite's files do; no link is followed."""
     try:

@@ -108,6 +108,22 @@ def test_what_a_restore_overwrites_is_in_the_rescue_captured_or_not(tree: Path) 
         assert workspace.verify(read_data=True).ok
 
 
+@pytest.mark.parametrize("way", ["undo", "restore"])
+def test_a_state_that_did_not_capture_one_does_not_say_that_it_was_deleted(tree: Path, way: str) -> None:
+    put(tree, "id_rsa", "key")
+    (tree / "a").write_text("a")
+    with holdfast.init(tree) as workspace:
+        workspace.checkpoint("without")
+    with holdfast.open(tree, flags={"capture.credentials": True}) as workspace:
+        (tree / "b").write_text("b")
+        workspace.checkpoint("with")
+        assert "id_rsa" in held(workspace)
+        done = workspace.undo() if way == "undo" else workspace.restore("without")
+        assert (tree / "id_rsa").read_text() == "key"
+        assert not (tree / "b").exists()
+        assert [one.path for one in done.skipped] == [b"id_rsa"]
+
+
 def test_the_first_checkpoint_says_that_settings_are_saved(tree: Path, caplog: pytest.LogCaptureFixture) -> None:
     put(tree, ".env", "KEY=1")
     put(tree, "sub/.env.production", "KEY=2")
