@@ -402,7 +402,8 @@ def test_a_database_and_its_log_are_saved_together_where_there_is_room_for_littl
     def insert(*values: int) -> None:
         rows = "".join(f"c.execute('insert into t values ({value})');" for value in values)
         script = f"""import os, sqlite3; c = sqlite3.connect("app.db")
-c.execute("pragma journal_mode=wal"); c.execute("pragma wal_autocheckpoint=0"); c.execute("create table if not exists t(x)")
+c.execute("pragma journal_mode=wal"); c.execute("pragma wal_autocheckpoint=0")
+c.execute("create table if not exists t(x)")
 {rows} c.commit(); os._exit(0)"""
         subprocess.run([sys.executable, "-c", script], cwd=lived.tree, check=True)
 
