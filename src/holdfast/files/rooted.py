@@ -179,11 +179,14 @@ class Root:
         """Make the directory ``path`` in one that is there; no error if it is there too.
 
         It gets the permissions that are remembered of the directory ``stands_for`` (default: ``path``), or those that
-        are `inherited`.
+        are `inherited`. One of `opened` is made open.
         """
         parent, _, name = path.rpartition(b"/")
         place = path if stands_for is None else stands_for
-        mode = None if self.modes is None else self.modes.get(place)
+        # A call that was killed has noted what it opened, but perhaps not what it removed.
+        mode = self.opened.get(place)
+        if mode is None and self.modes is not None:
+            mode = self.modes.get(place)
         if mode is not None and (owner is None or place in self.opened):
             mode |= stat.S_IRWXU  # something is to be written into it
         parent_fd = self.directory(parent)

@@ -60,8 +60,13 @@ class Ground(NamedTuple):
                     path = path.parent
         for at, names, _ in os.walk(self.tree, topdown=False):
             for name in names:
-                os.chmod(os.path.join(at, name), 0o555)
+                os.chmod(os.path.join(at, name), {"more": 0o511, "deep": 0o500}.get(name, 0o555))
         self.tree.chmod(0o555)
+
+    def forget_removed(self) -> None:
+        """What is remembered of directories that were removed, by an earlier restore, is lost."""
+        for remembered in self.tree.parent.glob("home/workspaces/*/directories"):
+            remembered.unlink()
 
 
 @pytest.fixture
@@ -99,26 +104,34 @@ def test_i3_killed_they_get_them_back_when_it_is_finished_or_taken_back(ground: 
     before = ground.state()
     names = count_steps(lambda: restore(ground), calls=MUTATIONS)
     with ground.open() as workspace:
-        after = {path for path in ground.state() if "other" not in path}
+        after = without_other(ground.state())
         workspace.undo()
     assert ground.state() == before
     cut = 0
-    for fatal in moments([number for number, name in enumerate(names, 1) if name in ("chmod", "fchmod", "rmdir")], 8):
+    fatal_ones = [number for number, name in enumerate(names, 1) if name in ("chmod", "fchmod", "rmdir")]
+    for fatal in moments(fatal_ones, 8):
         for way in ("continue", "abort"):
+            ground.forget_removed()
             run_killed(lambda: restore(ground), fatal, calls=MUTATIONS)
             with ground.open() as workspace:
                 if workspace.unfinished() is not None:
                     cut += 1
                     done = workspace.restore_continue() if way == "continue" else workspace.restore_abort()
                     assert done.skipped == []
-                state = ground.state()
-                closed = {mode for path, (mode, content) in state.items() if content is None and "other" not in path}
-                assert closed == {0o555}, (fatal, way)
-                if state != before:
-                    assert {path for path in state if "other" not in path} == after
+                    if way == "abort":
+                        assert ground.state() == before, fatal
+                    else:
+                        assert without_other(ground.state()) == after, fatal
+                if ground.state() != before:
+                    assert without_other(ground.state()) == after, (fatal, way)
                     assert workspace.undo().skipped == []
                 assert ground.state() == before, (fatal, way)
     assert cut
+
+
+def without_other(state: dict[str, tuple[int, bytes | None]]) -> dict[str, tuple[int, bytes | None]]:
+    """``state`` without the directories that a restore makes whose permissions it cannot know."""
+    return {path: found for path, found in state.items() if "other" not in path}
 
 
 def restore(ground: Ground) -> None:
