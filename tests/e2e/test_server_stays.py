@@ -122,6 +122,51 @@ def test_what_is_older_than_what_the_server_has_done_is_not_taken_from_under_it(
     assert (bench.root / "f").read_text() in ("older", "by-run\n")
 
 
+def test_what_would_come_in_the_place_of_what_the_server_holds_is_refused(bench: Cli, start: list[Server]) -> None:
+    (bench.root / "d").write_text("file")
+    bench("checkpoint")
+    server = Server(bench, f"while ! [ -d d ]; do sleep 0.01; done; echo held > d/held; {OPENS_ANEW}")
+    start.append(server)
+    (bench.root / "d").unlink()
+    (bench.root / "d").mkdir()
+    (bench.root / "d" / "mine").write_text("by hand")
+    server.goes_on()
+    bench("checkpoint")
+    for words in (("undo", "--dry-run"), ("undo",)):
+        error = bench(*words, "--json", code=4).error
+        assert error["code"] == "step_open"
+        assert error["message"].startswith("d would come in the place of ")
+        assert server.pid in [one["pid"] for one in error["processes"]]
+    assert (bench.root / "d" / "held").read_text() == "held\n"
+    assert (bench.root / "d" / "mine").read_text() == "by hand"
+
+
+def test_a_directory_does_not_come_in_the_place_of_the_servers_file(bench: Cli, start: list[Server]) -> None:
+    bench.write("d/mine", "by hand")
+    bench("checkpoint")
+    server = Server(bench, f"while [ -d d ]; do sleep 0.01; done; echo held > d; {OPENS_ANEW}")
+    start.append(server)
+    (bench.root / "d" / "mine").unlink()
+    (bench.root / "d").rmdir()
+    server.goes_on()
+    for words in (("undo", "--dry-run"), ("undo",)):
+        error = bench(*words, "--json", code=4).error
+        assert error["message"].startswith("d/mine would come in the place of ")
+    assert (bench.root / "d").read_text() == "held\n"
+
+
+def test_what_lies_beside_in_a_directory_of_the_servers_is_taken_back(bench: Cli, start: list[Server]) -> None:
+    server = Server(bench, f"mkdir d; echo held > d/held; {OPENS_ANEW}")
+    start.append(server)
+    server.goes_on()
+    bench.write("d/mine", "by hand")
+    assert bench.json("undo")["deleted"] == ["d/mine"]
+    assert bench.json("redo")["written"] == ["d/mine"]
+    (bench.root / "d" / "mine").unlink()
+    assert bench.json("undo")["written"] == ["d/mine"]
+    assert (bench.root / "d" / "held").read_text() == "held\n"
+
+
 def test_stopping_is_for_a_run(bench: Cli) -> None:
     for words in (("undo", "--stop"), ("undo", "--run", "--stop", "--dry-run")):
         assert "--stop" in bench(*words, code=2).err

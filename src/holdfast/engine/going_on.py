@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from holdfast.engine.steps import reached
 from holdfast.model.errors import HoldfastError, RefusedError
-from holdfast.model.paths import display
+from holdfast.model.paths import display, parents
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -68,6 +68,28 @@ class Held:
                 f"others have changed {', '.join(map(display, sorted(edited)[:_SHOWN]))} too; {found.message}",
                 hint=found.hint,
                 code="barrier",
+                data=found.data,
+            )
+
+    def refuse_in_place(self, changes: Sequence[Change]) -> None:
+        """Raise `RefusedError` if one of the `rest` of ``changes`` would come in the place of what a step holds that is
+        going on: a file where a directory has that below it, or a directory where that is a file.
+        """
+        rest = {change.path: change for change in self.rest(changes)}
+        holders = {path: step for step in self._steps for path in step.paths}
+        in_place = {above: step for path, step in holders.items() for above in parents(path) if above in rest}
+        # (That a step holds a directory keeps nothing from being made in it.)
+        files = {change.path for change in changes if change.path in holders and change.before is not None}
+        made = [path for path, change in rest.items() if change.before is None]
+        in_place |= {path: holders[above] for path in made for above in parents(path) if above in files}
+        if in_place and self._service is not None:
+            found = refusal(self._service, [*in_place.values()])
+            shown = ", ".join(map(display, sorted(in_place)[:_SHOWN]))
+            raise RefusedError(
+                f"{shown}{', …' if len(in_place) > _SHOWN else ''} would come in the place of what a step holds; "
+                f"{found.message}",
+                hint=found.hint,
+                code=found.code,
                 data=found.data,
             )
 

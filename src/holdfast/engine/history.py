@@ -58,17 +58,18 @@ def undo(
     """
     check_count(count)
     with _reached(context, progress, dry_run=dry_run) as (service, caught_up):
-        walk = Walk(context, service, force=force, progress=progress, recorded_only=recorded_only)
+        begin = partial(Walk, context, service, force=force, progress=progress, recorded_only=recorded_only)
         if dry_run:
             if caught_up is not None:
                 return caught_up.result
             with naming_processes(service):
-                return walk.foresee(count)
+                return begin().foresee(count)
         done = _of("undo", caught_up)
         if len(done) == count:
             return done[0]
         count -= len(done)
         with quiet(service):
+            walk = begin()  # what a server changes between this and the save would be taken for others'
             cursor = context.catalog.cursor(context.workspace.id)
             refuse_unfinished(context)
             make_root(context)

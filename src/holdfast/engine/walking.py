@@ -320,6 +320,9 @@ class Walk:
 
     def _previewed(self, target: Checkpoint) -> Effect:
         """What going to a checkpoint would write and delete."""
+        if self._held:
+            found = present(self._context, gone_is_empty=True)
+            self._held.refuse_in_place(manifest.diff(found.pages, found.root, target.root))
         shown, held = preview(self._context, target), self._held.paths
         return [path for path in shown.written if path not in held], [
             path for path in shown.deleted if path not in held
@@ -432,6 +435,8 @@ class Walk:
             rest = self._held.rest(changes)
             if changes and not rest:
                 return self._only_move(operation, now, state, target)
+            # (The paths of a restore stand for all below them, too.)
+            self._held.refuse_in_place(changes)
             if len(rest) < len(changes):
                 paths = tuple(change.path for change in rest)
         journal = Journal(

@@ -9,7 +9,7 @@ from holdfast.model.errors import EscapeError, UsageError
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Iterator
 
 MAX_PATH_BYTES = 4095
 MAX_NAME_BYTES = 255
@@ -75,14 +75,15 @@ def parse_display(text: str) -> bytes:
 
 def under_any(path: bytes, prefixes: Container[bytes]) -> bool:
     """True if ``path`` is `under` one of ``prefixes``; costs what its depth is, not what they are."""
-    if b"" in prefixes or path in prefixes:
-        return True
+    return b"" in prefixes or path in prefixes or any(above in prefixes for above in parents(path))
+
+
+def parents(path: bytes) -> Iterator[bytes]:
+    """The directories that ``path`` lies in, the nearest first, without the root."""
     at = path.rfind(b"/")
     while at > 0:
-        if path[:at] in prefixes:
-            return True
+        yield path[:at]
         at = path.rfind(b"/", 0, at)
-    return False
 
 
 def under(path: bytes, prefix: bytes) -> bool:
