@@ -35,7 +35,7 @@ try:
 except HoldfastError as error:
     sys.exit(f"{error.code}: {error.message}")
 """
-WEDGED = "trap '' TERM; echo $PPID $$; exec sleep 1000"
+WEDGED = "trap '' TERM INT; echo $PPID $$; exec sleep 1000"
 
 
 @contextmanager
@@ -74,11 +74,12 @@ def test_a_box_that_ends_early_is_told_of(tmp_path: Path, script: str) -> None:
     assert said == "unsupported: the command cannot be supervised here: its box has ended\n"
 
 
-def test_a_box_that_stands_still_can_be_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_box_that_stands_still_can_be_ended(tmp_path: Path, number: int) -> None:
     with run_in_box(tmp_path, WEDGED) as process:
         parent, box = processes_of(process)
-        process.terminate()
-        assert process.wait(LIMIT) == 128 + signal.SIGTERM
+        process.send_signal(number)
+        assert process.wait(LIMIT) == 128 + number
     assert has_ended(parent)
     assert has_ended(box)
 

@@ -11,7 +11,7 @@ from holdfast.sandbox.bubblewrap import is_beneath
 from holdfast.sandbox.namespace import needed_places
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 OF_A_USER: Final = (
     ".ssh", ".gnupg", ".pki", ".password-store", ".local/share/keyrings", ".config/age", ".config/sops", ".config/op",
@@ -52,7 +52,7 @@ _PROGRAMS: Final = (
 """Where programs and their libraries are: without them, nothing starts in a box."""
 
 
-def secret_places(environment: Mapping[str, str], own: Iterable[bytes] = ()) -> tuple[bytes, ...]:
+def secret_places(environment: Mapping[str, str], own: Collection[bytes] = ()) -> tuple[bytes, ...]:
     """Absolute paths, of which not all need be there: the user's own, those that the environment names, the system's;
     for root, those of all users, whose files root can read.
 
@@ -64,12 +64,13 @@ def secret_places(environment: Mapping[str, str], own: Iterable[bytes] = ()) -> 
     for home in _homes():
         found |= dict.fromkeys(os.path.join(home, name) for name in OF_A_USER)
     found |= dict.fromkeys(path for pattern in OF_THE_SYSTEM for path in glob.glob(pattern))
-    named = (path for path in _named(environment) if path.startswith("/"))
+    # (Two slashes at the beginning stay two in a path that is normalized.)
+    named = (os.path.normpath("/" + path.lstrip("/")) for path in _named(environment) if path.startswith("/"))
     found |= dict.fromkeys(path for path in named if not _is_needed(os.fsencode(path), own))
     return tuple(os.fsencode(os.path.normpath(path)) for path in found)
 
 
-def _is_needed(path: bytes, own: Iterable[bytes]) -> bool:
+def _is_needed(path: bytes, own: Collection[bytes]) -> bool:
     path = os.path.realpath(path)
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     programs = [os.path.realpath(os.fsencode(each)) for each in (*_PROGRAMS, os.path.dirname(os.__file__), package)]

@@ -42,6 +42,7 @@ _TOGETHER_SECONDS = 0.05
 """Signals of one number that come to the launcher and to this process within this time are one: `timeout` signals the
 launcher, and then the whole group.
 """
+_ENDING = frozenset(map(int, (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)))
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -154,12 +155,12 @@ class _Parent:
     def _first_report(self, awake: socket.socket) -> tuple[bytes, dict[int, bytes]]:
         """What the shim reports, and what comes with it: nothing if our child ends without a report.
 
-        Raises `_EndedError` if the launcher is gone, or if the report has not come `GRACE_SECONDS` after SIGTERM: what
-        makes a box ignores that. What is left of the tree is killed then.
+        Raises `_EndedError` if the launcher is gone, or if the report has not come `GRACE_SECONDS` after a signal that
+        asks for the end: what makes a box ignores that. What is left of the tree is killed then.
         """
         room = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(2 * _FD.size)
         channel, launcher = self._channel.fileno(), self._launcher.fileno()
-        due = None
+        due, status = None, int(signal.SIGTERM)
         waiting = select.poll()
         # (The channel alone would not do: other processes may have copies of its other end.)
         with open(os.pidfd_open(self._child), "rb", buffering=0) as child:
@@ -168,14 +169,16 @@ class _Parent:
             while due is None or time.monotonic() < due:
                 left = None if due is None else max(due - time.monotonic(), 0) * 1000 + 1
                 ready = {fd for fd, _ in waiting.poll(left)}
-                if channel in ready:
-                    with suppress(ConnectionResetError):
-                        message, found, _, _ = self._channel.recvmsg(4096, room, socket.MSG_CMSG_CLOEXEC)
+                if ready & {channel, child.fileno()}:  # (it may report and end after the channel was looked at)
+                    with suppress(BlockingIOError, ConnectionResetError):
+                        flags = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+                        message, found, _, _ = self._channel.recvmsg(4096, room, flags)
                         if message:
                             return message, {kind: data for _, kind, data in found}
-                    waiting.unregister(channel)
                 if child.fileno() in ready:
                     return b"", {}
+                if channel in ready:
+                    waiting.unregister(channel)
                 if awake.fileno() in ready:
                     self._early += awake.recv(4096)
                 if launcher in ready:
@@ -183,10 +186,10 @@ class _Parent:
                     if not numbers:
                         break
                     self._early += numbers
-                if due is None and self._order.relays and signal.SIGTERM in self._early:
-                    due = time.monotonic() + GRACE_SECONDS
+                if due is None and self._order.relays and (asked := _ENDING.intersection(self._early)):
+                    due, status = time.monotonic() + GRACE_SECONDS, min(asked)
         end_descendants()
-        raise _EndedError(signal.SIGTERM)
+        raise _EndedError(status)
 
     def _become_command(self, channel: int) -> NoReturn:
         order = self._order

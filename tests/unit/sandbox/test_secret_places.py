@@ -71,10 +71,25 @@ def test_a_variable_hides_nothing_that_a_box_needs(tmp_path: Path, variable: str
 
     def found(path: object) -> bool:
         environment = {variable: f"unix://{path}" if variable == "DOCKER_HOST" else str(path)}
-        return os.fsencode(str(path)) in secret_places(environment, (bytes(workspace), bytes(home)))
+        path = os.fsencode(str(path))
+        return bool({path, os.path.normpath(path)} & set(secret_places(environment, (bytes(workspace), bytes(home)))))
 
     needed = (
-        *("/", "/usr", "/usr/lib", "/usr/bin/env", "/lib", "/bin", "/etc", "/usr/", link, python, os.__file__),
+        *(
+            "/",
+            "/usr",
+            "/usr/lib",
+            "/usr/bin/env",
+            "/lib",
+            "/bin",
+            "/etc",
+            "/usr/",
+            "//usr",
+            "/x/../usr",
+            link,
+            python,
+            os.__file__,
+        ),
         *(sys.executable, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), Path(__file__).parents[3]),
         *(os.path.dirname(holdfast.__file__), tmp_path, workspace.parent, workspace, home.parent, home),
     )
