@@ -75,7 +75,7 @@ def make_box(
         readable=tuple(readable),
         tmp=isolation.tmp,
         lent=_lent(context.workspace.path, own),
-        credentials=secret_places(os.environ),
+        credentials=secret_places(os.environ, (context.workspace.path, *own, log)),
         visible=absolute_paths(isolation.visible),
     )
     network = parse_network(isolation.network, isolation.allow, isolation.dns)

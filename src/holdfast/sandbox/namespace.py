@@ -64,7 +64,7 @@ class Namespace:
             if isinstance(network, Allow) and os.path.exists(_RESOLVER):
                 resolver = Mount(os.path.realpath(_RESOLVER), "given", holding(firewall.resolver_file(network)))
                 fds.append(resolver.fd)
-            needed = _needed()
+            needed = needed_places()
             if resolver is None and not isinstance(network, Disabled):
                 needed.append(os.path.realpath(_RESOLVER))
             questions = bubblewrap.questions(files, needed)
@@ -108,7 +108,7 @@ def _way(policy: Policy, keep: Sequence[int]) -> entry.Way:
     return entry.Way("disabled" if isinstance(network, Disabled) else "open", keep=keep)
 
 
-def _needed() -> list[bytes]:
+def needed_places() -> list[bytes]:
     """Where Python is, and this package: what runs inside before the command does needs them."""
     places = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
     places.add(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

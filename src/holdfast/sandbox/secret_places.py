@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
+import sys
 from typing import TYPE_CHECKING, Final
 
+from holdfast.sandbox.bubblewrap import is_beneath
+from holdfast.sandbox.namespace import needed_places
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 OF_A_USER: Final = (
     ".ssh", ".gnupg", ".pki", ".password-store", ".local/share/keyrings", ".config/age", ".config/sops", ".config/op",
@@ -41,16 +45,43 @@ _ADDRESSES: Final = ("CONTAINER_HOST", "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_
 """Variables that hold the address of a socket: ``unix://PATH``, ``unix:path=PATH``."""
 
 
-def secret_places(environment: Mapping[str, str]) -> tuple[bytes, ...]:
+_PROGRAMS: Final = (
+    "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/usr/bin", "/usr/sbin", "/usr/lib", "/usr/lib32", "/usr/lib64",
+    "/usr/libexec",
+)  # fmt: skip
+"""Where programs and their libraries are: without them, nothing starts in a box."""
+
+
+def secret_places(environment: Mapping[str, str], own: Collection[bytes] = ()) -> tuple[bytes, ...]:
     """Absolute paths, of which not all need be there: the user's own, those that the environment names, the system's;
     for root, those of all users, whose files root can read.
+
+    A variable may name anything. A place that it alone names is left out where a box needs what lies there: in or above
+    the directories of programs, of Python's library and of this package; or at or above ``/etc``, the interpreter or a
+    path of ``own`` (the workspace, Holdfast's home).
     """
     found: dict[str, None] = {}
     for home in _homes():
         found |= dict.fromkeys(os.path.join(home, name) for name in OF_A_USER)
     found |= dict.fromkeys(path for pattern in OF_THE_SYSTEM for path in glob.glob(pattern))
-    found |= dict.fromkeys(path for path in _named(environment) if path.startswith("/") and path.strip("/"))
+    # (Two slashes at the beginning stay two in a path that is normalized.)
+    named = (os.path.normpath("/" + path.lstrip("/")) for path in _named(environment) if path.startswith("/"))
+    found |= dict.fromkeys(path for path in named if not _is_needed(os.fsencode(path), own))
     return tuple(os.fsencode(os.path.normpath(path)) for path in found)
+
+
+def _is_needed(path: bytes, own: Collection[bytes]) -> bool:
+    path = os.path.realpath(path)
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    programs = [os.path.realpath(os.fsencode(each)) for each in (*_PROGRAMS, os.path.dirname(os.__file__), package)]
+    executable = os.fsencode(sys.executable)
+    python = (*needed_places(), os.path.realpath(executable), _with_real_parent(executable))
+    kept = (*programs, *python, b"/etc", *map(os.path.realpath, own))
+    return any(is_beneath(each, path) for each in kept) or any(is_beneath(path, each) for each in programs)
+
+
+def _with_real_parent(path: bytes) -> bytes:
+    return os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
 
 
 def _homes() -> Iterable[str]:

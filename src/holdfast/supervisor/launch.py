@@ -90,12 +90,13 @@ def supervise(
     try:
         with ExitStack() as context:
             ours, its = (context.enter_context(end) for end in socket.socketpair())
+            channel_ends = context.enter_context(ExitStack())
             passed = [its.fileno(), *order.read_only]
             if entry is not None:
-                channel, shim = _channel(context)
+                channel, shim = _channel(channel_ends)
                 order = msgspec.structs.replace(order, box=tuple(entry(shim)), channel=channel, shim=shim)
             elif box is not None:
-                order = _boxed(order, box, context)
+                order = _boxed(order, box, context, *_channel(channel_ends))
             if order.box:
                 passed += [order.channel, order.shim, *order.descriptors]
             with _signals(ours) as begin:
@@ -106,6 +107,7 @@ def supervise(
                 finally:
                     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
                 its.close()
+                channel_ends.close()  # (kept open here, the parent would see no end of a box that dies early)
                 with suppress(OSError):  # (it was killed already, which is seen below)
                     numbers = tuple(map(int, blocked))
                     send(ours, msgspec.structs.replace(order, blocked=numbers, relays=begin is not None))
@@ -116,8 +118,7 @@ def supervise(
         become_subreaper(wanted=was_subreaper)
 
 
-def _boxed(order: Order, box: Box, context: ExitStack) -> Order:
-    channel, shim = _channel(context)
+def _boxed(order: Order, box: Box, context: ExitStack, channel: int, shim: int) -> Order:
     command = arguments(shim, order.closed, order.command, guarded=order.thresholds.asks)
     prepared = context.enter_context(
         box.prepare(command, directory=order.directory, environment=order.environment, keep=[shim])

@@ -42,6 +42,7 @@ _TOGETHER_SECONDS = 0.05
 """Signals of one number that come to the launcher and to this process within this time are one: `timeout` signals the
 launcher, and then the whole group.
 """
+_ENDING = frozenset(map(int, (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)))
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
@@ -59,6 +60,8 @@ class _Parent:
             for number in signal.valid_signals()
             if number not in _PYTHONS_OWN and signal.getsignal(number) is signal.SIG_IGN
         ]
+        self._early: list[int] = []
+        """Signals that came before the command's process was there."""
         self._noted: dict[int, _Noted] = {}
         """Signals of which it is not known yet who has got them."""
         self._asked: tuple[int, ...] = ()
@@ -76,7 +79,7 @@ class _Parent:
             signal.signal(number, _notice)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._order.blocked)
         try:
-            listener, agent = self._start()
+            listener, agent = self._start(awake)
         except _EndedError as error:
             self._tell(Report(kind="ended", status=error.status))
             return
@@ -117,7 +120,7 @@ class _Parent:
 
     # The command ------------------------------------------------------------------------------------------------
 
-    def _start(self) -> tuple[int, int]:
+    def _start(self, awake: socket.socket) -> tuple[int, int]:
         """Start what becomes the command: it waits under the filter for `_go_on`. The listener, and its number."""
         order = self._order
         if order.box:
@@ -133,12 +136,7 @@ class _Parent:
             self._become_command(shim)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         os.close(shim)
-        room = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(2 * _FD.size)
-        try:
-            message, found, _, _ = self._channel.recvmsg(4096, room, socket.MSG_CMSG_CLOEXEC)
-        except ConnectionResetError:
-            message, found = b"", []
-        ancillary = {kind: data for _, kind, data in found}
+        message, ancillary = self._first_report(awake)
         if socket.SCM_RIGHTS not in ancillary:
             status = 0 if message else os.waitpid(self._child, 0)[1]
             if os.WIFSIGNALED(status):
@@ -153,6 +151,45 @@ class _Parent:
 
             begin_answering(listener, lambda: self._spared)
         return served, agent
+
+    def _first_report(self, awake: socket.socket) -> tuple[bytes, dict[int, bytes]]:
+        """What the shim reports, and what comes with it: nothing if our child ends without a report.
+
+        Raises `_EndedError` if the launcher is gone, or if the report has not come `GRACE_SECONDS` after a signal that
+        asks for the end: what makes a box ignores that. What is left of the tree is killed then.
+        """
+        room = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(2 * _FD.size)
+        channel, launcher = self._channel.fileno(), self._launcher.fileno()
+        due, status = None, int(signal.SIGTERM)
+        waiting = select.poll()
+        # (The channel alone would not do: other processes may have copies of its other end.)
+        with open(os.pidfd_open(self._child), "rb", buffering=0) as child:
+            for fd in (channel, child.fileno(), awake.fileno(), launcher):
+                waiting.register(fd, select.POLLIN)
+            while due is None or time.monotonic() < due:
+                left = None if due is None else max(due - time.monotonic(), 0) * 1000 + 1
+                ready = {fd for fd, _ in waiting.poll(left)}
+                if ready & {channel, child.fileno()}:  # (it may report and end after the channel was looked at)
+                    with suppress(BlockingIOError, ConnectionResetError):
+                        flags = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+                        message, found, _, _ = self._channel.recvmsg(4096, room, flags)
+                        if message:
+                            return message, {kind: data for _, kind, data in found}
+                if child.fileno() in ready:
+                    return b"", {}
+                if channel in ready:
+                    waiting.unregister(channel)
+                if awake.fileno() in ready:
+                    self._early += awake.recv(4096)
+                if launcher in ready:
+                    numbers = _read(self._launcher)
+                    if not numbers:
+                        break
+                    self._early += numbers
+                if due is None and self._order.relays and (asked := _ENDING.intersection(self._early)):
+                    due, status = time.monotonic() + GRACE_SECONDS, min(asked)
+        end_descendants()
+        raise _EndedError(status)
 
     def _become_command(self, channel: int) -> NoReturn:
         order = self._order
@@ -262,9 +299,10 @@ class _Parent:
         """Pass on all that has come until now: the command waits to begin, and may have been started after it came."""
         for source in (awake, self._launcher):
             with suppress(BlockingIOError):
-                for number in RELAYED.intersection(_read(source, socket.MSG_DONTWAIT)):
-                    if self._order.relays:
-                        self._pass_on(number)
+                self._early += _read(source, socket.MSG_DONTWAIT)
+        if self._order.relays:
+            for number in RELAYED.intersection(self._early):
+                self._pass_on(number)
 
     def _pass_on(self, number: int) -> None:
         try:

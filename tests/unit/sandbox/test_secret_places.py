@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast.sandbox.bubblewrap import Host, mounts
 from holdfast.sandbox.policy import Files
 from holdfast.sandbox.secret_places import secret_places
@@ -56,3 +58,40 @@ def test_the_user_s_those_that_variables_name_and_the_system_s(tmp_path: Path, m
     named = {b"/x/agent", b"/x/one", b"/x/two", b"/x/docker.sock", b"/x/bus"}
     assert named | {os.path.join(bytes(tmp_path), b".ssh"), b"/etc/shadow"} <= set(found)
     assert all(os.path.isabs(path) and path != b"/" for path in found)
+
+
+@pytest.mark.parametrize("variable", ["SSH_AUTH_SOCK", "KUBECONFIG", "DOCKER_HOST"])
+def test_a_variable_hides_nothing_that_a_box_needs(tmp_path: Path, variable: str) -> None:
+    workspace, home, link = tmp_path / "above/project", tmp_path / "home/holdfast", tmp_path / "link"
+    keys, inside, socket = tmp_path / "keys", workspace / "config", tmp_path / "home/agent.sock"
+    for path in (workspace, home, keys):
+        path.mkdir(parents=True)
+    link.symlink_to("/usr")
+    python = os.path.dirname(os.path.dirname(os.__file__))
+
+    def found(path: object) -> bool:
+        environment = {variable: f"unix://{path}" if variable == "DOCKER_HOST" else str(path)}
+        path = os.fsencode(str(path))
+        return bool({path, os.path.normpath(path)} & set(secret_places(environment, (bytes(workspace), bytes(home)))))
+
+    needed = (
+        *(
+            "/",
+            "/usr",
+            "/usr/lib",
+            "/usr/bin/env",
+            "/lib",
+            "/bin",
+            "/etc",
+            "/usr/",
+            "//usr",
+            "/x/../usr",
+            link,
+            python,
+            os.__file__,
+        ),
+        *(sys.executable, sys.prefix, sys.base_prefix, os.path.dirname(sys.executable), Path(__file__).parents[3]),
+        *(os.path.dirname(holdfast.__file__), tmp_path, workspace.parent, workspace, home.parent, home),
+    )
+    assert [path for path in needed if found(path)] == []
+    assert all(map(found, (keys, inside, socket, "/etc/own/keys", "/run/user/0")))

@@ -26,13 +26,14 @@ def make_box(work: Work, tree: bytes) -> Box | None:
     from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, parse_network
     from holdfast.sandbox.secret_places import secret_places
 
+    own = own_directories(work.opener.home, work.context.settings)
     files = Files(
         work.context.workspace.path,
-        secret=own_directories(work.opener.home, work.context.settings),
+        secret=own,
         hidden=absolute_paths(spec.hidden),
         writable=absolute_paths(spec.writable),
         origin=tree,
-        credentials=secret_places(work.site.environ),
+        credentials=secret_places(work.site.environ, (work.context.workspace.path, *own)),
         visible=absolute_paths(spec.visible),
     )
     return Namespace(Policy(files, parse_network(spec.network), (*ENVIRONMENT, *spec.environment)))
