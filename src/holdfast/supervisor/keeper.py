@@ -26,7 +26,7 @@ from holdfast.files.exclusion import ExcludedDirectories
 from holdfast.files.gitconfig import User
 from holdfast.files.ignore import IgnoreSources
 from holdfast.model.clock import SystemClock
-from holdfast.model.errors import FormatError, HeldError, HoldfastError, RefusedError
+from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
 from holdfast.supervisor.control import LATER, Control
 from holdfast.supervisor.explained import Explained
@@ -62,8 +62,24 @@ _log = Log("holdfast.supervisor.keeper")  # (as a program it has another name)
 
 _AGAIN_SECONDS = 0.005
 """Until those are tried again who wait for what nobody tells of."""
+_LOCK_SECONDS = 1.0
+"""How long the log is waited for, where another process has it."""
 _SWITCH_SECONDS = 0.0005
 """How long the second thread may keep the first one waiting, at most."""
+
+
+def _locked_in_time(open_log: Callable[[], UndoLog]) -> UndoLog:
+    """Open the log once no command has it any more: those that only look at it, again and again, have it for a moment
+    each, and to start anew for each try would be to lose against them. Raises `LockedError` if it is kept for longer.
+    """
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            return open_log()
+        except LockedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_AGAIN_SECONDS)
 
 
 class Keeper:
@@ -78,7 +94,9 @@ class Keeper:
         clock = SystemClock()
         safeguards = Safeguards(clock, losses=Losses(lambda: _rules(settings)))
         least = Beat(*settings.least)
-        self._undo_log = UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=least)
+        self._undo_log = _locked_in_time(
+            lambda: UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=least)
+        )
         recovered = recover(self._undo_log).rolled_back
         if recovered is not None and recovered.steps:
             note(settings.log, report(self._undo_log.aside, [recovered]))
