@@ -82,7 +82,7 @@ def restore(
     ``skipped``; unless ``exact``, what another workspace's state does not capture, or ignores, is, too.
     Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content that is
     needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if the
-    tree is not as ``expected`` has it: that is then saved, and nothing else has happened.
+    tree is not as ``expected`` has it, which a merge asks for: that is then saved, and nothing else has happened.
     """
     with context.lock(), nullcontext() if dry_run else _going_back(context):
         checkpoint = context.catalog.checkpoint(target)
@@ -118,7 +118,9 @@ def restore(
             redo_tip=cursor.redo_tip,
             undo_seq=context.undo_seq(),
         )
-        done = carry_out(context, journal, rescue, checkpoint, progress, exact=exact)
+        done = carry_out(
+            context, journal, rescue, checkpoint, progress, exact=exact, replaces_credentials=expected is None
+        )
         if as_state and (done.written or done.deleted):
             save_as_its_own(context, journal, progress)
         if part and done.undo_command:
@@ -231,17 +233,19 @@ def carry_out(
     *,
     mending: Mending | None = None,
     exact: bool = False,
+    replaces_credentials: bool = True,
 ) -> RestoreResult:
     """Bring the tree from the state ``now``, which it was just saved as, to ``target``, under the journal. Needs the
     lock.
 
     An undo or a redo deletes nothing that the target's own rules ignore: it was there, uncaptured, when that was the
     state. Unless ``exact``, nothing deletes what another workspace's state does not capture, or ignores: it was there,
-    too.
+    too. A file of credentials that is not captured is saved, and replaced, only where ``replaces_credentials``: a merge
+    brings the work of others, and leaves it alone as it does an ignored file.
     """
     plan, spared, logs = _planned(context, context.store.pages, now.root, target.root, journal.paths)
     wanted = {change.path for change in plan.writes if change.before is None and is_credential(change.path)}
-    if wanted and mending is None and any(map(context.tree.is_there, wanted)):
+    if wanted and replaces_credentials and mending is None and any(map(context.tree.is_there, wanted)):
         # What is not captured, and is going to be overwritten, is in the rescue all the same.
         now = take_locked(context, Request(kind="rescue"), progress, also=wanted).checkpoint
         position = context.catalog.cursor(context.workspace.id).position

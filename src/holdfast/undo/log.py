@@ -121,9 +121,9 @@ class UndoLog:
         begun = [record.step for record in self.found if isinstance(record, Begin)]
         self._next_step = max([least.step, self.last_beat.step, *self.heads, *begun])
         self._next_ambient = min([least.ambient, self.last_beat.ambient, *self.heads, *begun])
-        seq = max(
-            [least.seq, self.last_beat.seq, *(head.acted for head in self.heads.values()), *(r.seq for r in self.found)]
-        )
+        # (Earlier versions did not note the number by which a step had ended in the sign of life.)
+        ended = (max(head.last, head.left_at) for head in self.heads.values())
+        seq = max([least.seq, self.last_beat.seq, *ended, *(record.seq for record in self.found)])
         self.recorder = Recorder(
             self.journal,
             self.preimages,

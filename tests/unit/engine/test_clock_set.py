@@ -19,6 +19,7 @@ from holdfast.engine.steps import log_directory, reached
 from holdfast.engine.workspace import Workspace
 from holdfast.model.errors import RefusedError
 from holdfast.testing.clocks import ManualClock
+from holdfast.undo.beat import BEAT, decode, encode
 
 from .conftest import Bench
 
@@ -163,3 +164,24 @@ def test_the_log_shows_moves_where_they_happened(bench):
     assert "second" in lines[2]
     limited = bench.workspace.log(2)
     assert [event.operation for event in limited.events] == ["checkpoint", "restore", "checkpoint"]
+
+
+def test_steps_of_a_version_that_did_not_note_their_end_come_before_what_is_done_now(home, tree):
+    """Its sign of life has the number of the last record alone, and a time."""
+    with closing(Workspace(opener := Opener(home=os.fsencode(home)), opener.init(os.fsencode(tree))[0])) as workspace:
+        bench = Bench(workspace, tree)
+        bench.step(lambda actor: actor.write(b"f", b"1"))
+        (step,) = workspace.steps()
+        assert step.ended is not None
+        beat = os.path.join(log_directory(bench.context), BEAT)
+        with open(beat, "rb") as file:
+            was = decode(file.read())
+        assert was is not None
+        assert was.seq >= step.ended
+        with open(beat, "wb") as file:
+            file.write(encode(was._replace(at=1, seq=step.acted)))
+        for content in "12":
+            (tree / "g").write_text(content)
+            workspace.checkpoint()
+        assert workspace.undo().steps == ()
+        assert ((tree / "f").read_text(), (tree / "g").read_text()) == ("1", "1")

@@ -137,3 +137,18 @@ def test_the_first_checkpoint_says_that_settings_are_saved(tree: Path, caplog: p
         put(tree, ".env", "KEY=3")
         workspace.checkpoint()
         assert caplog.text == ""
+
+
+def test_a_merge_leaves_one_alone_that_is_not_captured(tree: Path) -> None:
+    put(tree, "f", "1")
+    put(tree, "id_rsa", "ours")
+    with opened(tree) as workspace:
+        workspace.checkpoint()
+        workspace.fork("@", fork := tree.parent / "fork")
+        put(fork, "id_rsa", "theirs")
+        with holdfast.open(fork, home=tree.parent / "home", flags={"capture.credentials": True}) as forked:
+            forked.checkpoint()
+        merged = workspace.merge(fork)
+        assert merged.restored is not None
+        assert [one.path for one in merged.restored.skipped] == [b"id_rsa"]
+        assert (tree / "id_rsa").read_text() == "ours"
