@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.supervisor.descent import descendants
+from holdfast.supervisor.descent import descendants, signal_all
 from holdfast.supervisor.handed_in import record
 from holdfast.supervisor.held import inodes_held_for_writing
 from holdfast.supervisor.notify import Listener
@@ -319,13 +319,11 @@ class Runs:
         return [ProcessInfo(pid=tgid, command=command_of(tgid), step=step) for tgid, step in found.items()]
 
     def signal(self, id_: str, number: int) -> int:
-        """Send a signal (0: none) to every process of a run, and to nothing else; how many there are."""
-        found = self.processes(id_)
-        for process in found if number else ():
-            for each in (number, signal.SIGCONT) if number == signal.SIGTERM else (number,):
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(process.pid, each)
-        return len(found)
+        """Send a signal (0: none) to every process of a run, and to nothing else; how many are there then."""
+        if number:
+            numbers = (number, signal.SIGCONT) if number == signal.SIGTERM else (number,)
+            signal_all(lambda: [process.pid for process in self.processes(id_)], numbers)
+        return len(self.processes(id_))
 
     def see_off(self) -> None:
         """Wait until the processes of trees that are gone have closed their files, which is the last that they do; not
@@ -335,8 +333,7 @@ class Runs:
 
     def _kill(self, run: Run) -> None:
         """Kill the processes of a run, and wait until they are gone; not for ever: one may hang in the kernel."""
-        for pid in self._processes.everybody(run):
-            _kill(pid)
+        signal_all(lambda: self._processes.everybody(run), (signal.SIGKILL,))
         pidfds = self._processes.known(run)
         for pidfd in pidfds:
             with suppress(ProcessLookupError):
@@ -495,10 +492,3 @@ def _wait_for(pidfds: Iterable[int]) -> None:
         for pidfd, _ in ends.poll(left * 1000):
             ends.unregister(pidfd)
             waiting.discard(pidfd)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
