@@ -68,6 +68,24 @@ def test_whatever_comes_first_takes_back_what_is_half_done_and_says_so(bench: Cl
         assert [workspace.diff(one.parent, one.id).changes for one in workspace.log().checkpoints if one.parent] == []
 
 
+@pytest.mark.parametrize("left", [None, b"", b"damaged"])
+def test_a_sign_of_life_that_is_lost_does_not_hide_what_is_half_done(bench: Cli, left: bytes | None) -> None:
+    before = kill_in_a_step(bench)
+    [beat] = bench.home.glob("workspaces/*/undo/beat")
+    if left is None:
+        beat.unlink()
+    else:
+        beat.write_bytes(left)
+    assert SAID in bench("status").err
+    assert differences(before, photograph(bench.root)) == []
+    found = read_beat(os.fsencode(beat.parent))
+    assert found is not None
+    assert found.at == 0
+    beat.unlink()  # (nothing is half done: that is found out once)
+    assert bench("status").err == ""
+    assert beat.stat().st_size
+
+
 def test_what_others_have_had_open_since_before_the_kill_saves_nothing_half_done(bench: Cli) -> None:
     """As the watcher has, and what serves: nobody there is told, so the next session is, or whoever looks first."""
     with holdfast.open(bench.root) as workspace:

@@ -185,6 +185,26 @@ def test_a_database_in_use_is_left_alone_and_the_process_is_named(ground: Ground
     assert ground.rows() != before
 
 
+@pytest.mark.parametrize("mode", some(MODES, 2))
+def test_a_database_that_was_removed_while_it_is_in_use_is_left_alone(ground: Ground, mode: str) -> None:
+    ground.written(mode, end="dies")
+    first = ground.workspace.checkpoint().checkpoint
+    log = b"app.db-wal" if mode == "wal" else b"app.db-journal"
+    with ground.write(mode, end="stays") as writer:
+        assert writer.stdout is not None
+        for _ in range(3):
+            writer.stdout.readline()
+        for path in ground.tree.glob("app.db*"):
+            path.unlink()
+        for paths in ([], [log], [b"app.db"]):
+            done = ground.workspace.restore(first.id, paths)
+            assert {path for path, _ in done.skipped} == {b"app.db", log}
+            assert all(f"process {writer.pid}" in reason for _, reason in done.skipped)
+            assert list(ground.tree.glob("app.db*")) == []
+    assert ground.workspace.restore(first.id, [log]).skipped == []
+    assert [number for number, _ in ground.rows()] == [1, 2]
+
+
 def test_a_log_that_no_checkpoint_holds_is_in_the_way(ground: Ground) -> None:
     ground.written("wal", transactions=1)
     first = ground.workspace.checkpoint().checkpoint

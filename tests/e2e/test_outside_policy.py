@@ -44,6 +44,30 @@ def test_with_warn_undo_passes_says_what_it_overwrites_and_redo_brings_it_back(
     assert (edited.root / "new").exists()
 
 
+def test_what_no_checkpoint_holds_is_told_apart_and_redo_brings_it_back(
+    edited: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_UNDO_OUTSIDE", "warn")
+    edited.write(".gitignore", "*.log\n")
+    edited.write("a.log", "before")
+    edited("checkpoint")
+    edited.process("run", "--", "sh", "-c", "echo run > f; echo run > a.log; echo run > b.log")
+    for name in ("a.log", "b.log"):
+        edited.write(name, "by hand")
+    for options, word in ((["--dry-run"], "would be"), ([], "was")):
+        told = edited("undo", "--run", *options).err
+        assert f"{word} overwritten" in told
+        assert "no checkpoint holds a.log, b.log: `holdfast redo` brings that back" in told
+        assert "the checkpoint before holds" not in told
+    assert (edited.root / "a.log").read_text() == "before"
+    assert not (edited.root / "b.log").exists()
+    edited("redo")
+    assert [(edited.root / name).read_text() for name in ("a.log", "b.log")] == ["by hand", "by hand"]
+    edited.write("f", "by hand")
+    told = edited("undo", "--run").err
+    assert "the checkpoint before holds the rest, and no checkpoint holds" in told
+
+
 def test_the_policy_of_one_run_is_not_that_of_another(edited: Cli) -> None:
     edited.process("run", "--outside", "warn", "--", "sh", "-c", "echo other > other")
     ran_and_edited(edited)

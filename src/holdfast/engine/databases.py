@@ -5,6 +5,7 @@ A log beside a database that it does not belong to makes that malformed (https:/
 
 from __future__ import annotations
 
+import os
 import stat
 
 from holdfast.engine.half_way import Plan
@@ -18,7 +19,6 @@ from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import manifest
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Sequence
 
     from holdfast.engine.context import Context
@@ -72,7 +72,7 @@ def with_logs(
             if not _is_database(context, root, base, manifest.get_many(pages, target, [base]).get(base)):
                 continue
             members = [path for path in (base, *(base + end for end in LOGS)) if path in by_path]
-            reason = _reason_against(root, base, pages, now)
+            reason = _reason_against(context.workspace.path, root, base, pages, now)
             if reason is not None:
                 spared |= dict.fromkeys(members, reason)
                 continue
@@ -122,10 +122,12 @@ def _is_database(context: Context, root: Root, path: bytes, goal: Entry | None) 
     return first.startswith(MAGIC)
 
 
-def _reason_against(root: Root, base: bytes, pages: Pages, now: Hash) -> str | None:
-    """Why nothing of the database can be changed; None if it can."""
-    found = {path: info for path in (base, *(base + end for end in (*LOGS, INDEX))) if (info := _look(root, path))}
-    users = openers_of({(info.st_dev, info.st_ino) for info in found.values()})
+def _reason_against(top: bytes, root: Root, base: bytes, pages: Pages, now: Hash) -> str | None:
+    """Why nothing of the database, in the tree ``root`` at ``top``, can be changed; None if it can."""
+    parts = [base, *(base + end for end in (*LOGS, INDEX))]
+    found = {path: info for path in parts if (info := _look(root, path))}
+    files = {(info.st_dev, info.st_ino) for info in found.values()}
+    users = openers_of(files, [os.path.join(top, path) for path in parts])
     if users:
         named = ", ".join(f"{user.command} (process {user.pid})" for user in users[:3])
         return f"the database {display(base)} is in use by {named}: end that, and try again"

@@ -6,7 +6,9 @@ import os
 
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
-from holdfast.model.typed import TYPE_CHECKING
+from holdfast.model.paths import display, parse_display
+from holdfast.model.typed import TYPE_CHECKING, cast
+from holdfast.store import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from holdfast.undo.service import UndoService
 
 _LOG = Log(__name__)
+
+_SHOWN = 5
 
 _FILE = b"outside-warn"
 """In the workspace's folder: the runs that began with `warn`. docs/formats/undo-log.md specifies it."""
@@ -54,7 +58,7 @@ def crossing(
     context: Context, service: UndoService, steps: Sequence[int], change: Callable[..., object], *, force: bool
 ) -> None:
     """Have ``change(steps, force=…)`` done by the undo log, past what others have changed if that is only to be listed:
-    then it is, and the checkpoint before holds it. Raises what the log raises.
+    then it is, with where it is kept. Raises what the log raises.
     """
     try:
         change(steps, force=force)
@@ -62,8 +66,9 @@ def crossing(
         # (What stands in the way besides is refused before this is.)
         if error.code != "barrier" or not is_warned(context, service, steps):
             raise
+        kept = _kept(context, error, forward=change == service.redo)
         change(steps, force=True)
-        _tell(error, "was overwritten, as undo.outside is warn")
+        _tell(error, f"was overwritten, as undo.outside is warn; {kept}")
 
 
 def foresee(context: Context, service: UndoService, steps: Sequence[int], *, forward: bool = False) -> None:
@@ -73,12 +78,30 @@ def foresee(context: Context, service: UndoService, steps: Sequence[int], *, for
     except RefusedError as error:
         if error.code != "barrier" or not is_warned(context, service, steps):
             raise
-        _tell(error, "would be overwritten, as undo.outside is warn")
+        kept = _kept(context, error, forward=forward)
+        _tell(error, f"would be overwritten, as undo.outside is warn; {kept}")
 
 
 def _tell(error: RefusedError, what: str) -> None:
-    paths = error.data.get("paths") if error.data is not None else None
-    _LOG.warning("%s; that %s, and the checkpoint before holds it", error.message, what, paths=paths or [])
+    _LOG.warning("%s; that %s", error.message, what, paths=_paths(error))
+
+
+def _paths(error: RefusedError) -> list[str]:
+    return cast("list[str]", (error.data or {}).get("paths", []))
+
+
+def _kept(context: Context, error: RefusedError, *, forward: bool) -> str:
+    """What holds the content that the ``error`` is about, in words: it is about to be overwritten."""
+    head = context.catalog.cursor(context.workspace.id).head
+    back = "undo" if forward else "redo"
+    named = [parse_display(shown) for shown in _paths(error)]
+    held = {} if head is None else manifest.get_many(context.store.pages, context.catalog.checkpoint(head).root, named)
+    alone = [path for path in named if path not in held and context.tree.is_there(path)]
+    if not alone:
+        return f"the checkpoint before holds it, and `holdfast {back}` brings it back"
+    shown = ", ".join(map(display, alone[:_SHOWN])) + (", …" if len(alone) > _SHOWN else "")
+    only = f"no checkpoint holds {shown}: `holdfast {back}` brings that back, as long as the undo log has the step"
+    return f"the checkpoint before holds the rest, and {only}" if held else only
 
 
 def _warned(context: Context) -> Forgotten:

@@ -19,7 +19,7 @@ from holdfast.files.tree import Applied, Cleaned
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
-from holdfast.model.paths import display
+from holdfast.model.paths import display, parents
 from holdfast.model.typed import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -350,6 +350,7 @@ class _Work:
 
     def _remove_emptied(self) -> None:
         """Remove every directory that this call emptied, and those above it that this leaves empty."""
+        self._root.remember_modes(self._going())
         by_depth: dict[int, set[bytes]] = {}
         for path in self._emptied - {b""}:
             by_depth.setdefault(path.count(b"/"), set()).add(path)
@@ -365,6 +366,18 @@ class _Work:
                     gone = False  # a mount point, a directory of someone else: it stays, empty
                 if gone and parent:
                     by_depth.setdefault(depth - 1, set()).add(parent)
+
+    def _going(self) -> list[bytes]:
+        """The directories that `_remove_emptied` is going to remove, unless another process puts something in them."""
+        going: dict[bytes, None] = {}
+        found = {at for emptied in self._emptied for at in (emptied, *parents(emptied)) if at}
+        for path in sorted(found, key=_depth_of):
+            try:
+                if self._root.holds_only(path, going):
+                    going[path] = None
+            except HoldfastError:
+                continue  # gone already, or not to be reached
+        return list(going)
 
     def _commit(self, done: int) -> None:
         """Put what was written so far in its place, and what was only ordered; ``done`` counts that, too."""
@@ -419,6 +432,10 @@ class _Work:
 
 def _path_of(change: Change) -> bytes:
     return change.path
+
+
+def _depth_of(path: bytes) -> int:
+    return -path.count(b"/")
 
 
 def _lstat(place: Place) -> os.stat_result | None:

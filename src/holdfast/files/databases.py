@@ -54,23 +54,28 @@ def is_database(dir_fd: int, name: bytes) -> bool:
         os.close(fd)
 
 
-def openers_of(files: Collection[tuple[int, int]]) -> list[User]:
-    """The processes that have one of ``files``, by device and inode, open: other ones than this, as far as this user
-    may look into them.
+def openers_of(files: Collection[tuple[int, int]], names: Collection[bytes]) -> list[User]:
+    """The processes that have one of ``files``, by device and inode, open, or what had one of the absolute paths
+    ``names`` before that was removed or replaced: other ones than this, as far as this user may look into them.
+
+    (A program goes on with a database that was removed, and makes its next journal beside what has the name by then.)
     """
+    gone = frozenset(name + b" (deleted)" for name in names)
     return sorted(
         User(int(process), command_of(b"/proc/" + process))
         for process in os.listdir(b"/proc")
-        if process.isdigit() and int(process) != os.getpid() and _has_open(b"/proc/" + process, files)
+        if process.isdigit() and int(process) != os.getpid() and _has_open(b"/proc/" + process, files, gone)
     )
 
 
-def _has_open(process: bytes, files: Collection[tuple[int, int]]) -> bool:
+def _has_open(process: bytes, files: Collection[tuple[int, int]], gone: Collection[bytes]) -> bool:
     with suppress(OSError):
         for name in os.listdir(process + b"/fd"):
             with suppress(OSError):
-                about = os.stat(process + b"/fd/" + name)
-                if (about.st_dev, about.st_ino) in files and not _is_only_a_place(process, name):
+                link = process + b"/fd/" + name
+                about = os.stat(link)
+                ours = (about.st_dev, about.st_ino) in files or (not about.st_nlink and os.readlink(link) in gone)
+                if ours and not _is_only_a_place(process, name):
                     return True
     return False
 

@@ -48,6 +48,10 @@ _STATX_ATTR_IMMUTABLE, _STATX_ATTR_APPEND = 0x10, 0x20
 _OPEN_HOW = struct.Struct("=QQQ")  # flags, mode, resolve
 _OPEN_HOW_BYTES = _OPEN_HOW.size
 
+_FALLOC_FL_KEEP_SIZE = 1
+WRITES_ELSEWHERE = frozenset((0x9123683E, 0x2FC12FC1, 0xCA451A4E))
+"""File systems (btrfs, ZFS, bcachefs) on which also what is written over takes room anew, as `file_system` has them."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _syscall = _libc.syscall
 _renameat2 = getattr(_libc, "renameat2", None)
@@ -152,6 +156,17 @@ def file_system(fd: int) -> int:
     found = ctypes.create_string_buffer(_STATFS_BYTES)
     _check(_libc.fstatfs(fd, found))
     return ctypes.c_uint32.from_buffer(found).value
+
+
+def reserve(fd: int, size: int) -> None:
+    """Give the open file all the room that its first ``size`` bytes take, and leave its size as it is: fallocate(2).
+    Nothing where the file system cannot. Raises `OSError`: ENOSPC or EDQUOT if there is not as much.
+    """
+    try:
+        _check(_libc.fallocate(fd, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(size)))
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
 
 
 def start_writeback(fd: int) -> None:

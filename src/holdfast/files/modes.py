@@ -10,6 +10,7 @@ import os
 import stat
 
 from holdfast.files.gitconfig import read_regular
+from holdfast.files.notes import sync_directory
 from holdfast.model.ids import hash_bytes
 from holdfast.model.log import Log
 from holdfast.model.paths import TEMPORARY_PREFIX, display
@@ -57,14 +58,16 @@ class DirectoryModes:
         return self._modes.get(path)
 
     def removed(self, path: bytes, mode: int) -> None:
-        """The directory ``path`` of this ``st_mode`` was removed. A temporary one is none of the tree's."""
+        """The directory ``path`` of this ``st_mode`` was removed, or is about to be. A temporary one is none of the
+        tree's.
+        """
         if any(part.startswith(TEMPORARY_PREFIX) for part in path.split(b"/")):
             return
-        self._modes.pop(path, None)
+        if self._modes.pop(path, None) != stat.S_IMODE(mode):
+            self._changed = True
         self._modes[path] = stat.S_IMODE(mode)
         if len(self._modes) > MOST:
             del self._modes[next(iter(self._modes))]
-        self._changed = True
 
     def forget(self, present: Container[bytes]) -> None:
         """Forget the directories that are ``present``: they have permissions of their own, which may change."""
@@ -73,7 +76,7 @@ class DirectoryModes:
             self._changed = True
 
     def save(self) -> None:
-        """Write the file, if there is something new. A failure is logged."""
+        """Write the file, if there is something new; durable when it returns. A failure is logged."""
         if self._path is None or not self._changed:
             return
         body = b"".join(b"%o %b\0" % (mode, path) for path, mode in self._modes.items())
@@ -82,7 +85,10 @@ class DirectoryModes:
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             with open(fd, "wb") as file:
                 file.write(_MAGIC + hash_bytes(body).hex().encode() + b"\n" + body)
+                file.flush()
+                os.fsync(fd)
             os.rename(temporary, self._path)
+            sync_directory(os.path.dirname(self._path))
         except OSError as error:
             _log.warning("cannot write %s: %s", display(self._path), error.strerror)
             return

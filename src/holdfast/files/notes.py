@@ -37,7 +37,7 @@ class NoteFile(NamedTuple):
                 file.flush()
                 os.fsync(fd)
             os.rename(temporary, path)
-            _sync_directory(folder)
+            sync_directory(folder)
         except OSError as error:
             message = f"cannot write {display(path)}: {error.strerror}; nothing was changed"
             raise StorageError(message, hint=room_hint(error)) from error
@@ -67,7 +67,7 @@ class NoteFile(NamedTuple):
         path = self._path(folder)
         try:
             os.unlink(path)
-            _sync_directory(folder)
+            sync_directory(folder)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -85,7 +85,8 @@ class NoteFile(NamedTuple):
         return self.magic + hash_bytes(body).hex().encode()
 
 
-def _sync_directory(folder: bytes) -> None:
+def sync_directory(folder: bytes) -> None:
+    """Make the names in the directory ``folder`` durable. Raises `OSError`."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

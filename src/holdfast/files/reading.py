@@ -114,7 +114,9 @@ class Reader:
         return {one: self.unstable(prefix + one) for one in saved}
 
     def _has_saved(self, path: bytes) -> bool:
-        return self._saved is not None and path in dict(self._saved.entries(path))
+        """Whether a regular file ``path`` was saved. (A link of that name was saved without what it leads to.)"""
+        entry = None if self._saved is None else dict(self._saved.entries(path)).get(path)
+        return entry is not None and not entry.is_symlink
 
     def _as_saved(self, path: bytes, failed: capturing.Captured) -> capturing.Captured:
         """What stands for the file ``path``, which could not be read: what was saved of it before, if anything was."""

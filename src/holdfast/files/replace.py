@@ -306,7 +306,8 @@ def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, entry: 
     """Write what ``temporary`` holds, which is ``entry``, into the file ``name`` if that still is what is to be
     ``taken``: for a mount point, which no rename replaces.
 
-    Returns what it looks like then, durable, or the reason why nothing was written. Not atomic: killed, or after an
+    Returns what it looks like then, durable, or the reason why nothing was written, as where there is no room for all
+    of it. Not atomic: killed, or after an
     `OSError`, the file may begin with the new content and go on with what was there. What another process writes
     between the look and the end is lost.
     """
@@ -322,6 +323,8 @@ def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, entry: 
         try:
             if identity(os.fstat(fd)) != taken.expected:
                 return CHANGED
+            if not _has_room(fd, entry.size):
+                return f"it is a mount point, and there is no room for all of its {entry.size} bytes where it lies"
             permissions = os.fstat(fd).st_mode & 0o777
             if permissions != entry.permissions:
                 os.fchmod(fd, permissions & entry.permissions)  # nobody may read more of either; raises if not ours
@@ -337,6 +340,26 @@ def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, entry: 
             os.close(fd)
     finally:
         os.close(source)
+
+
+def _has_room(fd: int, size: int) -> bool:
+    """Whether the file is sure to take ``size`` bytes from its beginning on: the room is its own then, where the file
+    system can promise that.
+    """
+    info, about = os.fstat(fd), os.fstatvfs(fd)
+    has = 0 if kernel.file_system(fd) in kernel.WRITES_ELSEWHERE else info.st_blocks * 512
+    # (Asked before: what cannot be had whole is taken as far as there is any.)
+    if size - has > (about.f_bavail if os.geteuid() else about.f_bfree) * about.f_frsize:
+        return False
+    try:
+        if size:
+            kernel.reserve(fd, size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        os.ftruncate(fd, info.st_size)  # what was taken beyond the end is given back
+        return False
+    return True
 
 
 def take_away(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, taken: Taken) -> str | None:

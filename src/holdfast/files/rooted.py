@@ -19,7 +19,7 @@ from holdfast.model.paths import check_path, display
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Iterable, Mapping
     from types import TracebackType
 
     from holdfast.files.modes import DirectoryModes
@@ -67,7 +67,7 @@ class Root:
         """Open the directory ``path`` (links in the path of the root itself are followed), or take over a descriptor.
 
         ``beneath`` chooses the implementation: True for ``openat2``, False for the walk by component, None for what the
-        kernel has. What is removed is noted in ``modes``.
+        kernel has. `remember_modes` notes in ``modes``.
         """
         import resource
 
@@ -261,6 +261,18 @@ class Root:
         except OSError as error:
             raise _translated(error, path) from error
 
+    def holds_only(self, path: bytes, known: Container[bytes]) -> bool:
+        """True if all that is in the directory ``path`` is among the paths ``known``."""
+        try:
+            fd = os.open(b".", _DIRECTORY, dir_fd=self.directory(path))
+            try:
+                with os.scandir(fd) as found:
+                    return all(path + b"/" + os.fsencode(item.name) in known for item in found)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _translated(error, path) from error
+
     def unlink(self, path: bytes) -> None:
         """Remove the file or link at ``path``."""
         dir_fd, name = self.place(path)
@@ -273,18 +285,30 @@ class Root:
         """Remove the directory at ``path`` if it is empty; False if it is not. Forgets its descriptor."""
         dir_fd, name = self.place(path)
         try:
-            before = None if self.modes is None else os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
             os.rmdir(name, dir_fd=dir_fd)
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return False
             raise _translated(error, path) from error
-        if self.modes is not None and before is not None:
-            from holdfast.files.opened import removed_mode
-
-            self.modes.removed(path, removed_mode(self.opened, path, before.st_mode))
         self.forget(path)
         return True
+
+    def remember_modes(self, paths: Iterable[bytes]) -> None:
+        """Note the permissions of the directories ``paths``, which are about to be removed, durably in `modes`, if that
+        is kept: a process that is killed after the removal notes nothing. A missing directory is no error.
+        """
+        if self.modes is None:
+            return
+        from holdfast.files.opened import removed_mode
+
+        for path in paths:
+            try:
+                info = self.lstat(path)
+            except HoldfastError:
+                continue
+            if stat.S_ISDIR(info.st_mode):
+                self.modes.removed(path, removed_mode(self.opened, path, info.st_mode))
+        self.modes.save()
 
     def rename(self, old: bytes, new: bytes) -> None:
         """Rename ``old`` to ``new`` within the tree; `RefusedError` if ``new`` exists: nothing is ever replaced."""

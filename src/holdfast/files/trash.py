@@ -261,6 +261,7 @@ def remove_hollow(root: Root, path: bytes) -> bool:
         except RefusedError:
             return False  # reserved, or a name that no path of ours may have, such as .git
         found += inside
+    root.remember_modes(found)
     return all(root.rmdir(at) for at in reversed(found))
 
 

@@ -6,15 +6,17 @@ import ctypes
 import os
 import signal
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Iterable
 
 GRACE_SECONDS = 5.0
 """From SIGTERM to SIGKILL."""
 _LOOK_SECONDS = 0.02
+_MOST_OPEN = 64
+"""As many descriptors of processes at a time."""
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_GET_CHILD_SUBREAPER = 37
 _OF_THIS_THREAD = 0x20000000  # __WNOTHREAD: not what another thread traces
@@ -43,6 +45,26 @@ def descendants(*of: int, spare: Collection[int] = ()) -> list[int]:
         found += below
         waiting += below
     return found
+
+
+def signal_all(found: Callable[[], Iterable[int]], numbers: Collection[int]) -> None:
+    """Send the signals to every process that ``found`` names, and to no other that has got the number of one since.
+
+    It is asked once more when a descriptor of each is open: what it names again was there all the time, or the
+    descriptor is of a process that has ended.
+    """
+    named = list(found())
+    for at in range(0, len(named), _MOST_OPEN):
+        with ExitStack() as ends:
+            pidfds: dict[int, int] = {}
+            for pid in named[at : at + _MOST_OPEN]:
+                with suppress(ProcessLookupError):
+                    pidfds[pid] = os.pidfd_open(pid)
+                    ends.callback(os.close, pidfds[pid])
+            for pid in pidfds.keys() & set(found()):
+                for number in numbers:
+                    with suppress(ProcessLookupError, PermissionError):
+                        signal.pidfd_send_signal(pidfds[pid], number)
 
 
 def children() -> set[int]:

@@ -29,7 +29,7 @@ from holdfast.supervisor.shim import arguments
 from holdfast.undo.safeguards import OFF
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
     from holdfast.supervisor.box import Box
     from holdfast.supervisor.settings import Settings
@@ -99,9 +99,9 @@ def supervise(
                 order = _boxed(order, box, context, *_channel(channel_ends))
             if order.box:
                 passed += [order.channel, order.shim, *order.descriptors]
-            with _signals(ours) as begin:
+            with _signals(ours) as relay:
                 # (What comes before the parent can note it waits there until it has its order.)
-                blocked = signal.pthread_sigmask(signal.SIG_BLOCK, () if begin is None else RELAYED)
+                blocked = signal.pthread_sigmask(signal.SIG_BLOCK, () if relay is None else RELAYED)
                 try:
                     parent = _start_parent(its.fileno(), passed)
                 finally:
@@ -110,10 +110,8 @@ def supervise(
                 channel_ends.close()  # (kept open here, the parent would see no end of a box that dies early)
                 with suppress(OSError):  # (it was killed already, which is seen below)
                     numbers = tuple(map(int, blocked))
-                    send(ours, msgspec.structs.replace(order, blocked=numbers, relays=begin is not None))
-                if begin is not None:
-                    begin()
-                return _follow(ours, parent, mine)
+                    send(ours, msgspec.structs.replace(order, blocked=numbers, relays=relay is not None))
+                return _follow(ours, parent, mine, relay)
     finally:
         become_subreaper(wanted=was_subreaper)
 
@@ -179,9 +177,9 @@ def _start_parent(fd: int, passed: Sequence[int]) -> subprocess.Popen[bytes]:
     )
 
 
-def _follow(parent_socket: socket.socket, parent: subprocess.Popen[bytes], mine: set[int]) -> int:
+def _follow(parent_socket: socket.socket, parent: subprocess.Popen[bytes], mine: set[int], relay: _Relay | None) -> int:
     keeper = 0
-    while (report := receive(parent_socket, Report)) is not None:
+    while (report := _next_report(parent_socket, relay)) is not None:
         match report.kind:
             case "started":
                 keeper = report.pid
@@ -189,6 +187,8 @@ def _follow(parent_socket: socket.socket, parent: subprocess.Popen[bytes], mine:
                 # (While the command has not stopped, it may read what is typed for the shell.)
                 _stop_with(report.pid)
             case "asked":
+                if relay is not None:
+                    relay.pass_on()
                 with suppress(OSError):
                     parent_socket.send(ANSWER)
             case "failed":
@@ -253,40 +253,77 @@ def _stop_with(command: int) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def _next_report(parent_socket: socket.socket, relay: _Relay | None) -> Report | None:
+    if relay is not None:
+        relay.until_readable()
+    return receive(parent_socket, Report)
+
+
+class _Relay:
+    """Tells the parent of a tree which signals this process gets.
+
+    By a descriptor: where a signal comes right before a call that waits for the parent, a handler of Python's would be
+    executed only after that.
+    """
+
+    def __init__(
+        self, parent_socket: socket.socket, awake: socket.socket, numbers: Collection[int], others: int
+    ) -> None:
+        """``awake`` gives the numbers of signals as they come; those that are not among ``numbers`` are written to the
+        descriptor ``others``, if it is not negative.
+        """
+        self._parent_socket = parent_socket
+        self._awake = awake
+        self._numbers = numbers
+        self._others = others
+
+    def pass_on(self) -> None:
+        """Tell of all that have come until now."""
+        with suppress(BlockingIOError):
+            while got := self._awake.recv(4096):
+                with suppress(OSError):  # nobody is left
+                    self._parent_socket.sendall(bytes(number for number in got if number in self._numbers))
+                if self._others >= 0:
+                    with suppress(OSError):
+                        os.write(self._others, bytes(number for number in got if number not in self._numbers))
+
+    def until_readable(self) -> None:
+        """Tell of signals as they come, until the parent has said something, or is gone."""
+        waiting = select.poll()
+        for each in (self._parent_socket, self._awake):
+            waiting.register(each, select.POLLIN)
+        while self._parent_socket.fileno() not in {fd for fd, _ in waiting.poll()}:
+            self.pass_on()
+
+
 @contextmanager
-def _signals(parent_socket: socket.socket) -> Generator[Callable[[], None] | None]:
-    """Take signals for the length of the block, and tell the parent of them from when what this yields is called. Only
-    a process's first thread gets any: for others it is None.
+def _signals(parent_socket: socket.socket) -> Generator[_Relay | None]:
+    """Take signals for the length of the block; the parent is told by what this yields. Only a process's first thread
+    gets any: for others it is None.
     """
     if threading.current_thread() is not threading.main_thread():
         yield None
         return
-    early: list[int] = []
-    has_begun = False
-
-    def tell(number: int, _: object) -> None:
-        if not has_begun:
-            early.append(number)
-            return
-        with suppress(OSError):  # nobody is left
-            parent_socket.send(bytes([number]))
-
-    def begin() -> None:
-        nonlocal has_begun
-        has_begun = True
-        for number in early:
-            tell(number, None)
-
     found = ((number, signal.getsignal(number)) for number in RELAYED)
     # (What nohup, or somebody who is not Python, has decided stays so.)
     before = {number: handler for number, handler in found if handler not in (signal.SIG_IGN, None)}
-    for number in before:
-        signal.signal(number, tell)
-    try:
-        yield begin
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    awake, wake = socket.socketpair()
+    with awake, wake:
+        awake.setblocking(False)
+        wake.setblocking(False)
+        others = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        for number in before:
+            signal.signal(number, _notice)
+        try:
+            yield _Relay(parent_socket, awake, before.keys(), others)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(others)
+
+
+def _notice(_number: int, _frame: object) -> None:
+    """The wake-up descriptor says it."""
 
 
 def main() -> int:

@@ -76,12 +76,15 @@ class Run:
         *("agent", "agents", "ambient", "awaited", "awaited_since", "handed_in", "id", "members", "one_step"),
         "processes",
         "thresholds",
+        "witness",
     )
 
     def __init__(self, id_: str, agent: int, *, one_step: bool = False) -> None:
         self.id = id_
         self.agent = agent
         self.one_step = one_step
+        self.witness = 0
+        """A process below its parent that is none of the run's; 0 if there is none."""
         self.thresholds = OFF
         """When it wants a person to be asked."""
         self.agents = Group(self, agent)
@@ -200,8 +203,10 @@ class Processes:
 
     def everybody(self, run: Run) -> Iterable[int]:
         """Every process of the run's tree that lives; also those that were never seen to change anything."""
-        # (The agent is among those that are known as long as it lives. Then its number may be somebody else's.)
-        known = [process.tgid for process in self._processes.values() if process.group.run is run]
+        # (Of one that has ended, if only just now, the number may be another process's already; so it is of the agent,
+        # which is among those that are known as long as it lives.)
+        own = (process for process in self._processes.values() if process.group.run is run)
+        known = [process.tgid for process in own if not has_ended(process.pidfd)]
         return dict.fromkeys((*known, *descendants(*known)))
 
     def all(self, run: Run) -> Iterator[tuple[int, Group]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.supervisor.descent import descendants
+from holdfast.supervisor.descent import descendants, signal_all
 from holdfast.supervisor.handed_in import record
 from holdfast.supervisor.held import inodes_held_for_writing
 from holdfast.supervisor.notify import Listener
@@ -118,6 +118,7 @@ class Runs:
         read_only: int,
         thresholds: Thresholds,
         mounted: bool,
+        witness: int,
     ) -> None:
         """Serve the tree whose listener, or device if it is ``mounted``, came with the request, and so many descriptors
         of directories that are read-only for it.
@@ -127,7 +128,7 @@ class Runs:
         self._check_apart(client.fds[_JOINS_WITH:])
         run = Run(id_, agent, one_step=one_step)
         run.agents.command, run.agents.directory = tuple(command), directory
-        run.thresholds = thresholds
+        run.thresholds, run.witness = thresholds, witness
         # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
         try:
             self._processes.group(run, agent)
@@ -314,18 +315,16 @@ class Runs:
                 found |= {tgid: group.step for tgid, group in self._processes.all(tree.run)}
                 # (Below a parent is the keeper too, if that one has started it.)
                 # (The agent's number may be somebody else's by now.)
-                others = descendants(*(tree.anchors - {tree.run.agent}), spare=(os.getpid(),))
+                others = descendants(*(tree.anchors - {tree.run.agent}), spare=(os.getpid(), tree.run.witness))
                 found |= {tgid: 0 for tgid in others if tgid not in found}
         return [ProcessInfo(pid=tgid, command=command_of(tgid), step=step) for tgid, step in found.items()]
 
     def signal(self, id_: str, number: int) -> int:
-        """Send a signal (0: none) to every process of a run, and to nothing else; how many there are."""
-        found = self.processes(id_)
-        for process in found if number else ():
-            for each in (number, signal.SIGCONT) if number == signal.SIGTERM else (number,):
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(process.pid, each)
-        return len(found)
+        """Send a signal (0: none) to every process of a run, and to nothing else; how many are there then."""
+        if number:
+            numbers = (number, signal.SIGCONT) if number == signal.SIGTERM else (number,)
+            signal_all(lambda: [process.pid for process in self.processes(id_)], numbers)
+        return len(self.processes(id_))
 
     def see_off(self) -> None:
         """Wait until the processes of trees that are gone have closed their files, which is the last that they do; not
@@ -335,8 +334,7 @@ class Runs:
 
     def _kill(self, run: Run) -> None:
         """Kill the processes of a run, and wait until they are gone; not for ever: one may hang in the kernel."""
-        for pid in self._processes.everybody(run):
-            _kill(pid)
+        signal_all(lambda: self._processes.everybody(run), (signal.SIGKILL,))
         pidfds = self._processes.known(run)
         for pidfd in pidfds:
             with suppress(ProcessLookupError):
@@ -495,10 +493,3 @@ def _wait_for(pidfds: Iterable[int]) -> None:
         for pidfd, _ in ends.poll(left * 1000):
             ends.unregister(pidfd)
             waiting.discard(pidfd)
-
-
-def _kill(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

@@ -14,6 +14,7 @@ from holdfast.model.named import NamedTuple
 BEAT = b"beat"
 """The file in the directory of an undo log."""
 
+_JOURNAL, _STEPS = b"journal-", b"steps"
 _BODY = struct.Struct("<Qqqq")
 _CHECK = struct.Struct("<I")
 _TRIES = 3
@@ -50,21 +51,34 @@ def decode(data: bytes) -> Beat | None:
 
 
 def read_beat(directory: bytes) -> Beat | None:
-    """That of the log in ``directory``; `NONE` where it has none yet. None where it cannot be read."""
+    """That of the log in ``directory``; `NONE` where there is no log yet. None where it cannot be read, or is missing
+    or empty in a log that has a journal or steps: what is half done in that shows only when it is opened.
+    """
     try:
         fd = os.open(os.path.join(directory, BEAT), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return NONE
+        return _without(directory)
     except OSError:
         return None
     try:
         for _ in range(_TRIES):  # (the keeper may just be writing it)
             data = os.read(fd, _BODY.size + _CHECK.size)
             if not data:
-                return NONE
+                return _without(directory)
             if (beat := decode(data)) is not None:
                 return beat
             os.lseek(fd, 0, os.SEEK_SET)
         return None
     finally:
         os.close(fd)
+
+
+def _without(directory: bytes) -> Beat | None:
+    try:
+        if any(name.startswith(_JOURNAL) for name in os.listdir(directory)):
+            return None
+        return None if os.listdir(os.path.join(directory, _STEPS)) else NONE
+    except FileNotFoundError:
+        return NONE
+    except OSError:
+        return None

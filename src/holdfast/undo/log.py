@@ -89,9 +89,10 @@ class UndoLog:
             self.found: list[AnyRecord] = read_journal(directory).records
             self.barriers = Barriers(record for record in self.found if isinstance(record, Outside))
             self._beat_fd = os.open(os.path.join(directory, BEAT), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self.last_beat = decode(os.read(self._beat_fd, 64)) or NONE
-            self._signed = self.last_beat.at
-            """The time in the file."""
+            beat = decode(os.read(self._beat_fd, 64))
+            self.last_beat = beat or NONE
+            self._signed = None if beat is None else beat.at
+            """The time in the file; None while there is none."""
             self.last_sign = max(self.last_beat.at, _written_at(directory))
             """The last sign of life of the keeper before this one."""
             self.journal = Journal(directory, sync=sync)
@@ -184,7 +185,7 @@ class UndoLog:
         now on. The gate is held. Raises `StorageError`.
         """
         seq = self.recorder.next_seq()
-        self._sign(self._signed)
+        self._sign(self._signed or 0)
         return seq
 
     def _sign(self, at: int) -> None:
@@ -215,7 +216,7 @@ class UndoLog:
     def _restart(self, records: Iterable[AnyRecord]) -> None:
         try:
             self.journal.restart(records)
-            if self._signed and not self.recorder.open_steps:
+            if self._signed != 0 and not self.recorder.open_steps:
                 self._sign(0)
         except StorageError as error:
             # It only grows: what is finished is finished, whatever the journal still says of it.

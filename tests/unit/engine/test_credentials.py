@@ -86,6 +86,22 @@ def test_what_a_checkpoint_holds_stays_captured(tree: Path) -> None:
         assert (tree / "id_rsa").read_text() == "1"
 
 
+def test_a_link_that_a_checkpoint_holds_does_not_let_a_key_in(tree: Path) -> None:
+    (tree / "id_rsa").symlink_to("/somewhere/id_rsa")
+    with opened(tree, credentials=True) as workspace:
+        first = workspace.checkpoint("link").checkpoint.id
+        assert held(workspace) == {"id_rsa"}
+    with opened(tree) as workspace:
+        (tree / "id_rsa").unlink()
+        put(tree, "id_rsa", "key")
+        assert dict(workspace.checkpoint("key").not_captured) == {b"id_rsa": CREDENTIALS}
+        assert held(workspace) == set()
+        workspace.restore(first)
+        assert os.readlink(tree / "id_rsa") == "/somewhere/id_rsa"
+        workspace.undo()
+        assert (tree / "id_rsa").read_text() == "key", "what a restore overwrites is in the rescue"
+
+
 def test_what_a_restore_overwrites_is_in_the_rescue_captured_or_not(tree: Path) -> None:
     put(tree, "file", "1")
     with opened(tree, credentials=True) as workspace:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -13,13 +17,16 @@ from holdfast.files import opened
 from holdfast.testing.killing import MUTATIONS, count_steps, run_killed
 from holdfast.testing.permissions import permissions_hold
 
+from ...e2e import as_user
 from ...sampling import moments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from holdfast.engine.workspace import Workspace
+
+
+_KILLED = "test_i3_killed_they_get_them_back_when_it_is_finished_or_taken_back"
 
 
 class Ground(NamedTuple):
@@ -100,6 +107,57 @@ def test_they_are_opened_and_get_their_permissions_back(ground: Ground) -> None:
         assert ground.state()["pkg/inner"] == (0o555, None)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user; here all of it is an ordinary user's")
+def test_i3_the_same_of_an_ordinary_user() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        own, empty = Path(directory, "own"), Path(directory, "empty")
+        own.mkdir()
+        empty.mkdir()
+        os.chown(own, as_user.USER, as_user.USER)
+        words = [
+            sys.executable,
+            as_user.__file__,
+            empty,
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+        ]
+        words += ["-p", "no:xdist", f"--basetemp={own}/tests", f"{__file__}::{_KILLED}"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=directory)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+
+
+def test_i3_killed_after_it_has_removed_directories_it_keeps_their_permissions(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    ground = Ground(tree)
+    tree.mkdir()
+    with holdfast.init(tree, home=tmp_path / "home") as workspace:
+        workspace.checkpoint("first")
+        for path in (tree / "private/deep/file", tree / "hollow/deep/file"):
+            path.parent.mkdir(parents=True)
+            path.write_text("content")
+        (tree / "private").chmod(0o700)
+        (tree / "private/deep").chmod(0o2750)
+        (tree / "hollow").chmod(0o711)
+        workspace.checkpoint("second")
+    before = ground.state()
+    names = count_steps(lambda: restore(ground), calls=MUTATIONS)
+    with ground.open() as workspace:
+        workspace.undo()
+    first = names.index("rmdir")
+    for fatal in range(first + 1, len(names) - names[::-1].index("rmdir") + 2):
+        ground.forget_removed()
+        assert run_killed(lambda: restore(ground), fatal, calls=MUTATIONS).killed
+        with ground.open() as workspace:
+            assert workspace.restore_abort().skipped == []
+        assert ground.state() == before, fatal
+
+
 def test_i3_killed_they_get_them_back_when_it_is_finished_or_taken_back(ground: Ground) -> None:
     before = ground.state()
     names = count_steps(lambda: restore(ground), calls=MUTATIONS)
@@ -109,7 +167,7 @@ def test_i3_killed_they_get_them_back_when_it_is_finished_or_taken_back(ground: 
     assert ground.state() == before
     cut = 0
     fatal_ones = [number for number, name in enumerate(names, 1) if name in ("chmod", "fchmod", "rmdir")]
-    for fatal in moments(fatal_ones, 8):
+    for fatal in moments(fatal_ones, 4):
         for way in ("continue", "abort"):
             ground.forget_removed()
             run_killed(lambda: restore(ground), fatal, calls=MUTATIONS)

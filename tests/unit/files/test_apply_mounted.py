@@ -12,7 +12,7 @@ from holdfast.files.taken import CHANGED, IN_USE
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import StorageError
 
-from ...disks import bound
+from ...disks import bound, mounted
 from .applying import Noted, Workspace, file, link, put, signature_of, wanted
 
 if TYPE_CHECKING:
@@ -94,6 +94,38 @@ def test_one_that_is_read_only_is_named_and_the_rest_goes_on(space: Workspace, t
     assert path == b"config"
     assert "mount point" in reason
     assert "Read-only" in reason
+
+
+@pytest.mark.parametrize(("kind", "left"), [("ext4", 12 << 20), ("ext4", 32 << 20), ("tmpfs", 1 << 20)])
+def test_without_room_for_all_of_it_nothing_is_written(space: Workspace, tmp_path: Path, kind: str, left: int) -> None:
+    """(Ext4 keeps a few megabytes for itself that it calls free.)"""
+    size = left + (1 << 20) if left != 12 << 20 else left - (1 << 20)
+    (tmp_path / "folder").mkdir()
+    with mounted(kind, tmp_path / "folder") as disk:
+        outside = disk / "outside"
+        outside.write_bytes(b"what was there before")
+        put(space, "config", b"")
+        with bound(outside, space.path / "config"):
+            space.scan()
+            free = os.statvfs(disk)
+            fill_up(disk / "full", free.f_bfree * free.f_frsize - left)
+            free = os.statvfs(disk)
+            applied = space.go(wanted(config=os.urandom(size), other=b"new"), notes=Noted())
+            assert applied.written == [b"other"]
+            ((path, reason),) = applied.skipped
+            assert path == b"config"
+            assert f"mount point, and there is no room for all of its {size} bytes" in reason
+            assert outside.read_bytes() == b"what was there before"
+            assert os.statvfs(disk).f_bfree >= free.f_bfree - 16, "what was free still is"
+            space.scan()
+            assert space.go(wanted(config=b"x" * (256 << 10), other=b"new"), notes=Noted()).skipped == []
+            assert outside.read_bytes() == b"x" * (256 << 10)
+    assert space.temporaries() == []
+
+
+def fill_up(path: Path, size: int) -> None:
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, size)
 
 
 def test_nothing_is_written_without_the_note(space: Workspace, outside: Path) -> None:

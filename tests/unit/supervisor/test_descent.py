@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
-from holdfast.supervisor.descent import children, descendants
+from holdfast.supervisor.descent import children, descendants, signal_all
 
 PROGRAM = """
 import os, subprocess, sys, time
@@ -70,3 +71,15 @@ def test_parents_come_first_and_the_ended_are_no_descendants() -> None:
         outer.stdin.close()
         os.waitid(os.P_PID, outer.pid, os.WEXITED | os.WNOWAIT)
         assert descendants(os.getpid(), spare=others) == []
+
+
+def test_a_signal_reaches_those_that_are_named_once_more_and_no_other_of_their_number() -> None:
+    with subprocess.Popen(["sleep", "100"]) as meant, subprocess.Popen(["sleep", "100"]) as stranger:
+        # (The stranger has the number of one that ended after it was named.)
+        named = iter([[meant.pid, stranger.pid], [meant.pid]])
+        signal_all(lambda: next(named), (signal.SIGTERM, signal.SIGCONT))
+        assert meant.wait(20) == -signal.SIGTERM
+        named = iter([[meant.pid], [meant.pid]])
+        signal_all(lambda: next(named), (signal.SIGTERM,))  # (it is gone)
+        stranger.kill()
+        assert stranger.wait(20) == -signal.SIGKILL, "it was the first that it got"

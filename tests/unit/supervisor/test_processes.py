@@ -13,6 +13,8 @@ import pytest
 from holdfast.supervisor.descent import descendants
 from holdfast.supervisor.processes import Processes, Run, parent_of
 
+from ...waiting import wait_until
+
 WAIT = "read x <&3"
 
 
@@ -180,6 +182,18 @@ def test_the_number_of_an_agent_that_has_ended_is_nobodys(world: World) -> None:
     world.ended()
     run.agent = os.getpid()  # who has the number by now is not of the run, nor what is below
     assert not list(world.processes.everybody(run))
+
+
+def test_one_that_has_ended_is_none_of_the_run_even_before_that_was_noticed(world: World) -> None:
+    agent = world.start(f"sh -c 'echo up; {WAIT}'; :", 1)
+    run = Run("r", agent.pid, one_step=False)
+    (child,) = descendants(agent.pid)
+    for pid in (agent.pid, child):
+        world.processes.group(run, pid)
+    assert set(world.processes.everybody(run)) == {agent.pid, child}
+    world.end(agent)
+    wait_until(lambda: not list(world.processes.everybody(run)), "the end of all")
+    assert world.processes.is_known(child), "nothing has told of its end yet"
 
 
 def test_there_is_room_for_so_many_and_each_run_leaves_some_to_others(world: World) -> None:
