@@ -192,7 +192,7 @@ while {orphaned} and os.path.exists("/proc/" + os.environ["PARENT"]):
 sys.path[:] = {sys.path!r}
 from holdfast.model.errors import RefusedError
 from holdfast.supervisor.remote import connect
-from holdfast.undo.log import Limits
+from holdfast.undo.service import Limits
 from holdfast.undo.safeguards import OFF
 with connect({os.fsencode(place.log)!r}) as remote:
     content = os.memfd_create("content")

@@ -22,8 +22,8 @@ from holdfast.model.ids import hash_bytes
 from holdfast.supervisor.descent import descendants
 from holdfast.testing.photograph import differences, photograph
 from holdfast.undo.beat import Beat, encode
-from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import OFF, PRESET
+from holdfast.undo.service import Limits
 
 from ..processes import command_of
 from ..waiting import wait_until

@@ -31,7 +31,7 @@ SLIPS_AWAY = """
 import json, os, signal, sys
 from holdfast.model.errors import HoldfastError
 from holdfast.supervisor.remote import connect
-from holdfast.undo.log import Limits
+from holdfast.undo.service import Limits
 
 def tried(act):
     try:

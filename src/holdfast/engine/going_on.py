@@ -4,7 +4,6 @@ those are ended.
 
 from __future__ import annotations
 
-import signal
 import time
 from contextlib import contextmanager
 
@@ -166,6 +165,8 @@ def stop_run(context: Context, run: str) -> tuple[str, Sequence[ProcessInfo]]:
 
     Raises `NotFoundError` if there is no run, `RefusedError` if a process does not end.
     """
+    import signal  # (a short command does without)
+
     from holdfast.engine.whole_runs import newest_run
 
     with reached(context) as service:

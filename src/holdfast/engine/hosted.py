@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from holdfast.model.config import Isolation
     from holdfast.model.ids import CheckpointId
     from holdfast.supervisor.remote import Remote
-    from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import StepInfo, TicketInfo, UndoReport, UndoService
+    from holdfast.undo.service import Limits, StepInfo, TicketInfo, UndoReport, UndoService
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)

@@ -27,8 +27,8 @@ from holdfast.model.log import Level, arrange
 from holdfast.model.loglines import Lines, send
 from holdfast.model.paths import display
 from holdfast.sandbox.channel import shim_command
-from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import Thresholds
+from holdfast.undo.service import Limits
 from holdfast.undo.untold import note
 
 if TYPE_CHECKING:

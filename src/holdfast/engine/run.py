@@ -35,9 +35,8 @@ if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId
     from holdfast.store.records import Cursor
     from holdfast.supervisor.settings import Settings
-    from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import StepInfo, TicketInfo, UndoReport
+    from holdfast.undo.service import Limits, StepInfo, TicketInfo, UndoReport
 
 _LOG = Log(__name__)
 

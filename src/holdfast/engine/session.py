@@ -28,9 +28,8 @@ if TYPE_CHECKING:
     from holdfast.engine.inner import InnerShim, Inside
     from holdfast.model.config import Isolation
     from holdfast.supervisor.remote import Remote
-    from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import ConflictInfo, PathChange, Settled, StepInfo, UndoService
+    from holdfast.undo.service import ConflictInfo, Limits, PathChange, Settled, StepInfo, UndoService
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)

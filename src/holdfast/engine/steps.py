@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from holdfast.engine.journal import Journal
     from holdfast.store.records import HistoryEvent
     from holdfast.undo.beat import Beat
-    from holdfast.undo.log import Limits
-    from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, UndoReport, UndoService
+    from holdfast.undo.service import BarrierInfo, ConflictInfo, Limits, PathChange, StepInfo, UndoReport, UndoService
 
 _LOG = Log(__name__)
 
@@ -54,7 +53,7 @@ def log_directory(context: Context) -> bytes:
 
 def limits(context: Context) -> Limits:
     """How much the undo log may hold, as the settings say."""
-    from holdfast.undo.log import Limits
+    from holdfast.undo.service import Limits
 
     of = context.settings.undo
     return Limits(of.max_log_bytes, of.max_steps, of.max_step_bytes)

@@ -54,6 +54,9 @@ class OpenedDirectories:
         """The permissions of a directory that is read-only to its owner, who is this user, or of one that is not there
         and will be made so; None of any other.
         """
+        # (Nearly always. A link on the way answers for another directory, in which nothing will be changed.)
+        if os.access(path or b".", os.W_OK, dir_fd=self._root.fd, effective_ids=True):
+            return None
         try:
             dir_fd, name = self._root.place(path) if path else (self._root.fd, b".")
             if os.access(name, os.W_OK, dir_fd=dir_fd, effective_ids=True):

@@ -13,12 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.model.errors import FormatError, HoldfastError, rebuilt
-from holdfast.undo.log import Limits
 from holdfast.undo.safeguards import Thresholds
 from holdfast.undo.service import (
     BarrierInfo,
     ConflictInfo,
     GoingOn,
+    Limits,
     PathChange,
     ProcessInfo,
     Settled,

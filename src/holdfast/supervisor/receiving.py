@@ -36,6 +36,10 @@ _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _ATTRIBUTES = Struct("=IIQiIQQQ")
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_at_once = ctypes.PyDLL(None)
+"""Calls by this do not let go of the interpreter's lock."""
+_EVENT_BYTES = 16
+"""Room for one ``struct epoll_event``."""
 
 
 class Turns:
@@ -48,7 +52,8 @@ class Turns:
         process has ended comes before what its parent does next, which is another step.
         """
         self._is_quiet = is_quiet
-        self._selector = selector
+        self._selector = selector.fileno()
+        self._event = ctypes.create_string_buffer(_EVENT_BYTES)
         self._lock = threading.Lock()
         self._calls: deque[Callable[[], None]] = deque()
         self._is_wanted = False
@@ -78,19 +83,25 @@ class Turns:
         """Have a call carried out, by this thread or by the one whose turn it is. From any thread."""
         self._calls.append(call)
         # (Who has the turn looks again after giving it up; so nothing is left that came in between.)
-        while self._is_next() and self._lock.acquire(blocking=False):
+        while self._calls and self._lock.acquire(blocking=False):
             try:
-                self._carry_out()
+                if not self._carry_out():
+                    return
             finally:
                 self._lock.release()
 
-    def _carry_out(self, most: int = -1) -> None:
-        while most and self._is_next():
+    def _carry_out(self, most: int = -1) -> bool:
+        """Carry out that many. False if the serving thread has to go on with what is left."""
+        while most and self._calls:
+            if self._is_quiet() or self._is_wanted or self._has_news():
+                return False
             most -= 1
             self._calls.popleft()()
+        return True
 
-    def _is_next(self) -> bool:
-        return self.has_calls and not self._is_wanted and not self._selector.poll(0, 1)
+    def _has_news(self) -> bool:
+        """Whether the selector has something. (To let go of the interpreter's lock for that would cost more.)"""
+        return _at_once.epoll_wait(self._selector, self._event, 1, 0) > 0
 
 
 def receive(tree: Tree, turns: Turns, fail: Callable[[], None]) -> None:
@@ -104,8 +115,9 @@ def _receive(tree: Tree, turns: Turns, fail: Callable[[], None]) -> None:
     listener = tree.listener
     _hurry()
     try:
-        while not listener.is_over():
-            found = listener.receive()
+        # (Not asked before each call: the kernel wakes whoever waits as the last process ends, Linux 6.11. Before that
+        # it leaves them waiting, until the keeper ends.)
+        while (found := listener.receive()) is not None or not listener.is_over():
             if found is not None:
                 turns.put(lambda found=found: tree.serve(found))
     except BaseException as error:

@@ -25,13 +25,13 @@ from holdfast.undo.safeguards import OFF
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from holdfast.undo.log import Limits
     from holdfast.undo.records import StepId
     from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.service import (
         BarrierInfo,
         ConflictInfo,
         GoingOn,
+        Limits,
         PathChange,
         ProcessInfo,
         Settled,

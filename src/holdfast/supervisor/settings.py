@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.model.log import Level
 from holdfast.undo.beat import NONE
-from holdfast.undo.log import Limits
+from holdfast.undo.service import Limits
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

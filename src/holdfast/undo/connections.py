@@ -61,6 +61,8 @@ def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
         while waiting and _until(waiting[-1]) > head.first:
             other = waiting.pop()
             met.add(other, other.reach())
+        if not met:
+            continue
         reach_ = reach_of(head.id)
         for other in met.having(reach_):
             if other.step in found or not _is_in_the_way(head, other, partial(acting_since, head.id)):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.handle import Identity
     from holdfast.undo.carrying import Undone
-    from holdfast.undo.log import Limits, UndoLog
+    from holdfast.undo.log import UndoLog
     from holdfast.undo.records import StepId, StepKind
     from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.sealed import Head
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         BarrierInfo,
         ConflictInfo,
         GoingOn,
+        Limits,
         PathChange,
         ProcessInfo,
         StepInfo,

@@ -14,7 +14,7 @@ import msgspec
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
 from holdfast.undo.carrying import Undone, reverse
-from holdfast.undo.dropping import drop_unchanged
+from holdfast.undo.dropping import drop_unchanged, drop_what_went
 from holdfast.undo.pending import go_on
 from holdfast.undo.records import End
 from holdfast.undo.sealing import Left, disown, look, seal
@@ -52,12 +52,15 @@ class Finisher:
         ended_at = self._log.clock.now() * 1000
         is_step = False
         left: Left | None = None
+        needless: frozenset[int] = frozenset()
+        """The numbers of preimages."""
 
         def prepare() -> None:
-            nonlocal is_step, left
+            nonlocal is_step, left, needless
             self._log.beat()
             self._log.recorder.note(End(self._log.recorder.next_seq(), opened.id, exit_code, ended_at))
-            is_step = drop_unchanged(self._log, opened) or opened.begin.kind == "explicit"
+            is_step = drop_unchanged(self._log, opened) or bool(opened.went) or opened.begin.kind == "explicit"
+            needless |= drop_what_went(self._log, opened)  # (again after a failure: what is out is out)
             opened.looked_at = self._log.recorder.seq
             self._log.beat()  # what the history records from now on comes after the step's end
             left = look(self._log, opened)
@@ -72,6 +75,8 @@ class Finisher:
                 self._log.notice()  # what was edited up to the look may be told of only now
                 left = disown(self._log, opened, left)
                 head = seal(self._log, opened, state="done", ended_at=ended_at, exit_code=exit_code, left=left)
+                for number in needless:  # (not before: killed until then, the step is finished by all of its records)
+                    self._log.preimages.discard(number)
             with self._log.recorder.gate:
                 self._late.pop(opened.id, None)
                 self._log.unsealed.pop(opened.id, None)

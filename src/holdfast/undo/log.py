@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from holdfast.model.errors import FormatError, IntegrityError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
@@ -24,6 +24,7 @@ from holdfast.undo.preimages import Preimages
 from holdfast.undo.recorder import Recorder
 from holdfast.undo.records import Alias, Begin, Outside
 from holdfast.undo.sealed import Head, Sealed, read_head, read_step, write_step
+from holdfast.undo.service import Limits
 from holdfast.undo.strangers import recall
 from holdfast.undo.version import begin_version, check_version, locked
 
@@ -37,17 +38,6 @@ if TYPE_CHECKING:
     from holdfast.undo.steps import OpenStep
 
 _log = Log(__name__)
-
-
-class Limits(NamedTuple):
-    """How much the log may hold; what is beyond is evicted, oldest first (`UndoLog.evict`)."""
-
-    max_bytes: int = 1 << 30
-    """Of preimages."""
-    max_steps: int = 100
-    """All steps of a run count as one."""
-    max_step_bytes: int = 200 << 20
-    """Copied bytes in one step; with more it is not protected."""
 
 
 class UndoLog:

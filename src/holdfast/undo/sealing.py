@@ -60,7 +60,7 @@ class Together:
         """Which object they have left at each path."""
         self.now = {object_: path for path, object_ in places.items() if object_ is not None}
         """And where each object."""
-        self._among = _overlapping({step: _span(each) for step, each in records.items()})
+        self._among = _overlapping({step: _span(each) or (0, 0) for step, each in records.items()})
 
     def is_alone(self, step: StepId) -> bool:
         """Whether no other of the steps acted between the first and the last record of this one. (Those that overlap go
@@ -173,8 +173,8 @@ def _with_what_was_moved(
     return paths
 
 
-def _span(records: Sequence[Mutation]) -> tuple[int, int]:
-    return (records[0].seq, records[-1].seq) if records else (0, 0)
+def _span(records: Sequence[Mutation]) -> tuple[int, int] | None:
+    return (records[0].seq, records[-1].seq) if records else None
 
 
 def _told(step: OpenStep) -> Sequence[Mutation]:
@@ -312,7 +312,7 @@ def seal(
         left = disown(log, step, look(log, step, alive_until))
     left = _checked(log, step, left)
     begin = step.begin
-    first, last = (step.records[0].seq, step.records[-1].seq) if step.records else (begin.seq, begin.seq)
+    first, last = step.span or _span(step.records) or (begin.seq, begin.seq)
     head = Head(
         id=begin.step,
         kind=begin.kind,
@@ -329,7 +329,7 @@ def seal(
         exit_code=exit_code,
         protected=step.bare or (before.protected if before else ""),
         copied=step.copied,
-        paths=len(left.paths),
+        paths=before.paths if before else len(step.went.union(path for path, _ in left.paths)),
         left=left.paths,
         others=left.others,
         edited=before.edited if before else left.edited,

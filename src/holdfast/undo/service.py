@@ -8,7 +8,7 @@ The values are plain, so that they go over a socket as they are.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -19,12 +19,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
 
-    from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
 
 
 StepState = Literal["open", "done", "undone", "partly"]
 """``partly``: an undo or a recovery left something as it is, and kept what belongs there."""
+
+
+class Limits(NamedTuple):
+    """How much the log may hold; what is beyond is evicted, oldest first (`holdfast.undo.log.UndoLog.evict`)."""
+
+    max_bytes: int = 1 << 30
+    """Of preimages."""
+    max_steps: int = 100
+    """All steps of a run count as one."""
+    max_step_bytes: int = 200 << 20
+    """Copied bytes in one step; with more it is not protected."""
 
 
 class StepInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,6 +69,10 @@ class OpenStep:
     """Operations in flight outside of the gate."""
     looked_at: int = 0
     """The sequence number up to which others had changed the tree when it was looked at what it left; 0 if never."""
+    span: tuple[int, int] | None = None
+    """The sequence numbers of its first record and its last, if some were taken out."""
+    went: frozenset[bytes] = frozenset()
+    """The paths at which it made and removed something that is in no record any more."""
     edits: Edits = field(default_factory=Edits)
     """What others have changed while it went on, whether it had to do with that or not."""
     last: float = 0.0

@@ -48,7 +48,8 @@ def grounds(records: Sequence[Mutation]) -> frozenset[bytes]:
             names = (record.path, record.target) if isinstance(record, Move) else (record.path,)
             changed.update(found.get(name.rpartition(b"/")[0]) for name in names)
         _follow(found, record, made)
-    return frozenset(path for path, object_ in found.items() if object_ in touched & changed)
+    touched &= changed
+    return frozenset(path for path, object_ in found.items() if object_ in touched)
 
 
 def touched_before(
@@ -253,6 +254,10 @@ class Meetings(Generic[T]):
         """By each directory that a path of theirs lies in."""
         self._trees: dict[bytes, list[T]] = {}
         self._of: dict[Identity, list[T]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there are any that reach something."""
+        return bool(self._at or self._trees or self._of)
 
     def add(self, one: T, its: Reach) -> None:
         """Another one, with what it reaches."""

@@ -162,8 +162,10 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -
 
 
 def _crossed(log: UndoLog, one: Sealed, is_back: Callable[[bytes, bool], bool]) -> Outside | None:
+    if not log.barriers.records:
+        return None
     came = comings(one.records, log.recorder.aliases)
-    elsewhere = changed_elsewhere(log, one) if log.barriers.records else ()
+    elsewhere = changed_elsewhere(log, one)
     return log.barriers.crossed(one.head.id, _since(one), reach(one.records), is_back, came, frozenset(elsewhere))
 
 

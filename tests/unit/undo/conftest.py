@@ -15,10 +15,11 @@ from holdfast.testing.acting import Actor
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.undo import recovery
 from holdfast.undo.beat import encode, read_beat
-from holdfast.undo.log import Limits, UndoLog
+from holdfast.undo.log import UndoLog
 from holdfast.undo.records import StepId
 from holdfast.undo.recovery import recover
 from holdfast.undo.sealing import seal
+from holdfast.undo.service import Limits
 
 
 class Bench:

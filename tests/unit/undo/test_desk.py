@@ -14,11 +14,12 @@ from holdfast.testing.acting import Actor
 from holdfast.testing.clocks import ManualClock
 from holdfast.undo import safeguards, sealing
 from holdfast.undo.desk import Desk
-from holdfast.undo.log import Limits, UndoLog
+from holdfast.undo.log import UndoLog
 from holdfast.undo.records import StepId
 from holdfast.undo.recovery import recover
 from holdfast.undo.safeguards import OFF, Safeguards, Thresholds
 from holdfast.undo.sealed import Head
+from holdfast.undo.service import Limits
 
 from .conftest import Bench
 

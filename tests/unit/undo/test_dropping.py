@@ -1,4 +1,4 @@
-"""A step forgets what it only seemed to change."""
+"""A step forgets what it only seemed to change, and what it made and removed again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import pytest
 from holdfast.testing.acting import Actor
 from holdfast.undo.desk import Desk
 from holdfast.undo.interceptor import Place
-from holdfast.undo.undoing import undo
+from holdfast.undo.records import Touch
+from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench
 
@@ -98,3 +99,73 @@ def test_what_goes_through_a_pipe_after_its_step_counts_as_its_own(bench: Bench)
         os.close(pipe_fd)
         undo(log, [step])
         bench.assert_as(before)
+
+
+def _churn(actor: Actor) -> None:
+    actor.mkdir(b"made")
+    for number in range(3):
+        actor.mkdir(b"made/%d" % number)
+        os.close(actor.open(b"made/%d/file" % number, os.O_CREAT | os.O_WRONLY))
+        actor.unlink(b"made/%d/file" % number)
+        actor.rmdir(b"made/%d" % number)
+    actor.rmdir(b"made")
+
+
+def test_what_was_made_and_removed_again_is_not_replayed(bench: Bench, old: Path) -> None:
+    """I1. The directory's mtime is all that is left to bring back; lists show the paths all the same."""
+    os.utime(bench.tree, (1, 1))
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        step = desk.open("command")
+        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+            _churn(actor)
+        info = desk.close(step, 0)
+        assert info is not None
+        assert info.paths == 7
+        assert [type(record) for record in log.read(step).records] == [Touch]
+        assert list(log.preimages.numbers()) == []
+        after = bench.photograph()
+        for _ in range(2):
+            undo(log, [step])
+            bench.assert_as(before)
+            redo(log, [step])
+            bench.assert_as(after)
+        assert [one.paths for one in desk.steps()] == [7]
+
+
+def test_what_was_moved_through_a_directory_that_went_is_brought_back(bench: Bench, old: Path) -> None:
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        step = desk.open("command")
+        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+            actor.mkdir(b"way")
+            actor.mkdir(b"way/in")
+            actor.rename(b"file", b"way/in/file")
+            actor.rename(b"way/in/file", b"moved")
+            actor.rmdir(b"way/in")
+            actor.rmdir(b"way")
+        assert desk.close(step, 0) is not None
+        after = bench.photograph()
+        undo(log, [step])
+        bench.assert_as(before)
+        redo(log, [step])
+        bench.assert_as(after)
+
+
+def test_what_another_step_had_to_do_with_stays_known(bench: Bench) -> None:
+    """I10. The other one cannot be undone alone, by its records of what is not there any more."""
+    with bench.keeper() as log:
+        desk = Desk(log)
+        step, other = desk.open("command"), desk.open("command")
+        with (
+            Actor(log.recorder, os.fsencode(bench.tree), step) as actor,
+            Actor(log.recorder, os.fsencode(bench.tree), other) as beside,
+        ):
+            actor.write(b"file", b"content", at=0)
+            beside.write(b"file", b"CONTENT", at=0)
+            actor.unlink(b"file")
+        assert desk.close(step, 0) is not None
+        assert desk.close(other, 0) is not None
+        assert sorted(desk.connected(other)) == [step, other]

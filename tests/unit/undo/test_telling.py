@@ -10,8 +10,8 @@ from holdfast.model.log import Level
 from holdfast.model.loglines import Lines, send
 from holdfast.testing.acting import Actor
 from holdfast.undo.desk import Desk
-from holdfast.undo.log import Limits
 from holdfast.undo.recovery import recover
+from holdfast.undo.service import Limits
 
 from .conftest import Bench
 

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from holdfast.api.objects import Step
     from holdfast.engine.hosted import Hosted
     from holdfast.engine.results import Diff, RestoreResult
-    from holdfast.undo.log import Limits
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import BarrierInfo
+    from holdfast.undo.service import BarrierInfo, Limits
 
 MAX_DIFF_BYTES: Final = 16 << 20
 MAX_DIFF_FILES: Final = 10_000
