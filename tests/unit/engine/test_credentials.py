@@ -164,7 +164,7 @@ def test_a_merge_leaves_one_alone_that_is_not_captured(tree: Path) -> None:
         put(fork, "id_rsa", "theirs")
         with holdfast.open(fork, home=tree.parent / "home", flags={"capture.credentials": True}) as forked:
             forked.checkpoint()
-        merged = workspace.merge(fork)
+        merged = workspace.merge(str(fork))
         assert merged.restored is not None
         assert [one.path for one in merged.restored.skipped] == [b"id_rsa"]
         assert (tree / "id_rsa").read_text() == "ours"
