@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.control import Client
     from holdfast.supervisor.processes import Processes, Run
     from holdfast.supervisor.runs import Member
+    from holdfast.undo.losses import Rules
     from holdfast.undo.service import StepInfo
     from holdfast.undo.steps import OpenStep
 
@@ -464,7 +465,7 @@ class Keeper:
         self._mounted.forget()
 
 
-def _rules(settings: Settings) -> Callable[[bytes], bool]:
+def _rules(settings: Settings) -> Rules:
     """What says of a path whether checkpoints leave it out, by the rules that are there now. Those of the root, and
     from outside, are read at once.
     """
