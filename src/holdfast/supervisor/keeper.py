@@ -291,8 +291,8 @@ class Keeper:
                 self._begun = True
                 return None
             case "leave":
-                self._runs.leave(client)
-                return self._ask(client, lambda: None)
+                run = self._runs.leave(client)
+                return self._ask(client, lambda: self._desk.parting(run))
             case "visit":
                 if self._over:
                     raise HoldfastError("the keeper is ending", code=GONE)
