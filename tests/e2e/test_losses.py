@@ -215,11 +215,11 @@ def test_what_is_done_every_day_is_not_asked_about(
     _git(bench, "add", ".gitignore", "small", "many")
     _git(bench, "commit", "-q", "-m", "first")
     _git(bench, "checkout", "-q", "-b", "side")
-    for number in range(20):
+    for number in range(100):
         bench.write(f"many/{number}", "side")
     _git(bench, "commit", "-qam", "side")
     _git(bench, "checkout", "-q", "main")
-    for number in range(20, 40):
+    for number in range(100, 200):
         bench.write(f"many/{number}", "main")
     _git(bench, "commit", "-qam", "main")
     with sqlite3.connect(bench.root / "app.db") as database:

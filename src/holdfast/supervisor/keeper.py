@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.files.exclusion import ExcludedDirectories
+from holdfast.files.git_objects import GitObjects
 from holdfast.files.gitconfig import User
 from holdfast.files.ignore import IgnoreSources
 from holdfast.model.clock import SystemClock
@@ -93,7 +94,9 @@ class Keeper:
         """
         root_fd = os.open(settings.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         clock = SystemClock()
-        safeguards = Safeguards(clock, losses=Losses(lambda: _rules(settings)))
+        safeguards = Safeguards(
+            clock, losses=Losses(lambda: _rules(settings), GitObjects(os.path.realpath(settings.root)).hold)
+        )
         least = Beat(*settings.least)
         self._undo_log = _locked_in_time(
             lambda: UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=least)

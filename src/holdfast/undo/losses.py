@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE
 from holdfast.files.metadata import through
 from holdfast.undo.path_tree import PathTree
+from holdfast.undo.safeguard import Danger, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,6 +36,8 @@ class Weight(NamedTuple):
 
     files: int
     bytes: int
+    is_kept: bool = False
+    """Git holds what is deleted: made anew at its path, the file is not lost."""
 
 
 class _Run:
@@ -47,12 +50,17 @@ class _Run:
 class Losses:
     """See the module. For one thread at a time."""
 
-    def __init__(self, ask_rules: Callable[[], Rules] = lambda: _leaves_nothing_out) -> None:
+    def __init__(
+        self,
+        ask_rules: Callable[[], Rules] = lambda: _leaves_nothing_out,
+        is_kept: Callable[[bytes], bool] = lambda _path: False,
+    ) -> None:
         """``ask_rules`` is called when the first run begins to be guarded. What it returns says of a path whether
         checkpoints leave it out (`ExcludedDirectories.leaves_out`); that is asked of one before a run changes a rule
-        file beside it, and is to remember what those say.
+        file beside it, and is to remember what those say. ``is_kept`` says whether Git holds what a file does.
         """
         self._ask_rules = ask_rules
+        self._is_kept = is_kept
         self._rules: Rules | None = None
         self._runs: dict[str, _Run] = {}
         self._origins = PathTree[bytes]()
@@ -70,6 +78,9 @@ class Losses:
           file, but once in a run; and not where an SQLite database, known by its header, is opened for reading and
           writing, as its library changes single pages, each of which it keeps until the change is complete.
 
+        A file that is deleted counts until the step makes one at its path, if a Git repository holds the content: so
+        Git changes files.
+
         In a step, a file counts once, and no more of its bytes than it had when it first counted.
         """
         run = self._runs.get(step.begin.run)
@@ -80,13 +91,16 @@ class Losses:
         if self._was_left_out(loss.path):
             return None
         left = step.losing.get(loss.object)
-        return Weight(left is None, min(loss.lost, loss.size if left is None else left))
+        is_kept = loss.danger is Danger.DELETE and Rule.LOSS not in step.allowed and self._is_kept(loss.path)
+        return Weight(left is None, min(loss.lost, loss.size if left is None else left), is_kept)
 
     def count(self, step: OpenStep, loss: Loss, weight: Weight) -> None:
         """It has happened, or is about to."""
         step.losing[loss.object] = step.losing.get(loss.object, loss.size) - weight.bytes
         step.lost_files += weight.files
         step.lost_bytes += weight.bytes
+        if weight.is_kept:
+            step.replaceable[loss.path] = weight
         if loss.opens and loss.object not in (known := self._of(step).opened):
             known.add(loss.object)
             step.exposed.add(loss.object)
@@ -103,6 +117,9 @@ class Losses:
 
     def made(self, step: OpenStep, path: bytes, object_: Identity) -> None:
         """The step has made something."""
+        if (weight := step.replaceable.pop(path, None)) is not None:
+            step.lost_files -= weight.files
+            step.lost_bytes -= weight.bytes
         if self._origins:
             self._origins.take(path)
             self._enter({path: path})

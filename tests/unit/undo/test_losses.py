@@ -82,7 +82,7 @@ def _guarded(bench: Bench) -> Iterator[Guarded]:
     def rules() -> Callable[[bytes, tuple[bytes, bytes]], bool]:
         return ExcludedDirectories(path, IgnoreSources(path), ()).leaves_out
 
-    safeguards = Safeguards(clock, losses=Losses(rules))
+    safeguards = Safeguards(clock, losses=Losses(rules, lambda path: path.startswith(b"d/")))
     log = UndoLog(os.fsencode(bench.directory), root, clock, safeguards)
     recover(log)
     desk = Desk(log, safeguards, intercepts=True)
@@ -278,6 +278,25 @@ def test_opening_counts_once_in_a_run_and_what_is_removed_then_counts(guarded: G
         os.close(actor.open(b"d/0", os.O_RDWR))
         with pytest.raises(HeldError):
             actor.unlink(BIG)
+
+
+def test_what_git_holds_counts_until_it_is_made_anew(guarded: Guarded) -> None:
+    with guarded.step() as actor:
+        for name in (b"d/0", b"d/1", b"d/2"):
+            actor.unlink(name)
+            actor.write(name, b"other")
+        actor.unlink(b"small")
+        actor.write(b"small", b"other")
+        actor.unlink(b".gitignore")
+        actor.write(b".gitignore", b"other")
+        with pytest.raises(HeldError):
+            actor.unlink(BIG)
+    with guarded.step("other") as actor:
+        actor.unlink(b"d/0")
+        actor.write(b"elsewhere", b"other")
+        actor.unlink(b"d/1")
+        with pytest.raises(HeldError):
+            actor.unlink(b"d/2")
 
 
 def test_what_is_moved_back_by_a_denial_counts_as_before(guarded: Guarded) -> None:
