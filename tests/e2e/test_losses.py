@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import sqlite3
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +21,7 @@ from holdfast.undo.service import TicketInfo
 
 from ..fuse import ONLY_WITH_FUSE
 from ..waiting import wait_until
+from .isolated import need_namespaces
 
 if TYPE_CHECKING:
     from e2e.conftest import Cli
@@ -130,6 +133,10 @@ _DAILY = """
 set -e
 git rebase -q main side
 git gc -q
+make -s clean
+make -s
+./built
+if test -e package-lock.json; then npm ci --offline --silent --no-audit --no-fund --cache .cache; fi
 rm -rf node_modules && mkdir node_modules && for i in $(seq 80); do echo new > node_modules/$i; done
 for turn in 1 2; do for i in $(seq 60); do echo $turn > $i.o; done; cat *.o > program; done
 python3 -m compileall -q sources
@@ -138,32 +145,82 @@ echo more >> app.log
 """
 
 
+_MAKEFILE = """
+objects = $(patsubst %.c,%.o,$(wildcard sources/*.c))
+built: $(objects)
+\tcc -o $@ $(objects)
+clean:
+\trm -f $(objects) built
+"""
+
+
 def _git(cli: Cli, *words: str) -> None:
-    identity = ["-c", "user.name=A", "-c", "user.email=a@b", "-c", "init.defaultBranch=main"]
-    subprocess.run(["git", *identity, *words], cwd=cli.root, check=True, stdin=subprocess.DEVNULL)
+    words = ("git", "-c", "init.defaultBranch=main", *words)
+    subprocess.run(words, cwd=cli.root, check=True, stdin=subprocess.DEVNULL)
+
+
+def _npm_package(cli: Cli) -> None:
+    """What `npm ci` installs, without a network."""
+    manifest = {"name": "app", "version": "1.0.0", "dependencies": {"dep": "file:dep.tgz"}}
+    cli.write("package.json", json.dumps(manifest))
+    with tarfile.open(cli.root / "dep.tgz", "w:gz") as package:
+        for number in range(80):
+            package.addfile(tarfile.TarInfo(f"package/{number}.js"))
+        content = json.dumps({"name": "dep", "version": "1.0.0"}).encode()
+        member = tarfile.TarInfo("package/package.json")
+        member.size = len(content)
+        package.addfile(member, io.BytesIO(content))
+    words = ["npm", "install", "--offline", "--silent", "--no-audit", "--no-fund", "--cache", ".cache"]
+    subprocess.run(words, cwd=cli.root, check=True, stdin=subprocess.DEVNULL)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-@pytest.mark.parametrize("journal", ["delete", "wal"])
-def test_what_is_done_every_day_is_not_asked_about(bench: Cli, monkeypatch: pytest.MonkeyPatch, journal: str) -> None:
-    for name in ("AUTHOR", "COMMITTER"):
-        monkeypatch.setenv(f"GIT_{name}_NAME", "A")
-        monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@b")
+@pytest.mark.skipif(shutil.which("make") is None or shutil.which("cc") is None, reason="needs make and a C compiler")
+@pytest.mark.parametrize(
+    ("journal", "options"),
+    [
+        pytest.param("delete", [], id="supervised"),
+        pytest.param("wal", ["--isolation", "namespace"], id="isolated"),
+        pytest.param(
+            "wal",
+            ["--bridge", "fuse"],
+            id="by a mount",
+            marks=[ONLY_WITH_FUSE, pytest.mark.skipif(os.geteuid() != 0, reason="needs root, who may mount")],
+        ),
+    ],
+)
+def test_what_is_done_every_day_is_not_asked_about(
+    bench: Cli, monkeypatch: pytest.MonkeyPatch, journal: str, options: list[str]
+) -> None:
+    if "--isolation" in options:
+        need_namespaces()
     monkeypatch.setenv("HOLDFAST_SAFEGUARD_TIMEOUT", "1s")
+    bench.write(".gitignore", "node_modules/\n.cache/\n*.o\n__pycache__/\n")
+    for number in range(60):
+        bench.write(f"sources/f{number}.c", f"int f{number}(void) {{ return {number}; }}")
+    bench.write("sources/main.c", "int main(void) { return 0; }")
+    bench.write("Makefile", _MAKEFILE)
+    subprocess.run(["make", "-s"], cwd=bench.root, check=True)
     for number in range(80):
         bench.write(f"node_modules/{number}", "old")
         bench.write(f"{number}.o", "old")
     bench.write("program", "old")
     bench.write("app.log", "0" * 11_000_000)
     bench.write("sources/a.py", "pass")
+    if shutil.which("npm") is not None:
+        _npm_package(bench)
     _git(bench, "init", "-q")
+    _git(bench, "config", "user.name", "A")
+    _git(bench, "config", "user.email", "a@b")
     _git(bench, "add", ".gitignore", "small", "many")
     _git(bench, "commit", "-q", "-m", "first")
     _git(bench, "checkout", "-q", "-b", "side")
-    bench.write("many/0", "side")
+    for number in range(100):
+        bench.write(f"many/{number}", "side")
     _git(bench, "commit", "-qam", "side")
     _git(bench, "checkout", "-q", "main")
-    bench.write("many/1", "main")
+    for number in range(100, 200):
+        bench.write(f"many/{number}", "main")
     _git(bench, "commit", "-qam", "main")
     with sqlite3.connect(bench.root / "app.db") as database:
         database.execute(f"pragma journal_mode = {journal}")
@@ -172,6 +229,7 @@ def test_what_is_done_every_day_is_not_asked_about(bench: Cli, monkeypatch: pyte
     database.close()
     assert Path(bench.root / "app.db").stat().st_size > 10_000_000
     bench("checkpoint")
-    done = bench.process("run", "--guard", "--", "sh", "-c", _DAILY, stdin=subprocess.DEVNULL)
+    done = bench.process("run", "--guard", *options, "--", "sh", "-c", _DAILY, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
+    assert b"No answer came" not in done.stderr
     assert [step["state"] for step in bench.json("steps")["steps"] if step["state"] != "done"] == []

@@ -486,8 +486,11 @@ def test_a_run_that_a_full_log_holds_in_part_is_undone_if_forced(bench: Cli) -> 
         bench.write(name, name * 30_000)
     before = bench.tree()
     _, err = run(bench, "--", "sh", "-c", "rm a; rm b; rm c; rm cache/old")
-    assert "the undo log was full" in err
-    assert len(bench.json("steps")["steps"]) < 4
+    left = len(bench.json("steps")["steps"])
+    assert left < 4
+    assert f"the run had 4 steps; the undo log was full (undo.max_log_bytes) and forgot {4 - left} of them" in err
+    assert "holdfast undo --run" in err.splitlines()[-1]
+    assert "--force" in err.splitlines()[-1]
     after = bench.tree()
     refused = bench("undo", "--run", "--json", code=4).error
     assert refused["code"] == "steps_forgotten"
@@ -501,6 +504,39 @@ def test_a_run_that_a_full_log_holds_in_part_is_undone_if_forced(bench: Cli) -> 
     for command in done.json["undo_command"].split(" && "):
         bench(*command.split()[1:])
     assert bench.tree() == after
+    for name in "abc":
+        bench.write(name, name * 30_000)
+    _, err = run(bench, "--json", "--", "sh", "-c", "rm a; rm b; rm c; true")
+    result = json.loads(err.splitlines()[-1])
+    assert result["forgotten_steps"] > 0
+    assert len(result["steps"]) + result["forgotten_steps"] == 3
+    assert result["undo_command"] == f"holdfast undo --run {result['run']} --force"
+
+
+@pytest.mark.parametrize("is_json", [False, True])
+def test_who_runs_a_script_learns_what_was_held_and_that_no_answer_came(
+    bench: Cli, monkeypatch: pytest.MonkeyPatch, is_json: bool
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SAFEGUARD_TIMEOUT", "1s")
+    monkeypatch.setenv("HOLDFAST_SAFEGUARD_DELETES", "2")
+    for name in "ab":
+        bench.write(name, name)
+    before = bench.tree()
+    _, err = run(bench, *["--json"] * is_json, "--", "sh", "-c", "rm a b || true; true")
+    assert "Operation not permitted" in err
+    if is_json:
+        result = json.loads(err.splitlines()[-1])
+        (held,) = result["unanswered"]
+        assert held["step"] == result["steps"][0]["id"]
+        assert (held["danger"], held["path"], held["seconds"]) == ("delete", "b", 1)
+        assert bench.is_documented("run", result)
+        assert bench.is_documented("run", {"seconds": 1})
+    else:
+        (said,) = [line for line in err.splitlines() if "safeguard" in line]
+        assert "`delete`: step 1 (rm a b) is about to delete its file number 2: b" in said
+        assert "No answer came within 1 s, so Holdfast took the step back." in said
+        assert "`holdfast safeguard list`" in said
+    assert bench.tree() == before
 
 
 def test_a_run_that_goes_on_and_that_a_full_log_holds_in_part_is_undone_whole_if_forced(

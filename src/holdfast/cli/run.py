@@ -144,9 +144,15 @@ def _limit(name: str, value: str) -> int:
 
 
 def _summary(result: RunResult) -> Iterator[str]:
+    yield from (_unanswered(ticket) for ticket in result.unanswered[:_SHOWN])
     if not result.steps:
         yield "the run changed nothing"
         return
+    if result.forgotten:
+        yield (
+            f"the run had {plural(len(result.steps) + result.forgotten, 'step')}; the undo log was full "
+            f"(undo.max_log_bytes) and forgot {result.forgotten:,} of them"
+        )
     standing, left = result.standing, result.left
     whole = [step.id for step in result.steps if step not in standing and step not in left]
     back = f"{_were(whole)} taken back" if whole else ""
@@ -165,7 +171,16 @@ def _summary(result: RunResult) -> Iterator[str]:
         if step.unprotected:
             yield f"step {step.id} cannot be undone whole: {visible(step.unprotected)}"
     if standing:
-        yield f"`holdfast undo` takes the newest step back, `holdfast undo --run {result.run}` all of them"
+        force = " --force" if result.forgotten else ""
+        yield f"`holdfast undo` takes the newest step back, `holdfast undo --run {result.run}{force}` all of them"
+
+
+def _unanswered(ticket: TicketInfo) -> str:
+    return (
+        f"safeguard `{ticket.danger}`: {visible(ticket.message)}. No answer came within {ticket.unanswered:.0f} s, so "
+        "Holdfast took the step back. To allow it, run it again and answer meanwhile from another terminal: "
+        "`holdfast safeguard list`"
+    )
 
 
 def _were(steps: Sequence[int]) -> str:

@@ -293,10 +293,12 @@ def _tell_secrets(scan: Scan) -> None:
     """At a first checkpoint: say that settings with secrets in them are among what is saved."""
     found = sorted(path for path, entry in scan.changes.items() if entry is not None and is_environment(path))
     if found:
-        more = f" and {len(found) - 1} more such files are" if len(found) > 1 else " is"
+        from holdfast.model.wording import plural
+
+        more = f" and {plural(len(found) - 1, 'more file')} like it" if len(found) > 1 else ""
         _LOG.warning(
-            "%s%s saved, with the secrets in it: a line `.env*` in .checkpointignore leaves such files out, and "
-            "`store.encryption_key` has the store encrypted",
+            "the first checkpoint saved %s%s, which may hold secrets. To leave such files out, add the line `.env*` to "
+            ".checkpointignore; to have the store encrypted, set `store.encryption_key`",
             display(found[0]),
             more,
         )

@@ -126,7 +126,11 @@ def ran(result: RunResult) -> Json:
         "after": result.after,
         "steps": [step(value) for value in result.steps],
         "isolation": None if isolation.level == "none" else isolation._asdict(),
-        "undo_command": f"holdfast undo --run {result.run}" if result.standing else None,
+        "forgotten_steps": result.forgotten,
+        "unanswered": [{**ticket(value), "seconds": round(value.unanswered)} for value in result.unanswered],
+        "undo_command": f"holdfast undo --run {result.run}{' --force' if result.forgotten else ''}"
+        if result.standing
+        else None,
     }
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.store.records import Cursor
     from holdfast.supervisor.settings import Settings
     from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import Limits, StepInfo, TicketInfo, UndoReport
+    from holdfast.undo.service import Limits, Parting, StepInfo, TicketInfo, UndoReport
 
 _LOG = Log(__name__)
 
@@ -57,6 +57,10 @@ class RunResult(NamedTuple):
     """Those of the run that changed anything."""
     isolation: Isolation
     """What held for it."""
+    unanswered: Sequence[TicketInfo] = ()
+    """What safeguards held, and nobody answered in time: the step of each was taken back."""
+    forgotten: int = 0
+    """So many of its steps are not among them any more: the undo log could not hold them within its limits."""
 
     @property
     def standing(self) -> Sequence[StepInfo]:
@@ -146,6 +150,7 @@ def run(
     )
     surroundings = handed_on(os.environb if environment is None else environment)
     surroundings[RUN_VARIABLE] = identity.encode()
+    parting: list[Parting] = []
     try:
         with _asking(settings.log, ask if asked_for.asks else None), answering_run(context, identity):
             code = supervise(
@@ -160,10 +165,14 @@ def run(
                 read_only=read_only,
                 thresholds=asked_for,
                 entry=_entry(context, settings, directory, command) if bridge else None,
+                parted=parting.append,
             )
     finally:
         steps = end_run(context, identity, shown, told, forgotten)
-    return RunResult(identity, code, before, _head(context), steps, isolation)
+    (last,) = parting
+    return RunResult(
+        identity, code, before, _head(context), steps, isolation, unanswered=last.unanswered, forgotten=last.forgotten
+    )
 
 
 def _check_bridge(context: Context, isolation: Isolation, read_only: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ from holdfast.files.databases import INDEX, database_of, is_database
 from holdfast.files.ignore import DirectoryRules, read_rule_files
 from holdfast.files.reserved import find_reserved
 from holdfast.files.ruled import opened
+from holdfast.model.paths import under
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator
@@ -95,25 +96,28 @@ class ExcludedDirectories:
 
     def __call__(self, path: bytes) -> bool:
         """True if the directory ``path``, below the root, is excluded; those above it are taken not to be."""
-        parent, _, name = path.rpartition(b"/")
-        return path in self._reserved.paths or self._in(parent).excluded(path, name, True)
+        return self._excludes(path)
 
-    def leaves_out(self, path: bytes) -> bool:
+    def leaves_out(self, path: bytes, moved: tuple[bytes, bytes] = (b"", b"")) -> bool:
         """True if ``path``, which is no directory, or any directory above it is excluded, as the rule files on the way
-        said when they were first asked.
+        said when they were first asked. ``moved``: rule files below the first of these paths lie below the second now.
         """
         end = path.find(b"/")
         while end >= 0:
             above = path[:end]
             if (known := self._known.get(above)) is None:
-                known = self._known[above] = self(above)
+                known = self._known[above] = self._excludes(above, moved)
             if known:
                 return True
             end = path.find(b"/", end + 1)
         parent, _, name = path.rpartition(b"/")
-        return self._in(parent).excluded(path, name, False)
+        return self._in(parent, moved).excluded(path, name, False)
 
-    def _in(self, directory: bytes) -> DirectoryRules:
+    def _excludes(self, path: bytes, moved: tuple[bytes, bytes] = (b"", b"")) -> bool:
+        parent, _, name = path.rpartition(b"/")
+        return path in self._reserved.paths or self._in(parent, moved).excluded(path, name, True)
+
+    def _in(self, directory: bytes, moved: tuple[bytes, bytes]) -> DirectoryRules:
         """The rules in force in ``directory``."""
         unknown: list[bytes] = []
         at = directory
@@ -123,16 +127,17 @@ class ExcludedDirectories:
                 break
             at = at.rpartition(b"/")[0]
         for at in reversed(unknown):
-            rules = self._rules[at] = self._read(at, rules)
+            before, now = moved
+            rules = self._rules[at] = self._read(at, now + at[len(before) :] if under(at, before) else at, rules)
         assert rules is not None
         return rules
 
-    def _read(self, directory: bytes, above: DirectoryRules | None) -> DirectoryRules:
+    def _read(self, directory: bytes, lies_at: bytes, above: DirectoryRules | None) -> DirectoryRules:
         """The rules in ``directory``, with its own rule files; None stands for what is above the root."""
         gitignore = checkpointignore = None
         try:
             # Only names of rule files are looked for, and what they say decides nothing but what is watched.
-            fd = os.open(os.path.join(self._root, directory), _DIRECTORY)
+            fd = os.open(os.path.join(self._root, lies_at), _DIRECTORY)
         except OSError:
             pass
         else:

@@ -94,7 +94,7 @@ def _start(settings: Settings) -> tuple[subprocess.Popen[bytes], socket.socket]:
     if len(head) < LENGTH.size:
         raise HoldfastError("the keeper ended before it was ready", hint="the undo log's keeper.log may say why")
     try:
-        decode_answer("leave", ours.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
+        decode_answer("visit", ours.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
     except HoldfastError:
         keeper.wait()
         raise

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.files.exclusion import ExcludedDirectories
+from holdfast.files.git_objects import GitObjects
 from holdfast.files.gitconfig import User
 from holdfast.files.ignore import IgnoreSources
 from holdfast.model.clock import SystemClock
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.control import Client
     from holdfast.supervisor.processes import Processes, Run
     from holdfast.supervisor.runs import Member
+    from holdfast.undo.losses import Rules
     from holdfast.undo.service import StepInfo
     from holdfast.undo.steps import OpenStep
 
@@ -92,7 +94,9 @@ class Keeper:
         """
         root_fd = os.open(settings.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         clock = SystemClock()
-        safeguards = Safeguards(clock, losses=Losses(lambda: _rules(settings)))
+        safeguards = Safeguards(
+            clock, losses=Losses(lambda: _rules(settings), GitObjects(os.path.realpath(settings.root)).hold)
+        )
         least = Beat(*settings.least)
         self._undo_log = _locked_in_time(
             lambda: UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=least)
@@ -290,8 +294,8 @@ class Keeper:
                 self._begun = True
                 return None
             case "leave":
-                self._runs.leave(client)
-                return self._ask(client, lambda: None)
+                run = self._runs.leave(client)
+                return self._ask(client, lambda: self._desk.parting(run))
             case "visit":
                 if self._over:
                     raise HoldfastError("the keeper is ending", code=GONE)
@@ -464,7 +468,7 @@ class Keeper:
         self._mounted.forget()
 
 
-def _rules(settings: Settings) -> Callable[[bytes], bool]:
+def _rules(settings: Settings) -> Rules:
     """What says of a path whether checkpoints leave it out, by the rules that are there now. Those of the root, and
     from outside, are read at once.
     """

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.box import Box
     from holdfast.supervisor.settings import Settings
     from holdfast.undo.safeguards import Thresholds
+    from holdfast.undo.service import Parting
 
 _CAP_SYS_PTRACE = 19
 _ADMINS_ONLY = 2
@@ -54,6 +55,7 @@ def supervise(
     read_only: Sequence[int] = (),
     thresholds: Thresholds = OFF,
     entry: Callable[[int], Sequence[bytes]] | None = None,
+    parted: Callable[[Parting], object] = lambda _parting: None,
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
@@ -65,7 +67,8 @@ def supervise(
 
     With an ``entry`` there is no filter that asks: it says what to execute so that, as by `shim.enter`, but through a
     channel's descriptor, the device of a mount is handed out, and the command sees the workspace by that alone.
-    `Settings.server` serves it. That goes with neither ``box`` nor ``read_only``.
+    `Settings.server` serves it. That goes with neither ``box`` nor ``read_only``. ``parted`` is called with what the
+    keeper says of the run at its end.
 
     Raises `UnsupportedError` where the kernel cannot supervise, `LockedError` if somebody else keeps the undo log, and
     what opening that raises.
@@ -111,7 +114,7 @@ def supervise(
                 with suppress(OSError):  # (it was killed already, which is seen below)
                     numbers = tuple(map(int, blocked))
                     send(ours, msgspec.structs.replace(order, blocked=numbers, relays=relay is not None))
-                return _follow(ours, parent, mine, relay)
+                return _follow(ours, parent, mine, relay, parted)
     finally:
         become_subreaper(wanted=was_subreaper)
 
@@ -177,7 +180,13 @@ def _start_parent(fd: int, passed: Sequence[int]) -> subprocess.Popen[bytes]:
     )
 
 
-def _follow(parent_socket: socket.socket, parent: subprocess.Popen[bytes], mine: set[int], relay: _Relay | None) -> int:
+def _follow(
+    parent_socket: socket.socket,
+    parent: subprocess.Popen[bytes],
+    mine: set[int],
+    relay: _Relay | None,
+    parted: Callable[[Parting], object],
+) -> int:
     keeper = 0
     while (report := _next_report(parent_socket, relay)) is not None:
         match report.kind:
@@ -200,6 +209,7 @@ def _follow(parent_socket: socket.socket, parent: subprocess.Popen[bytes], mine:
                     parent.returncode = 0  # it looks after what lives on: nobody waits for it
                 else:
                     parent.wait()
+                parted(report.parting)
                 code = os.waitstatus_to_exitcode(report.status)
                 return code if code >= 0 else 128 - code
     was_killed = parent.wait() < 0

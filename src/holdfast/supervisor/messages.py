@@ -19,6 +19,7 @@ from holdfast.undo.service import (
     ConflictInfo,
     GoingOn,
     Limits,
+    Parting,
     PathChange,
     ProcessInfo,
     Settled,
@@ -69,7 +70,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "resume": (tuple[()], None),
     "visit": (tuple[()], None),
     "join": (tuple[str, int, bool, list[bytes], bytes, int, Thresholds, bool, int], None),
-    "leave": (tuple[()], None),
+    "leave": (tuple[()], Parting),
 }
 """Of every method: the types of its arguments, and of its result."""
 

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.supervisor.messages import LENGTH
 from holdfast.supervisor.settings import Settings
 from holdfast.undo.safeguards import OFF, Thresholds
+from holdfast.undo.service import Parting
 
 T = TypeVar("T")
 
@@ -71,6 +72,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """With ``ended``: as `os.wait` has it."""
     stays: bool = False
     """With ``ended``: something of the tree lives on, and this process with it."""
+    parting: Parting = Parting()
+    """With ``ended``: what the keeper has said last."""
     message: str = ""
     """With ``failed``: what went wrong."""
     code: str = ""

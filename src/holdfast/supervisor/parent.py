@@ -104,10 +104,10 @@ class _Parent:
             self._say_what_failed()
             if status and self._order.fails_whole:
                 end_in_order(GRACE_SECONDS, self._spared)  # (still served: all that it does at last is recorded)
-            remote.leave()
+            parting = remote.leave()
             stays = bool(descendants(os.getpid(), spare=self._spared))
             # (Nobody is there to be told: the launcher was killed in the same moment.)
-            stays = self._tell(Report(kind="ended", status=status, stays=stays)) and stays
+            stays = self._tell(Report(kind="ended", status=status, stays=stays, parting=parting)) and stays
         if stays:
             self._stay(remote, awake)
         else:

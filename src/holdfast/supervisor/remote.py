@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         ConflictInfo,
         GoingOn,
         Limits,
+        Parting,
         PathChange,
         ProcessInfo,
         Settled,
@@ -293,11 +294,11 @@ class Remote:
         arguments = run, agent, one_step, list(command), directory, len(read_only), thresholds, mounted, witness
         self._ask("join", *arguments, descriptors=[listener, parent, *read_only])
 
-    def leave(self) -> None:
+    def leave(self) -> Parting:
         """The agent has ended: returns when all steps of the run are finished. What lives on is served until it ends,
         and what it changes from now on makes new steps.
         """
-        self._ask("leave")
+        return self._ask("leave")
 
     def visit(self) -> None:
         """The keeper does not end before this connection does, unless it is told to."""

@@ -232,8 +232,8 @@ class Runs:
             raise NotFoundError(f"no run {id_} is served here")
         return self._steps.expect(run, tuple(command))
 
-    def leave(self, client: Client) -> None:
-        """The run's agent has ended; what is left of its tree is served until it ends too."""
+    def leave(self, client: Client) -> str:
+        """The run's agent has ended; what is left of its tree is served until it ends too. Returns the run's id."""
         run = self._runs.pop(client, None)
         if run is None:
             raise NotFoundError("no run came by this connection, or it has left", code="no_run")
@@ -242,6 +242,7 @@ class Runs:
         self._see_ends(run)
         self._steps.close_run(run)
         self._guard()
+        return run.id
 
     def lose(self, client: Client) -> None:
         """The connection has ended. If a run came by it and has not left, its tree is to end; a mount in any case: who

@@ -24,6 +24,7 @@ from holdfast.undo.log import no_step
 from holdfast.undo.recognising import brought_back, note_contents, still_brought
 from holdfast.undo.records import End
 from holdfast.undo.safeguards import Safeguards
+from holdfast.undo.service import Parting
 from holdfast.undo.settling import mixed_since, settle, written_late
 from holdfast.undo.showing import all_steps, going_on, report, shown_barriers, shown_conflict, shown_open, shown_step
 from holdfast.undo.undoing import foresee, redo, undo
@@ -116,6 +117,13 @@ class Desk:
         """A session gives its next command: for safeguards, what earlier ones have made was there before."""
         with self._recorder.gate:
             self._safeguards.begin(run)
+
+    def parting(self, run: str) -> Parting:
+        """What a run is told that has ended, once its steps are finished."""
+        with self._recorder.gate:
+            return Parting(
+                unanswered=self._safeguards.unanswered(run), forgotten=self._undo_log.forgotten_steps.pop(run, 0)
+            )
 
     def lapse(self, ticket: int) -> None:
         """What is held cannot be held any longer, and fails: its step is taken back, as where it is denied, and the

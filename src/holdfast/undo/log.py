@@ -89,6 +89,8 @@ class UndoLog:
             self.preimages = Preimages(os.path.join(directory, b"kept"))
             self.aside = Aside(os.path.join(directory, b"aside"), self.preimages)
             self.forgotten = Forgotten(os.path.join(directory, b"forgotten"))
+            self.forgotten_steps = Counter[str]()
+            """How many of each run, since the log was opened."""
             self.directories = Directories(root_fd)
         except OSError as error:
             os.close(self._lock)
@@ -260,7 +262,9 @@ class UndoLog:
 
     def forget(self, step: StepId) -> None:
         """Let a finished step go that could have been undone, and say so of its run. Raises `StorageError`."""
-        self.forgotten.add(self.heads[step].run)
+        run = self.heads[step].run
+        self.forgotten.add(run)
+        self.forgotten_steps[run] += 1
         self.remove(step)
 
     def remove(self, step: StepId) -> None:

@@ -8,19 +8,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE
 from holdfast.files.metadata import through
-from holdfast.model.paths import under
+from holdfast.undo.path_tree import PathTree
+from holdfast.undo.safeguard import Danger, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import TypeAlias
 
     from holdfast.files.handle import Identity
     from holdfast.undo.safeguard import Loss
     from holdfast.undo.steps import OpenStep
 
+    Rules: TypeAlias = Callable[[bytes, tuple[bytes, bytes]], bool]
+    """Whether checkpoints leave a path out; with where it, or a directory above it, lay before, and lies now."""
+
 _MOST_MADE = 1_000_000
 """So much that a run has made is known as its own; what it makes beyond counts as if it had been there before."""
-_MOST_MOVES = 256
-_NOWHERE = b"\0"
+_MOST_MOVED = 1_000_000
+"""So much that was moved is known by where it lay before; beyond, everything counts."""
 _RULES = (GITIGNORE, CHECKPOINTIGNORE)
 _DATABASES = (b"SQLite format 3\0", b"\xd9\xd5\x05\xf9\x20\xa1\x63\xd7", b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
 """How an SQLite database, its journal and its write-ahead log begin (https://sqlite.org/fileformat2.html)."""
@@ -31,6 +36,8 @@ class Weight(NamedTuple):
 
     files: int
     bytes: int
+    is_kept: bool = False
+    """Git holds what is deleted: made anew at its path, the file is not lost."""
 
 
 class _Run:
@@ -43,16 +50,21 @@ class _Run:
 class Losses:
     """See the module. For one thread at a time."""
 
-    def __init__(self, ask_rules: Callable[[], Callable[[bytes], bool]] = lambda: lambda _path: False) -> None:
+    def __init__(
+        self,
+        ask_rules: Callable[[], Rules] = lambda: _leaves_nothing_out,
+        is_kept: Callable[[bytes], bool] = lambda _path: False,
+    ) -> None:
         """``ask_rules`` is called when the first run begins to be guarded. What it returns says of a path whether
-        checkpoints leave it out; that is asked of one before a run changes a rule file beside it, and is to remember
-        what those say.
+        checkpoints leave it out (`ExcludedDirectories.leaves_out`); that is asked of one before a run changes a rule
+        file beside it, and is to remember what those say. ``is_kept`` says whether Git holds what a file does.
         """
         self._ask_rules = ask_rules
-        self._rules: Callable[[bytes], bool] | None = None
+        self._is_kept = is_kept
+        self._rules: Rules | None = None
         self._runs: dict[str, _Run] = {}
-        self._moves: list[tuple[bytes, bytes]] = []
-        """Where what was moved lay before, and since; in order."""
+        self._origins = PathTree[bytes]()
+        """By the path where something lies now: where it lay before it was moved. What is below it went with it."""
 
     def weigh(self, step: OpenStep, loss: Loss) -> Weight | None:
         """What a loss counts; None if it does not. This is the whole rule.
@@ -66,6 +78,9 @@ class Losses:
           file, but once in a run; and not where an SQLite database, known by its header, is opened for reading and
           writing, as its library changes single pages, each of which it keeps until the change is complete.
 
+        A file that is deleted counts until the step makes one at its path, if a Git repository holds the content: so
+        Git changes files.
+
         In a step, a file counts once, and no more of its bytes than it had when it first counted.
         """
         run = self._runs.get(step.begin.run)
@@ -76,13 +91,16 @@ class Losses:
         if self._was_left_out(loss.path):
             return None
         left = step.losing.get(loss.object)
-        return Weight(left is None, min(loss.lost, loss.size if left is None else left))
+        is_kept = loss.danger is Danger.DELETE and Rule.LOSS not in step.allowed and self._is_kept(loss.path)
+        return Weight(left is None, min(loss.lost, loss.size if left is None else left), is_kept)
 
     def count(self, step: OpenStep, loss: Loss, weight: Weight) -> None:
         """It has happened, or is about to."""
         step.losing[loss.object] = step.losing.get(loss.object, loss.size) - weight.bytes
         step.lost_files += weight.files
         step.lost_bytes += weight.bytes
+        if weight.is_kept:
+            step.replaceable[loss.path] = weight
         if loss.opens and loss.object not in (known := self._of(step).opened):
             known.add(loss.object)
             step.exposed.add(loss.object)
@@ -97,8 +115,14 @@ class Losses:
         """
         self._runs.pop(run, None)
 
-    def made(self, step: OpenStep, object_: Identity) -> None:
+    def made(self, step: OpenStep, path: bytes, object_: Identity) -> None:
         """The step has made something."""
+        if (weight := step.replaceable.pop(path, None)) is not None:
+            step.lost_files -= weight.files
+            step.lost_bytes -= weight.bytes
+        if self._origins:
+            self._origins.take(path)
+            self._enter({path: path})
         known = self._of(step).made
         if len(known) < _MOST_MADE:
             known.add(object_)
@@ -110,13 +134,13 @@ class Losses:
 
     def moved(self, source: bytes, target: bytes, *, is_directory: bool, is_exchanged: bool) -> None:
         """What lay at ``source`` lies at ``target`` (``is_exchanged``: and vice versa), and counts as before."""
+        was_out = self._was_left_out(source)
+        moved, replaced = self._taken(source, target), self._taken(target, source)
         if is_exchanged:
-            self._moves += [(source, _NOWHERE), (target, source), (_NOWHERE, target)]
-        else:
-            was_out = self._was_left_out(source)
-            if was_out != self._left_out(target) or (is_directory and not was_out):
-                self._moves.append((source, target))
-        del self._moves[:-_MOST_MOVES]
+            self._enter(replaced)
+        elif not is_directory and self._was_left_out(target) == was_out:
+            del moved[target]  # (rules do not tell the two paths apart)
+        self._enter(moved)
 
     def keep(self, runs: Iterable[str]) -> None:
         """These runs are guarded now: forget all others, and what is known of no run if there are none. Raises
@@ -129,21 +153,48 @@ class Losses:
             self._rules = self._ask_rules()
         self._runs = {run: known for run, known in self._runs.items() if run in present or (present and not run)}
         if not present:
-            self._moves.clear()
+            self._origins = PathTree[bytes]()
 
     def _of(self, step: OpenStep) -> _Run:
         return self._runs.setdefault(step.begin.run, _Run())
 
-    def _was_left_out(self, path: bytes) -> bool:
-        for source, target in reversed(self._moves):
-            if under(path, target):
-                path = source + path[len(target) :]
-        return self._left_out(path)
+    def _origin(self, path: bytes) -> tuple[bytes, bytes]:
+        """Where what is moved, ``path`` or the nearest directory above it, lay before, and where it lies now."""
+        now = path
+        while now and now not in self._origins:
+            now = now.rpartition(b"/")[0]
+        return self._origins.get(now, b""), now
 
-    def _left_out(self, path: bytes) -> bool:
+    def _before(self, path: bytes) -> bytes:
+        origin, now = self._origin(path)
+        return origin + path[len(now) :]
+
+    def _taken(self, source: bytes, target: bytes) -> dict[bytes, bytes]:
+        """Where what lies at ``source``, and what has come to lie below it, lay before: by the paths that it has at
+        ``target``. Nothing is known of it at ``source`` from here on.
+        """
+        taken = {target: self._before(source)}
+        for path, before in self._origins.take(source).items():
+            taken[target + path[len(source) :]] = before
+        return taken
+
+    def _enter(self, origins: dict[bytes, bytes]) -> None:
+        """``origins`` has directories before what is below them."""
+        for path, before in origins.items():
+            if self._before(path) != before:
+                self._origins[path] = before
+        if len(self._origins) > _MOST_MOVED:
+            self._origins, self._rules = PathTree[bytes](), _leaves_nothing_out
+
+    def _was_left_out(self, path: bytes) -> bool:
         if self._rules is None:
             self._rules = self._ask_rules()
-        return self._rules(path)
+        origin, now = moved = self._origin(path)
+        return self._rules(origin + path[len(now) :], moved)
+
+
+def _leaves_nothing_out(_path: bytes, _moved: tuple[bytes, bytes]) -> bool:
+    return False
 
 
 def _is_database(fd: int) -> bool:

@@ -84,7 +84,7 @@ class Names:
             made = identity(place.dir_fd, place.name)
             opened.created.add(made)
             if (guard := self._recorder.guard(opened)) is not None:
-                guard.made(opened, made)
+                guard.made(opened, place.path, made)
             record = Made(self._recorder.number(), step, make.seq, made)
             opened.records.append(record)
             try:
@@ -188,11 +188,12 @@ class Names:
             self._recorder.meet(opened, target, victim)
             self._move(opened, source, target, found, victim, flags, perform, own=own)
             count()
-            if (guard := self._recorder.guard(opened)) is not None:
-                is_exchanged = bool(flags & RENAME_EXCHANGE)
-                guard.moved(
-                    source.path, target.path, is_directory=stat.S_ISDIR(found.st_mode), is_exchanged=is_exchanged
-                )
+            self._recorder.moved(
+                source,
+                target,
+                is_directory=stat.S_ISDIR(found.st_mode),
+                is_exchanged=bool(flags & RENAME_EXCHANGE),
+            )
 
     def put(self, step: StepId, place: Place, type_: FileType, object_: Identity, number: int) -> None:
         """Rename a preimage back to its place in the tree, which must be free (else `FileExistsError`)."""

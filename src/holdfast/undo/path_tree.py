@@ -31,6 +31,7 @@ class PathTree(dict[bytes, V]):
             if path in self:
                 taken[path] = self.pop(path)
             waiting.extend(self._inner.pop(path, ()))
+        self._inner.get(top.rpartition(b"/")[0], {}).pop(top, None)
         return taken
 
 

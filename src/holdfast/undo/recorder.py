@@ -353,6 +353,11 @@ class Recorder:
         object_ = identity(place.dir_fd, place.name)
         return guard.ask(opened, Loss(danger, place.path, object_, found.st_size, found.st_size))
 
+    def moved(self, source: Place, target: Place, *, is_directory: bool, is_exchanged: bool) -> None:
+        """Something was moved, by a reversal as well."""
+        if self.is_guarded and self._guard is not None:
+            self._guard.moved(source.path, target.path, is_directory=is_directory, is_exchanged=is_exchanged)
+
     def _ask_limit(self, opened: OpenStep, place: Place) -> None:
         if (guard := self.guard(opened)) is not None:
             guard.ask_limit(opened, place.path)

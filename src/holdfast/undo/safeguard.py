@@ -98,7 +98,7 @@ class Guard(Protocol):
         """The same of a step that is about to go on without protection."""
         ...
 
-    def made(self, step: OpenStep, object_: Identity) -> None:
+    def made(self, step: OpenStep, path: bytes, object_: Identity) -> None:
         """The step has made something."""
         ...
 

@@ -16,6 +16,8 @@ import errno
 import os
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from holdfast.model.errors import HeldError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -109,6 +111,8 @@ class Safeguards:
         self._clock = clock
         self._last = 0
         self._tickets: dict[int, _Ticket] = {}
+        self._unanswered: list[tuple[str, TicketInfo]] = []
+        """By their runs."""
         self._passes: dict[_About, float] = {}
         """What was allowed when its step had ended, and until when."""
 
@@ -200,6 +204,7 @@ class Safeguards:
         now = self._clock.monotonic()
         late = [ticket.info for ticket in self._tickets.values() if ticket.until <= now]
         for info in late:
+            self._note_unanswered(info.id)
             _log.warning(
                 "nobody has answered in time, so it is denied: %s", info.message, step_id=info.step, ticket=info.id
             )
@@ -212,8 +217,22 @@ class Safeguards:
         ticket = self._tickets.get(number)
         if ticket is None or ticket.has_lapsed:
             return None
+        self._note_unanswered(number)
         self._tickets[number] = ticket._replace(has_lapsed=True)
         return ticket.step.id
+
+    def _note_unanswered(self, number: int) -> None:
+        ticket = self._tickets[number]
+        if not ticket.has_lapsed and len(self._unanswered) < _MOST:
+            timeout = (ticket.info.denied_at - ticket.info.asked_at) / 1e9
+            waited = timeout - max(0.0, ticket.until - self._clock.monotonic())
+            self._unanswered.append((ticket.step.begin.run, msgspec.structs.replace(ticket.info, unanswered=waited)))
+
+    def unanswered(self, run: str) -> tuple[TicketInfo, ...]:
+        """What was held of the ``run``, or of none, and nobody answered in time; each is told once."""
+        told = tuple(info for of, info in self._unanswered if of in (run, ""))
+        self._unanswered = [(of, info) for of, info in self._unanswered if of not in (run, "")]
+        return told
 
     def has_lapsed(self, number: int) -> bool:
         """Whether the ticket waits alone: there is nothing to roll back."""

@@ -161,6 +161,17 @@ class TicketInfo(msgspec.Struct, frozen=True, kw_only=True):
     """When it is denied by itself. Both nanoseconds since 1970-01-01 UTC."""
     conflicts: tuple[ConflictInfo, ...] = ()
     """Once it was denied: what was left as it is when its step was taken back."""
+    unanswered: float = 0.0
+    """Seconds for which the program waited in vain; 0 if it still waits, or had an answer."""
+
+
+class Parting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is told when it has ended."""
+
+    unanswered: tuple[TicketInfo, ...] = ()
+    """What safeguards held of it, or of no run, and nobody answered in time: its steps were taken back."""
+    forgotten: int = 0
+    """So many of its steps the log could not hold within its limits."""
 
 
 class UndoService(Protocol):

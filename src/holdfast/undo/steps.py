@@ -10,6 +10,7 @@ from holdfast.undo.edits import Edits
 
 if TYPE_CHECKING:
     from holdfast.files.handle import Identity
+    from holdfast.undo.losses import Weight
     from holdfast.undo.records import Bare, Begin, Link, Move, Mutation, ObjectKey, Outside, Signature, StepId
     from holdfast.undo.safeguard import Rule
 
@@ -55,6 +56,8 @@ class OpenStep:
     """What it was the first of its run to open for writing, and counted."""
     lost_files: int = 0
     lost_bytes: int = 0
+    replaceable: dict[bytes, Weight] = field(default_factory=dict[bytes, "Weight"])
+    """Of files that it has deleted and Git holds, by their paths: what no longer counts when it makes them anew."""
     aliases: list[tuple[Identity, Identity]] = field(default_factory=list[tuple["Identity", "Identity"]])
     """The old and the new object for each that had to be made anew."""
     held: int = 0

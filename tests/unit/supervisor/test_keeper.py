@@ -254,6 +254,6 @@ def test_a_keeper_that_nobody_joins_ends_with_who_started_it(settings: Settings)
         body = msgspec.msgpack.encode(settings)
         ours.sendall(LENGTH.pack(len(body)) + body)
         (length,) = LENGTH.unpack(ours.recv(LENGTH.size, socket.MSG_WAITALL))
-        assert decode_answer("leave", ours.recv(length, socket.MSG_WAITALL)) is None
+        assert decode_answer("visit", ours.recv(length, socket.MSG_WAITALL)) is None
         ours.close()
         assert keeper.wait(20) == 0

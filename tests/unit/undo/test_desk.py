@@ -308,10 +308,15 @@ def test_what_lapsed_and_was_allowed_goes_on_when_it_is_tried_again(bench: Bench
         step = desk.open("command", run="run")
         with pytest.raises(HeldError) as held:
             office.act(step, write(b"large"))
+        office.clock.advance(8)
         desk.lapse(held.value.ticket)
         desk.close(step)
         desk.lapse(held.value.ticket)  # (several wait for one answer, and each of them fails)
         assert [ticket.id for ticket in desk.held()] == [held.value.ticket], "it waits on alone"
+        assert desk.parting("other").unanswered == ()
+        (told,) = desk.parting("run").unanswered
+        assert (told.step, told.path, told.unanswered) == (step, b"large", 8.0)
+        assert desk.parting("run").unanswered == ()
         desk.answer(held.value.ticket, allow=answer != "denied")
         assert desk.held() == []
         if answer == "too late":

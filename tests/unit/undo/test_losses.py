@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.files.exclusion import ExcludedDirectories
+from holdfast.files.handle import Identity
 from holdfast.files.ignore import IgnoreSources
 from holdfast.model.errors import HeldError
+from holdfast.model.paths import under
 from holdfast.testing.acting import Actor
 from holdfast.testing.clocks import ManualClock
+from holdfast.undo import losses
 from holdfast.undo.desk import Desk
 from holdfast.undo.directories import Directories
 from holdfast.undo.log import UndoLog
 from holdfast.undo.losses import Losses
+from holdfast.undo.records import Begin
 from holdfast.undo.recovery import recover
 from holdfast.undo.safeguards import Safeguards, Thresholds
+from holdfast.undo.steps import OpenStep
 
 from .conftest import Bench
 
@@ -71,10 +79,10 @@ def _guarded(bench: Bench) -> Iterator[Guarded]:
     root = os.open(bench.tree, os.O_RDONLY | os.O_DIRECTORY)
     path, clock = os.fsencode(os.path.realpath(bench.tree)), ManualClock()
 
-    def rules() -> Callable[[bytes], bool]:
+    def rules() -> Callable[[bytes, tuple[bytes, bytes]], bool]:
         return ExcludedDirectories(path, IgnoreSources(path), ()).leaves_out
 
-    safeguards = Safeguards(clock, losses=Losses(rules))
+    safeguards = Safeguards(clock, losses=Losses(rules, lambda path: path.startswith(b"d/")))
     log = UndoLog(os.fsencode(bench.directory), root, clock, safeguards)
     recover(log)
     desk = Desk(log, safeguards, intercepts=True)
@@ -117,6 +125,32 @@ def _hidden_by_changed_rules(_guarded: Guarded, actor: Actor) -> None:
     actor.unlink(BIG)
 
 
+def _moved_before_many_others(_guarded: Guarded, actor: Actor) -> None:
+    actor.rename(BIG, b"ignored/other")
+    for _ in range(150):
+        actor.rename(b"small", b"ignored/small")
+        actor.rename(b"ignored/small", b"small")
+        actor.rename(b"d", b"e")
+        actor.rename(b"e", b"d")
+    actor.unlink(b"ignored/other")
+
+
+def _hidden_by_rules_that_took_its_directory(guarded: Guarded, actor: Actor) -> None:
+    """The rules that tell are those that lay beside it, wherever they lie by now."""
+    (guarded.tree / "hides" / "sub").mkdir(parents=True)
+    (guarded.tree / "hides" / "sub" / ".gitignore").write_text("*\n")
+    (guarded.tree / "d" / "sub").mkdir()
+    (guarded.tree / "d" / "sub" / "big").write_bytes(b"0" * SIZE)
+    try:
+        actor.rename(b"d", b"e")
+        actor.rename(b"hides", b"d")
+        actor.unlink(b"e/sub/big")
+    finally:
+        shutil.rmtree(guarded.tree / "d")
+        shutil.rmtree(guarded.tree / "e" / "sub")
+        (guarded.tree / "e").rename(guarded.tree / "d")
+
+
 def _exchanged(_guarded: Guarded, actor: Actor) -> None:
     actor.exchange(BIG, b"ignored/big")
     actor.unlink(b"ignored/big")
@@ -148,6 +182,8 @@ def _bit_by_bit(guarded: Guarded, actor: Actor) -> None:
         _hidden_by_new_rules,
         _hidden_by_changed_rules,
         _exchanged,
+        _moved_before_many_others,
+        _hidden_by_rules_that_took_its_directory,
         _cut,
         _bit_by_bit,
         lambda _guarded, actor: actor.unlink(BIG),
@@ -180,6 +216,16 @@ def _ignored(_guarded: Guarded, actor: Actor) -> None:
     actor.rmdir(b"aside")
 
 
+def _ignored_by_rules_that_moved_with_it(guarded: Guarded, actor: Actor) -> None:
+    (guarded.tree / "cache" / "sub").mkdir(parents=True)
+    (guarded.tree / "cache" / ".gitignore").write_text("*\n")
+    (guarded.tree / "cache" / "sub" / "big").write_bytes(b"0" * SIZE)
+    actor.rename(b"cache", b"old")
+    actor.rename(b"d", b"cache")
+    actor.unlink(b"old/.gitignore")
+    actor.unlink(b"old/sub/big")
+
+
 def _twice(_guarded: Guarded, actor: Actor) -> None:
     for _ in range(9):
         actor.write(b"small", b"1", at=0)
@@ -192,7 +238,18 @@ def _little(guarded: Guarded, actor: Actor) -> None:
     guarded.lose(actor, b"small", 0)
 
 
-@pytest.mark.parametrize("work", [opened(os.O_WRONLY | os.O_APPEND), _own, _of_git, _ignored, _twice, _little])
+@pytest.mark.parametrize(
+    "work",
+    [
+        opened(os.O_WRONLY | os.O_APPEND),
+        _own,
+        _of_git,
+        _ignored,
+        _ignored_by_rules_that_moved_with_it,
+        _twice,
+        _little,
+    ],
+)
 def test_what_is_no_loss_is_not_asked_about(guarded: Guarded, work: Callable[[Guarded, Actor], None]) -> None:
     with guarded.step() as actor:
         work(guarded, actor)
@@ -221,6 +278,93 @@ def test_opening_counts_once_in_a_run_and_what_is_removed_then_counts(guarded: G
         os.close(actor.open(b"d/0", os.O_RDWR))
         with pytest.raises(HeldError):
             actor.unlink(BIG)
+
+
+def test_what_git_holds_counts_until_it_is_made_anew(guarded: Guarded) -> None:
+    with guarded.step() as actor:
+        for name in (b"d/0", b"d/1", b"d/2"):
+            actor.unlink(name)
+            actor.write(name, b"other")
+        actor.unlink(b"small")
+        actor.write(b"small", b"other")
+        actor.unlink(b".gitignore")
+        actor.write(b".gitignore", b"other")
+        with pytest.raises(HeldError):
+            actor.unlink(BIG)
+    with guarded.step("other") as actor:
+        actor.unlink(b"d/0")
+        actor.write(b"elsewhere", b"other")
+        actor.unlink(b"d/1")
+        with pytest.raises(HeldError):
+            actor.unlink(b"d/2")
+
+
+def test_what_is_moved_back_by_a_denial_counts_as_before(guarded: Guarded) -> None:
+    for _ in range(2):
+        with guarded.step() as actor:
+            actor.exchange(BIG, b"ignored/big")
+            with pytest.raises(HeldError) as held:
+                actor.unlink(b"ignored/big")
+            guarded.desk.answer(held.value.ticket, allow=False)
+    with guarded.step() as actor, pytest.raises(HeldError):
+        actor.unlink(BIG)
+
+
+def test_what_another_run_makes_where_something_ignored_was_moved_to_counts(guarded: Guarded) -> None:
+    with guarded.step() as actor:
+        actor.rename(b"ignored", b"shown")
+        actor.rename(b"shown/big", b"moved")
+        actor.unlink(b"moved")
+    with guarded.step("other") as actor:
+        actor.write(b"shown/big", b"0" * SIZE)
+        actor.write(b"moved", b"0" * SIZE)
+    for path in (b"shown/big", b"moved"):
+        with guarded.step() as actor, pytest.raises(HeldError):
+            actor.unlink(path)
+
+
+def test_beyond_what_can_be_known_of_moves_everything_counts(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(losses, "_MOST_MOVED", 1)
+    with guarded.step() as actor:
+        actor.rename(b"ignored/big", b"shown")
+        actor.rename(b"d", b"e")
+        with pytest.raises(HeldError):
+            actor.unlink(b"shown")
+
+
+NAMES = st.sampled_from([b"a", b"b", b"out"])
+PATHS = st.lists(NAMES, min_size=1, max_size=3).map(b"/".join)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["move", "exchange", "make"]), PATHS, PATHS), max_size=30))
+def test_a_path_counts_by_where_what_is_there_lay_first(calls: list[tuple[str, bytes, bytes]]) -> None:
+    """Against a tree in which everything, directories too, knows where it was first."""
+    asked: list[bytes] = []
+    known = Losses(lambda: lambda path, _moved: asked.append(path) or path.startswith(b"out/"))
+    tree = {path: path for path in (b"a", b"b", b"out", b"a/a", b"a/b", b"out/a", b"out/out")}
+    step = OpenStep(Begin(1, 1, "command", "run", (), b"", 0, None))
+
+    def carry(source: bytes, target: bytes) -> dict[bytes, bytes]:
+        return {target + path[len(source) :]: tree.pop(path) for path in list(tree) if under(path, source)}
+
+    for number, (call, one, other) in enumerate(calls):
+        above = other.rpartition(b"/")[0]
+        if call == "make":
+            if other not in tree and (not above or above in tree):
+                known.made(step, other, Identity(b"%d" % number))
+                tree[other] = other
+            continue
+        if one not in tree or under(other, one) or under(one, other) or (above and above not in tree):
+            continue
+        if call == "exchange" and other not in tree:
+            continue
+        moved, replaced = carry(one, other), carry(other, one)
+        tree |= moved | (replaced if call == "exchange" else {})
+        known.moved(one, other, is_directory=True, is_exchanged=call == "exchange")
+    for path, first in tree.items():
+        asked.clear()
+        known.touches(path + b"/.gitignore")
+        assert asked == [first + b"/.gitignore"]
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
