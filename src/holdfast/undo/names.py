@@ -107,8 +107,10 @@ class Names:
                 self._recorder.append(opened, record)
                 return result
             # (It is come upon where it is: what a step has left at the place has nothing to do with it.)
-            if source or self._recorder.known.last(self._recorder.known.key(found)) is not None:
-                self._recorder.meet(opened, Place(-1, b"", source or place.path), found, source_fd)
+            is_known = self._recorder.known.last(self._recorder.known.key(found)) is not None
+            if source or (is_known and not self._is_gone(source_fd, found)):
+                with _opened_place(source_fd, source or place.path) as met:
+                    self._recorder.meet(opened, met, found, source_fd)
             self._recorder.meet(opened, place, None)
             record = Link(self._recorder.number(), step, place.path, kind, object_, source)
             return self._recorder.perform(opened, record, perform)
@@ -204,6 +206,10 @@ class Names:
             self._recorder.arrangement += 1
 
     # The rest ---------------------------------------------------------------------------------------------------
+
+    def _is_gone(self, fd: int, found: os.stat_result) -> bool:
+        """Whether it has no name but in the log. (The one that came or went there has set the ctime.)"""
+        return not found.st_nlink or (found.st_nlink == 1 and self._preimages.number_of(fd) is not None)
 
     def _remove(
         self,
@@ -376,6 +382,24 @@ def _removal(
 ) -> Remove:
     # The object itself is kept or was never needed, and with it whatever else there is to say of it.
     return Remove(seq, step, place.path, file_type(found.st_mode), object_, keeping, _metadata(found))
+
+
+@contextmanager
+def _opened_place(fd: int, path: bytes) -> Generator[Place]:
+    """The place of what ``fd`` was opened as, known as ``path``; one without a directory if that cannot be opened.
+
+    The directory tells whether a step had left something in this one or in another that had its path then.
+    """
+    try:
+        above, _, name = os.fsencode(os.readlink(through(fd))).rpartition(b"/")
+        directory = os.open(above or b"/", _OBJECT | os.O_DIRECTORY)
+    except OSError:
+        yield Place(-1, b"", path)
+        return
+    try:
+        yield Place(directory, name, path)
+    finally:
+        os.close(directory)
 
 
 def _path_of(fd: int, place: Place) -> bytes:

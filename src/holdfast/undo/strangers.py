@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
+import stat
+from contextlib import suppress
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from holdfast.files.handle import identity
+from holdfast.model.errors import IntegrityError
 from holdfast.undo.footing import added, missing
 from holdfast.undo.records import Made
 from holdfast.undo.signatures import NOT_OURS, is_left, is_same, place_in, signature
@@ -53,6 +57,9 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     # (Steps that were brought forward together left what there was after the last of them.)
     is_first = all(one.head.acted == one.head.last for one in sealed)
     new = filled(records)
+    # (What the last step left at a path was in another directory, if a later one brought a directory there: then the
+    # object decides that the records have there.)
+    later = _MovesOfAll(log)
     for path, object_ in places.items():
         # (Where it can be looked at: what could not be, then and now, is nobody's for that.)
         if path in theirs and signature(log.directories, path) != NOT_OURS:
@@ -74,8 +81,46 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
             left = objects[now.key]  # it came here with a directory above it
         else:
             continue
-        if not is_same(left, now, partial(place_in, log.directories, path)):
+        if not is_same(left, now, partial(place_in, log.directories, path)) and not (
+            now is not None
+            and left != NOT_OURS
+            and since.get(path, 0) < later.above(path)
+            and _holds(log, path, object_)
+            and is_same(objects.get(now.key), now, partial(place_in, log.directories, path))
+        ):
             yield path, object_
+
+
+class _MovesOfAll:
+    """The directories that any step moved, and when; the records are read when that is first asked for."""
+
+    def __init__(self, log: UndoLog) -> None:
+        self._log = log
+
+    def above(self, path: bytes) -> int:
+        """See `Moves.above`."""
+        return self._moves.above(path)
+
+    @cached_property
+    def _moves(self) -> Moves:
+        moving = (
+            head.id
+            for head in self._log.heads.values()
+            if any(left is not None and stat.S_ISDIR(left.mode) for _, left in head.left)
+        )
+        records: list[Mutation] = []
+        for step in moving:
+            with suppress(IntegrityError):  # of a step that is damaged nothing is known
+                records += self._log.read(step).records
+        return Moves(sorted(records, key=lambda record: record.seq))
+
+
+def _holds(log: UndoLog, path: bytes, object_: Identity | None) -> bool:
+    try:
+        place = log.directories.place(path)
+        return object_ is not None and identity(place.dir_fd, place.name) == log.recorder.aliases.now(object_)
+    except OSError:
+        return False
 
 
 def _edited(
@@ -158,6 +203,31 @@ def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
         )
         for records in (*later, *beside):
             found.update(object_ for object_, seq in _touchings(records) if began.get(object_, seq) < seq)
+    return frozenset(found)
+
+
+def left_by_steps(log: UndoLog, sealed: Iterable[Sealed], spared: frozenset[Identity]) -> frozenset[Identity]:
+    """Of the objects that a rollback leaves as they are (`theirs`): those that no outsider changed, but another step,
+    and that are as it left them, or leaves them, where the records of these steps have them.
+    """
+    sealed = list(sealed)
+    aliases = log.recorder.aliases
+    edited = aliases.all(object_ for one in sealed for object_ in one.head.edited)
+    records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
+    waiting = {was.key for each in log.unsettled.values() for was in each.values()}
+    found: set[Identity] = set()
+    for path, object_ in whereabouts(records).items() if spared else ():
+        if object_ is None or object_ not in spared:
+            continue
+        if aliases.now(object_) in edited or not _holds(log, path, object_):
+            continue
+        now = signature(log.directories, path)
+        if now is None:
+            continue
+        left = log.recorder.known.last(now.key)
+        # (Of what is still written to it is told later whether an outsider changed it.)
+        if now.key in waiting or (left and is_same(left, now, partial(place_in, log.directories, path))):
+            found.add(object_)
     return frozenset(found)
 
 
