@@ -145,7 +145,8 @@ def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Reach:
 def _is_in_the_way(head: Head, other: _Other, acting_since: Callable[[], int]) -> bool:
     if other.state != "undone":
         # (One that was redone acted later than it first did, and so may have come after one that began after it.)
-        return other.last > head.first or (other.acted > head.first and other.acted > acting_since())
+        acted_again = head.state == other.state and other.acted > head.first and other.acted > acting_since()
+        return other.last > head.first or acted_again
     # What began before this one ended, and was undone after this one, or with it, has to be there again before this one
     # can follow.
     return head.state == "undone" and other.first < _end(head) < other.acted and acting_since() < other.acted
