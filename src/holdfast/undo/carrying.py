@@ -142,7 +142,8 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
         told = {found.path for found in conflicts if found.step == head.id}
         stays = _what_stays(log, head, left, told)
         if note.spares:
-            conflicts += [Conflict(head.id, path, MOVED) for path in stays if path not in told]
+            known = told | whereabouts(one.records).keys()
+            conflicts += [Conflict(head.id, path, MOVED) for path in stays if path not in known]
         troubles = [Trouble(found.path, found.reason, found.aside) for found in conflicts if found.step == head.id]
         seal(
             log,

@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 _log = Log(__name__)
 
+_DELETED = b" (deleted)"
+"""What the kernel says of a name that is gone."""
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _CANNOT_RENAME = LACKS_FLAGS | {errno.EXDEV, errno.EACCES}
 _CANNOT_LINK = frozenset({errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP})
@@ -207,6 +209,14 @@ class Names:
 
     # The rest ---------------------------------------------------------------------------------------------------
 
+    def _share(self, opened: OpenStep, object_: Identity, seq: int) -> None:
+        """What the step keeps as ``seq`` lives on by another name, also for the steps that have it recorded: what they
+        do to it by that name later, no record of theirs tells of.
+        """
+        for step in self._recorder.open_steps:
+            if step is opened or object_ in step.created or object_ in step.captured or object_ in step.described:
+                step.shared.append(seq)
+
     def _is_gone(self, fd: int, found: os.stat_result) -> bool:
         """Whether it has no name but in the log. (The one that came or went there has set the ctime.)"""
         return not found.st_nlink or (found.st_nlink == 1 and self._preimages.number_of(fd) is not None)
@@ -233,7 +243,7 @@ class Names:
             self._recorder.perform(opened, _removal(seq, opened.id, place, found, object_, NOT_KEPT), perform)
             return
         if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
-            opened.shared.append(seq)
+            self._share(opened, object_, seq)
         if own is not None:
             removal = _removal(seq, opened.id, place, found, object_, Keeping(How.MOVED, seq))
             try:
@@ -245,7 +255,7 @@ class Names:
                     raise
             seq = self._recorder.number()
             if found.st_nlink > 1:
-                opened.shared.append(seq)
+                self._share(opened, object_, seq)
         keeping, metadata = self._keep(opened, place, found, seq)
         record = Remove(seq, opened.id, place.path, file_type(found.st_mode), object_, keeping, metadata)
         with self._discarding(keeping):
@@ -313,7 +323,7 @@ class Names:
         else:
             keeping, metadata = self._keep(opened, target, victim, seq)
             if victim.st_nlink > 1 and kind != "d":
-                opened.shared.append(seq)
+                self._share(opened, object_, seq)
         return Replaced(kind, object_, keeping, metadata)
 
     def _swap_and_take(self, source: Place, target: Place, seq: int, own: Callable[[], None]) -> None:
@@ -416,7 +426,9 @@ def _read_path_of(fd: int, place: Place) -> bytes:
     above = os.fsencode(os.readlink(through(place.dir_fd)))
     root = above.removesuffix(b"/" + place.parent) if place.parent else above
     path = os.fsencode(os.readlink(through(fd)))
-    return path.removeprefix(root + b"/") if path.startswith(root + b"/") else b""
+    if not path.startswith(root + b"/") or path.endswith(_DELETED):
+        return b""
+    return path.removeprefix(root + b"/")
 
 
 def _metadata(found: os.stat_result) -> Metadata:

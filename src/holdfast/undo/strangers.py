@@ -8,15 +8,18 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from holdfast.files.handle import identity
+from holdfast.files.metadata import read_xattrs_at
 from holdfast.model.errors import IntegrityError
 from holdfast.undo.footing import added, missing
-from holdfast.undo.records import Made
-from holdfast.undo.signatures import NOT_OURS, is_left, is_same, place_in, signature
+from holdfast.undo.interceptor import Place
+from holdfast.undo.preimages import place_of
+from holdfast.undo.records import How, Made
+from holdfast.undo.signatures import NOT_OURS, is_left, is_same, place_in, signature, signature_of
 from holdfast.undo.survivors import survivors
-from holdfast.undo.traces import Moves, filled, named, reach, whereabouts
+from holdfast.undo.traces import Moves, filled, keepings, named, reach, whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from holdfast.files.handle import Identity
     from holdfast.undo.known import Known
@@ -57,6 +60,8 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     # (Steps that were brought forward together left what there was after the last of them.)
     is_first = all(one.head.acted == one.head.last for one in sealed)
     new = filled(records)
+    # (Where steps beside these had brought what these left.)
+    brought = [path for path, left in own.items() if left is not None and path not in places]
     # (What the last step left at a path was in another directory, if a later one brought a directory there: then the
     # object decides that the records have there.)
     later = _MovesOfAll(log)
@@ -67,7 +72,8 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
                 yield path, object_
             continue
         is_gone = path in own and own[path] is None and newest[path] is None
-        if is_first and is_gone and object_ is not None and path not in new:
+        is_elsewhere = is_gone and any(_holds(log, other, object_) for other in brought)
+        if is_first and is_gone and object_ is not None and path not in new and not is_elsewhere:
             yield path, object_  # it was gone before the step's end, and no step has removed it, or brought it back
             continue
         if path in own and is_left(log.directories, path, own[path]):
@@ -144,11 +150,16 @@ def _edited(
 
 def edited_elsewhere(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[Survivor]:
     """What the steps have taken a name from, and others have changed since by another one."""
+    return _edited_elsewhere(log, sealed, _objects(log))
+
+
+def _objects(log: UndoLog) -> dict[ObjectKey, Signature]:
+    """As what the steps left each object last."""
     objects: dict[ObjectKey, Signature] = {}
     for head in sorted(log.heads.values(), key=lambda head: head.left_at):
         objects.update({left.key: left for _, left in head.left if left is not None})
         objects.update({left.key: left for left in head.others})
-    return _edited_elsewhere(log, sealed, objects)
+    return objects
 
 
 def changed_elsewhere(log: UndoLog, one: Sealed) -> Iterator[Identity]:
@@ -215,20 +226,36 @@ def left_by_steps(log: UndoLog, sealed: Iterable[Sealed], spared: frozenset[Iden
     edited = aliases.all(object_ for one in sealed for object_ in one.head.edited)
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
     waiting = {was.key for each in log.unsettled.values() for was in each.values()}
+    kept = {object_: keeping.number for keeping, object_ in keepings(records) if keeping.how in (How.MOVED, How.LINKED)}
     found: set[Identity] = set()
+    objects = _objects(log) if spared else {}
     for path, object_ in whereabouts(records).items() if spared else ():
-        if object_ is None or object_ not in spared:
+        if object_ is None or object_ not in spared or aliases.now(object_) in edited:
             continue
-        if aliases.now(object_) in edited or not _holds(log, path, object_):
-            continue
-        now = signature(log.directories, path)
+        if _holds(log, path, object_):
+            now, place = signature(log.directories, path), partial(place_in, log.directories, path)
+        else:
+            now, place = _kept(log, kept.get(object_, 0))
+            if now is not None and now.names == 1:
+                found.add(object_)  # no outsider knows it any more
+                continue
         if now is None:
             continue
-        left = log.recorder.known.last(now.key)
+        left = log.recorder.known.last(now.key) or objects.get(now.key)
         # (Of what is still written to it is told later whether an outsider changed it.)
-        if now.key in waiting or (left and is_same(left, now, partial(place_in, log.directories, path))):
+        if now.key in waiting or (left and is_same(left, now, place)):
             found.add(object_)
     return frozenset(found)
+
+
+def _kept(log: UndoLog, number: int) -> tuple[Signature | None, Callable[[], Place]]:
+    """What lies in the log itself, and where."""
+    place = Place(log.preimages.fd, place_of(number), b"")
+    found = log.preimages.look(number) if number else None
+    if found is None:
+        return None, lambda: place
+    xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
+    return signature_of(found, log.directories.device, xattrs), lambda: place
 
 
 def _touchings(records: Iterable[Mutation]) -> Iterator[tuple[Identity, int]]:

@@ -208,6 +208,9 @@ def _refuse_strangers(sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
 def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     """What is written through a descriptor that a step opened belongs to it, and would go on after its undo."""
     written = {record.path for one in sealed for record in one.records if isinstance(record, Content)}
+    # (What one of these left may be what another one, that was denied, still writes to.)
+    waiting = {was.key for each in log.unsettled.values() for was in each.values()}
+    written |= {path for one in sealed for path, left in one.head.left if left and left.key in waiting}
     written |= {path for one in sealed for path, left in one.head.left if is_unknown(left)}
     for path in sorted(written):
         try:
