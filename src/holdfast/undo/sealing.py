@@ -25,7 +25,7 @@ from holdfast.undo.signatures import (
     unknown,
 )
 from holdfast.undo.survivors import survivors
-from holdfast.undo.traces import changed_before, filled, keepings, lost_before, named, touched_before, whereabouts
+from holdfast.undo.traces import changed_before, filled, keepings, met_before, named, touched_before, whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -200,11 +200,12 @@ def disown(log: UndoLog, step: OpenStep, left: Left) -> Left:
         told = _told(step)
         edited = list(touched_before(told, step.edits.paths()))
         by_name = changed_before(step.records, step.edits.objects())
-        left = left._replace(others=_disowned(log, step, left.others))
-        if not edited and not by_name:
+        met = met_before(step.records, step.edits.objects())
+        left = left._replace(others=_disowned(log, step, left.others, met))
+        if not edited and not met:
             return left
         paths, objects = {path for path, _ in edited}, {object_ for _, object_ in edited if object_ is not None}
-        objects |= by_name
+        objects |= met
         places, new = whereabouts(told), filled(step.records)
         theirs = {
             path: found
@@ -225,14 +226,16 @@ def disown(log: UndoLog, step: OpenStep, left: Left) -> Left:
         )
 
 
-def _disowned(log: UndoLog, step: OpenStep, others: tuple[Signature, ...]) -> tuple[Signature, ...]:
-    """What of that no outsider edited by another name, after the step had taken one: `NOT_OURS` stands for the rest."""
-    lost = lost_before(step.records, step.edits.objects())
-    if not lost or not others:
+def _disowned(
+    log: UndoLog, step: OpenStep, others: tuple[Signature, ...], edited: frozenset[Identity]
+) -> tuple[Signature, ...]:
+    """What of that no outsider edited by another name: `NOT_OURS` stands for the rest."""
+    if not edited or not others:
         return others
     with log.looking() as directories:
         survived = survivors(log, directories, step.records, step.shared)
-        keys = {one.now.key for one in survived if log.recorder.aliases.now(one.object) in lost or one.object in lost}
+        aliases = log.recorder.aliases
+        keys = {one.now.key for one in survived if aliases.now(one.object) in aliases.all(edited)}
     known = log.recorder.known
     known.forget_objects(one.key for one in others if one.key in keys and known.last(one.key) == one)
     return tuple({NOT_OURS if one.key in keys else one: None for one in others})

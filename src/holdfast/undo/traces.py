@@ -81,15 +81,15 @@ def changed_before(records: Sequence[Mutation], edits: Iterable[tuple[int, Ident
     return frozenset(object_ for seq, object_ in edits if began.get(object_, seq) < seq)
 
 
-def lost_before(records: Iterable[Mutation], edits: Iterable[tuple[int, Identity]]) -> frozenset[Identity]:
-    """Of the ``edits``, as with `changed_before`, the objects from which the step had taken a name by then."""
-    lost: dict[Identity, int] = {}
+def met_before(records: Iterable[Mutation], edits: Iterable[tuple[int, Identity]]) -> frozenset[Identity]:
+    """Of the ``edits``, as with `changed_before`, the objects that any record is about by then: also what the step had
+    only moved, or taken a name from.
+    """
+    began: dict[Identity, int] = {}
     for record in records:
-        if isinstance(record, Remove):
-            lost.setdefault(record.identity, record.seq)
-        elif isinstance(record, Move) and record.replaced is not None:
-            lost.setdefault(record.replaced.identity, record.seq)
-    return frozenset(object_ for seq, object_ in edits if lost.get(object_, seq) < seq)
+        for object_ in reach((record,)).objects:
+            began.setdefault(object_, record.seq)
+    return frozenset(object_ for seq, object_ in edits if began.get(object_, seq) < seq)
 
 
 def comings(records: Iterable[Mutation], aliases: Aliases) -> dict[bytes, int]:

@@ -163,8 +163,12 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -
 
 def _crossed(log: UndoLog, one: Sealed, is_back: Callable[[bytes, bool], bool]) -> Outside | None:
     came = comings(one.records, log.recorder.aliases)
-    elsewhere = changed_elsewhere(log, one) if log.barriers.records else ()
-    return log.barriers.crossed(one.head.id, _since(one), reach(one.records), is_back, came, frozenset(elsewhere))
+    elsewhere = set(changed_elsewhere(log, one) if log.barriers.records else ())
+    # (Of what was still written to, a step that gave it back does not vouch, by whatever name it was edited.)
+    places = whereabouts(one.records)
+    unknown = (places.get(path) for path, left in one.head.left if is_unknown(left))
+    elsewhere |= log.recorder.aliases.all(object_ for object_ in unknown if object_ is not None)
+    return log.barriers.crossed(one.head.id, _since(one), reach(one.records), is_back, came, elsewhere)
 
 
 def _by_force(state: State) -> str:
