@@ -25,7 +25,7 @@ from holdfast.undo.signatures import (
     unknown,
 )
 from holdfast.undo.survivors import survivors
-from holdfast.undo.traces import changed_before, filled, keepings, met_before, named, touched_before, whereabouts
+from holdfast.undo.traces import changed_before, filled, keepings, named, touched_before, whereabouts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -200,12 +200,10 @@ def disown(log: UndoLog, step: OpenStep, left: Left) -> Left:
         told = _told(step)
         edited = list(touched_before(told, step.edits.paths()))
         by_name = changed_before(step.records, step.edits.objects())
-        met = met_before(step.records, step.edits.objects())
-        left = left._replace(others=_disowned(log, step, left.others, met))
-        if not edited and not met:
+        if not edited and not by_name:
             return left
         paths, objects = {path for path, _ in edited}, {object_ for _, object_ in edited if object_ is not None}
-        objects |= met
+        objects |= by_name
         places, new = whereabouts(told), filled(step.records)
         theirs = {
             path: found
@@ -224,21 +222,6 @@ def disown(log: UndoLog, step: OpenStep, left: Left) -> Left:
             paths=tuple((path, NOT_OURS if path in theirs else found) for path, found in left.paths),
             edited=tuple(sorted(by_name)),
         )
-
-
-def _disowned(
-    log: UndoLog, step: OpenStep, others: tuple[Signature, ...], edited: frozenset[Identity]
-) -> tuple[Signature, ...]:
-    """What of that no outsider edited by another name: `NOT_OURS` stands for the rest."""
-    if not edited or not others:
-        return others
-    with log.looking() as directories:
-        survived = survivors(log, directories, step.records, step.shared)
-        aliases = log.recorder.aliases
-        keys = {one.now.key for one in survived if aliases.now(one.object) in aliases.all(edited)}
-    known = log.recorder.known
-    known.forget_objects(one.key for one in others if one.key in keys and known.last(one.key) == one)
-    return tuple({NOT_OURS if one.key in keys else one: None for one in others})
 
 
 def _is_met_elsewhere(

@@ -65,6 +65,13 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     # (What the last step left at a path was in another directory, if a later one brought a directory there: then the
     # object decides that the records have there.)
     later = _MovesOfAll(log)
+
+    def came_back(path: bytes, object_: Identity | None) -> bool:
+        if since.get(path, 0) >= later.above(path) or not _holds(log, path, object_):
+            return False
+        now = signature(log.directories, path)
+        return now is not None and is_same(objects.get(now.key), now, partial(place_in, log.directories, path))
+
     for path, object_ in places.items():
         # (Where it can be looked at: what could not be, then and now, is nobody's for that.)
         if path in theirs and signature(log.directories, path) != NOT_OURS:
@@ -72,8 +79,8 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
                 yield path, object_
             continue
         is_gone = path in own and own[path] is None and newest[path] is None
-        is_elsewhere = is_gone and any(_holds(log, other, object_) for other in brought)
-        if is_first and is_gone and object_ is not None and path not in new and not is_elsewhere:
+        is_gone = is_gone and is_first and object_ is not None and path not in new
+        if is_gone and not any(_holds(log, other, object_) for other in brought) and not came_back(path, object_):
             yield path, object_  # it was gone before the step's end, and no step has removed it, or brought it back
             continue
         if path in own and is_left(log.directories, path, own[path]):
@@ -87,13 +94,8 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
             left = objects[now.key]  # it came here with a directory above it
         else:
             continue
-        if not is_same(left, now, partial(place_in, log.directories, path)) and not (
-            now is not None
-            and left != NOT_OURS
-            and since.get(path, 0) < later.above(path)
-            and _holds(log, path, object_)
-            and is_same(objects.get(now.key), now, partial(place_in, log.directories, path))
-        ):
+        is_changed = not is_same(left, now, partial(place_in, log.directories, path))
+        if is_changed and (left == NOT_OURS or not came_back(path, object_)):
             yield path, object_
 
 

@@ -81,17 +81,6 @@ def changed_before(records: Sequence[Mutation], edits: Iterable[tuple[int, Ident
     return frozenset(object_ for seq, object_ in edits if began.get(object_, seq) < seq)
 
 
-def met_before(records: Iterable[Mutation], edits: Iterable[tuple[int, Identity]]) -> frozenset[Identity]:
-    """Of the ``edits``, as with `changed_before`, the objects that any record is about by then: also what the step had
-    only moved, or taken a name from.
-    """
-    began: dict[Identity, int] = {}
-    for record in records:
-        for object_ in reach((record,)).objects:
-            began.setdefault(object_, record.seq)
-    return frozenset(object_ for seq, object_ in edits if began.get(object_, seq) < seq)
-
-
 def comings(records: Iterable[Mutation], aliases: Aliases) -> dict[bytes, int]:
     """When, by sequence number, the step first had to do with each path: with it, with anything below it, or with an
     object that it found at one of these, by whatever name. Of paths that are not among them nothing is known.

@@ -435,14 +435,14 @@ def test_a_link_of_what_was_removed(bench: Bench) -> None:
         second, third = desk.open("command"), desk.open("command")
         with acting(bench, log, second) as actor, acting(bench, log, third) as other:
             actor.unlink(b"f")
+            desk.close(second, 0)
             other.write(b"other", b"")
             place = Place(os.open(bench.tree, os.O_RDONLY | os.O_DIRECTORY), b"n", b"n")
             with pytest.raises(FileNotFoundError):
                 log.recorder.link(third, fd, place, lambda: os.link(b"gone", b"n", dst_dir_fd=place.dir_fd))
             os.close(place.dir_fd)
         os.close(fd)
-        for step in (second, third):
-            desk.close(step, 0)
+        desk.close(third, 0)
         assert desk.barriers() == []
 
 
@@ -636,6 +636,25 @@ def test_what_a_denied_step_has_moved_away_was_not_gone_for_a_step_beside_it(ben
             finish()
         desk.close(first, 0)
         desk.undo([first])
+
+
+def test_a_directory_that_a_denied_step_had_moved_is_back_with_what_is_in_it(bench: Bench) -> None:
+    for name in ("d", "e"):
+        (bench.tree / name).mkdir()
+    (bench.tree / "d/x").write_bytes(b"before")
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.chmod(b"d/x", 0o600)
+            other.exchange(b"d", b"e")
+        desk.close(first, 0)
+        finish = desk.closing(second, take_back=True)
+        assert finish is not None
+        finish()
+        desk.undo([first])
+        bench.assert_as(before)
 
 
 @pytest.mark.parametrize("is_moved", [False, True])
