@@ -10,17 +10,17 @@ import msgspec
 
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.log import Log
-from holdfast.undo.ground import OF_NOBODY, Conflict, Kit
+from holdfast.undo.ground import MOVED, OF_NOBODY, Conflict, Kit
 from holdfast.undo.records import Content, Made, Meta, Put, Reverse, Reversed, Touch
 from holdfast.undo.reversal import Reversal
 from holdfast.undo.sealed import Trouble
 from holdfast.undo.sealing import Together, look, numbers, seal
 from holdfast.undo.signatures import NOT_OURS, is_left
-from holdfast.undo.strangers import edited_elsewhere
+from holdfast.undo.strangers import edited_elsewhere, left_by_steps
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
     from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
@@ -126,17 +126,24 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     kit = Kit(log.recorder, log.preimages, log.aside, log.directories)
     dated = {} if note.forward else _dated(log, sealed)
     sealed, named_again = _note_what_gets_a_name(log, sealed)
+    of_steps = left_by_steps(log, sealed, unfinished.theirs)
     reversal = Reversal(kit, unfinished.theirs, unfinished.conflicts, dated, _unseen(sealed))
     reversal.run(records, unfinished.position, before)
     conflicts = reversal.conflicts
     state = "done" if note.forward else "undone"
-    theirs = _theirs(log, sealed, state, conflicts, unfinished.theirs, named_again)
+    theirs = _theirs(log, sealed, state, conflicts, unfinished.theirs - of_steps, named_again)
     again = {one.head.id: tuple(log.recorder.step(one.head.id).records) for one in sealed}
     together = Together(again)
     # (In the order in which they act: of what two of them leave at a path, the later counts.)
     for one in sorted(sealed, key=lambda one: again[one.head.id][-1].seq if again[one.head.id] else 0):
         head = one.head
         opened = log.recorder.end(head.id, head.exit_code)
+        left = look(log, opened, theirs=theirs.paths, together=together)
+        told = {found.path for found in conflicts if found.step == head.id}
+        stays = _what_stays(log, head, left, told)
+        if note.spares:
+            known = told | whereabouts(one.records).keys()
+            conflicts += [Conflict(head.id, path, MOVED) for path in stays if path not in known]
         troubles = [Trouble(found.path, found.reason, found.aside) for found in conflicts if found.step == head.id]
         seal(
             log,
@@ -146,7 +153,7 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
             exit_code=head.exit_code,
             before=head,
             conflicts=troubles,
-            left=_with_what_stays(log, head, troubles, look(log, opened, theirs=theirs.paths, together=together)),
+            left=left._replace(paths=(*left.paths, *stays.items())),
             spared=theirs.spared,
         )
         # (What could not be put back is not among them any more: it lies aside.)
@@ -159,14 +166,13 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     return Undone(steps, reversal.paths, tuple(conflicts))
 
 
-def _with_what_stays(log: UndoLog, head: Head, troubles: Iterable[Trouble], left: Left) -> Left:
-    """With what the step had left before where that was not reversed, as another step has changed it too: it is there
-    still, and nobody else's.
+def _what_stays(log: UndoLog, head: Head, left: Left, told: Set[bytes]) -> dict[bytes, Signature | None]:
+    """What the step had left before where that was not reversed, as another step has changed or moved it too: it is
+    there still, and no outsider's. ``told`` are the paths of conflicts.
     """
-    known, before = dict(left.paths), dict(head.left)
-    stays = (found.path for found in troubles if found.path in before and found.path not in known)
-    kept = {path: before[path] for path in stays if is_left(log.directories, path, before[path])}
-    return left._replace(paths=tuple((known | kept).items())) if kept else left
+    known = dict(left.paths)
+    before = ((path, was) for path, was in head.left if path not in known and (was is not None or path in told))
+    return {path: was for path, was in before if is_left(log.directories, path, was)}
 
 
 def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequence[Sealed], frozenset[Identity]]:

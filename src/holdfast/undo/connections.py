@@ -144,12 +144,14 @@ def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Reach:
     return Reach(frozenset((path,)), frozenset(), {log.recorder.aliases.now(object_): path} if object_ else {})
 
 
-def _is_in_the_way(head: Head, other: _Other, undone_at: Callable[[], int]) -> bool:
+def _is_in_the_way(head: Head, other: _Other, acting_since: Callable[[], int]) -> bool:
     if other.state != "undone":
-        return other.last > head.first
+        # (One that was redone acted later than it first did, and so may have come after one that began after it.)
+        acted_again = head.state == other.state and other.acted > head.first and other.acted > acting_since()
+        return other.last > head.first or acted_again
     # What began before this one ended, and was undone after this one, or with it, has to be there again before this one
     # can follow.
-    return head.state == "undone" and other.first < _end(head) < other.acted and undone_at() < other.acted
+    return head.state == "undone" and other.first < _end(head) < other.acted and acting_since() < other.acted
 
 
 def _end(head: Head) -> int:

@@ -33,7 +33,8 @@ ELSE: Final = "something else is there now"
 THEIRS: Final = "somebody else has changed it since"
 UNPROTECTED: Final = "it was not kept, as the step was not protected any more"
 APART: Final = "its other names were not found: it is an object of its own now"
-OF_NOBODY: Final = frozenset({UNPROTECTED, APART})
+MOVED: Final = "another step has brought it here"
+OF_NOBODY: Final = frozenset({UNPROTECTED, APART, MOVED})
 """Conflicts with nobody: what is there is what the reversal left."""
 
 

@@ -48,6 +48,8 @@ T = TypeVar("T")
 
 _log = Log(__name__)
 
+_DELETED = b" (deleted)"
+"""What the kernel says of a name that is gone."""
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _CANNOT_RENAME = LACKS_FLAGS | {errno.EXDEV, errno.EACCES}
 _CANNOT_LINK = frozenset({errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP})
@@ -107,8 +109,10 @@ class Names:
                 self._recorder.append(opened, record)
                 return result
             # (It is come upon where it is: what a step has left at the place has nothing to do with it.)
-            if source or self._recorder.known.last(self._recorder.known.key(found)) is not None:
-                self._recorder.meet(opened, Place(-1, b"", source or place.path), found, source_fd)
+            is_known = self._recorder.known.last(self._recorder.known.key(found)) is not None
+            if source or (is_known and not self._is_gone(source_fd, found)):
+                with _opened_place(source_fd, source or place.path) as met:
+                    self._recorder.meet(opened, met, found, source_fd)
             self._recorder.meet(opened, place, None)
             record = Link(self._recorder.number(), step, place.path, kind, object_, source)
             return self._recorder.perform(opened, record, perform)
@@ -206,6 +210,18 @@ class Names:
 
     # The rest ---------------------------------------------------------------------------------------------------
 
+    def _share(self, opened: OpenStep, object_: Identity, seq: int) -> None:
+        """What the step keeps as ``seq`` lives on by another name, also for the steps that have it recorded: what they
+        do to it by that name later, no record of theirs tells of.
+        """
+        for step in self._recorder.open_steps:
+            if step is opened or object_ in step.created or object_ in step.captured or object_ in step.described:
+                step.shared.append(seq)
+
+    def _is_gone(self, fd: int, found: os.stat_result) -> bool:
+        """Whether it has no name but in the log. (The one that came or went there has set the ctime.)"""
+        return not found.st_nlink or (found.st_nlink == 1 and self._preimages.number_of(fd) is not None)
+
     def _remove(
         self,
         opened: OpenStep,
@@ -228,7 +244,7 @@ class Names:
             self._recorder.perform(opened, _removal(seq, opened.id, place, found, object_, NOT_KEPT), perform)
             return
         if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
-            opened.shared.append(seq)
+            self._share(opened, object_, seq)
         if own is not None:
             removal = _removal(seq, opened.id, place, found, object_, Keeping(How.MOVED, seq))
             try:
@@ -240,7 +256,7 @@ class Names:
                     raise
             seq = self._recorder.number()
             if found.st_nlink > 1:
-                opened.shared.append(seq)
+                self._share(opened, object_, seq)
         keeping, metadata = self._keep(opened, place, found, seq)
         record = Remove(seq, opened.id, place.path, file_type(found.st_mode), object_, keeping, metadata)
         with self._discarding(keeping):
@@ -308,7 +324,7 @@ class Names:
         else:
             keeping, metadata = self._keep(opened, target, victim, seq)
             if victim.st_nlink > 1 and kind != "d":
-                opened.shared.append(seq)
+                self._share(opened, object_, seq)
         return Replaced(kind, object_, keeping, metadata)
 
     def _swap_and_take(self, source: Place, target: Place, seq: int, own: Callable[[], None]) -> None:
@@ -379,6 +395,24 @@ def _removal(
     return Remove(seq, step, place.path, file_type(found.st_mode), object_, keeping, _metadata(found))
 
 
+@contextmanager
+def _opened_place(fd: int, path: bytes) -> Generator[Place]:
+    """The place of what ``fd`` was opened as, known as ``path``; one without a directory if that cannot be opened.
+
+    The directory tells whether a step had left something in this one or in another that had its path then.
+    """
+    try:
+        above, _, name = os.fsencode(os.readlink(through(fd))).rpartition(b"/")
+        directory = os.open(above or b"/", _OBJECT | os.O_DIRECTORY)
+    except OSError:
+        yield Place(-1, b"", path)
+        return
+    try:
+        yield Place(directory, name, path)
+    finally:
+        os.close(directory)
+
+
 def _path_of(fd: int, place: Place) -> bytes:
     """The path of what ``fd`` was opened as, in the tree that the place is in; empty if it is not there, or long."""
     try:
@@ -393,7 +427,9 @@ def _read_path_of(fd: int, place: Place) -> bytes:
     above = os.fsencode(os.readlink(through(place.dir_fd)))
     root = above.removesuffix(b"/" + place.parent) if place.parent else above
     path = os.fsencode(os.readlink(through(fd)))
-    return path.removeprefix(root + b"/") if path.startswith(root + b"/") else b""
+    if not path.startswith(root + b"/") or path.endswith(_DELETED):
+        return b""
+    return path.removeprefix(root + b"/")
 
 
 def _metadata(found: os.stat_result) -> Metadata:

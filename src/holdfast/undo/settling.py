@@ -249,7 +249,7 @@ def _settle(
             continue
         at = path
         now = signature(directories, at)
-        if (now is None or now.key != was.key) and (moved := _moved_to(log, sealed, path)) is not None:
+        if (now is None or now.key != was.key) and (moved := _moved_to(log, directories, sealed, was)) is not None:
             at = moved
             now = signature(directories, at)
         if not is_still(now, was, path, edited):
@@ -275,17 +275,20 @@ def _settle(
     return found
 
 
-def _moved_to(log: UndoLog, sealed: Sealed, path: bytes) -> bytes | None:
-    """Where other steps have brought since what the step left at the path; None if they have not, or it is nowhere."""
-    object_ = whereabouts(sealed.records).get(path)
-    if object_ is None:
-        return None
-    since = sealed.head.looked_at
+def _moved_to(log: UndoLog, directories: Directories, sealed: Sealed, was: Signature) -> bytes | None:
+    """Where other steps have brought what the step left, from the step's beginning on (it may have left it where one of
+    them had brought it by then); None if they have not, or it is nowhere.
+    """
+    mine = {object_ for object_ in whereabouts(sealed.records).values() if object_ is not None}
+    since = sealed.head.begun or sealed.head.looked_at
     later = [head.id for head in log.heads.values() if head.state == "done" and head.last > since]
     records = [record for step in later if step != sealed.head.id for record in log.read(step).records]
     records += [record for step in (*log.recorder.open_steps, *log.unsealed.values()) for record in step.records]
     records = [*sealed.records, *sorted((one for one in records if one.seq > since), key=lambda record: record.seq)]
-    return next((where for where, there in whereabouts(records).items() if there == object_), None)
+    for where, there in whereabouts(records).items():
+        if there in mine and (now := signature(directories, where)) is not None and now.key == was.key:
+            return where
+    return None
 
 
 def _hash(directories: Directories, path: bytes, now: Signature) -> bytes | None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from functools import partial
+import stat
+from contextlib import suppress
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
+from holdfast.files.handle import identity
+from holdfast.files.metadata import read_xattrs_at
+from holdfast.model.errors import IntegrityError
 from holdfast.undo.footing import added, missing
-from holdfast.undo.records import Made
-from holdfast.undo.signatures import NOT_OURS, is_left, is_same, place_in, signature
+from holdfast.undo.interceptor import Place
+from holdfast.undo.preimages import place_of
+from holdfast.undo.records import How, Made
+from holdfast.undo.signatures import NOT_OURS, is_left, is_same, place_in, signature, signature_of
 from holdfast.undo.survivors import survivors
-from holdfast.undo.traces import Moves, filled, named, reach, whereabouts
+from holdfast.undo.traces import Moves, filled, keepings, named, reach, whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from holdfast.files.handle import Identity
     from holdfast.undo.known import Known
@@ -53,6 +60,18 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     # (Steps that were brought forward together left what there was after the last of them.)
     is_first = all(one.head.acted == one.head.last for one in sealed)
     new = filled(records)
+    # (Where steps beside these had brought what these left.)
+    brought = [path for path, left in own.items() if left is not None and path not in places]
+    # (What the last step left at a path was in another directory, if a later one brought a directory there: then the
+    # object decides that the records have there.)
+    later = _MovesOfAll(log)
+
+    def came_back(path: bytes, object_: Identity | None) -> bool:
+        if since.get(path, 0) >= later.above(path) or not _holds(log, path, object_):
+            return False
+        now = signature(log.directories, path)
+        return now is not None and is_same(objects.get(now.key), now, partial(place_in, log.directories, path))
+
     for path, object_ in places.items():
         # (Where it can be looked at: what could not be, then and now, is nobody's for that.)
         if path in theirs and signature(log.directories, path) != NOT_OURS:
@@ -60,7 +79,8 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
                 yield path, object_
             continue
         is_gone = path in own and own[path] is None and newest[path] is None
-        if is_first and is_gone and object_ is not None and path not in new:
+        is_gone = is_gone and is_first and object_ is not None and path not in new
+        if is_gone and not any(_holds(log, other, object_) for other in brought) and not came_back(path, object_):
             yield path, object_  # it was gone before the step's end, and no step has removed it, or brought it back
             continue
         if path in own and is_left(log.directories, path, own[path]):
@@ -74,8 +94,41 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
             left = objects[now.key]  # it came here with a directory above it
         else:
             continue
-        if not is_same(left, now, partial(place_in, log.directories, path)):
+        is_changed = not is_same(left, now, partial(place_in, log.directories, path))
+        if is_changed and (left == NOT_OURS or not came_back(path, object_)):
             yield path, object_
+
+
+class _MovesOfAll:
+    """The directories that any step moved, and when; the records are read when that is first asked for."""
+
+    def __init__(self, log: UndoLog) -> None:
+        self._log = log
+
+    def above(self, path: bytes) -> int:
+        """See `Moves.above`."""
+        return self._moves.above(path)
+
+    @cached_property
+    def _moves(self) -> Moves:
+        moving = (
+            head.id
+            for head in self._log.heads.values()
+            if any(left is not None and stat.S_ISDIR(left.mode) for _, left in head.left)
+        )
+        records: list[Mutation] = []
+        for step in moving:
+            with suppress(IntegrityError):  # of a step that is damaged nothing is known
+                records += self._log.read(step).records
+        return Moves(sorted(records, key=lambda record: record.seq))
+
+
+def _holds(log: UndoLog, path: bytes, object_: Identity | None) -> bool:
+    try:
+        place = log.directories.place(path)
+        return object_ is not None and identity(place.dir_fd, place.name) == log.recorder.aliases.now(object_)
+    except OSError:
+        return False
 
 
 def _edited(
@@ -99,11 +152,16 @@ def _edited(
 
 def edited_elsewhere(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[Survivor]:
     """What the steps have taken a name from, and others have changed since by another one."""
+    return _edited_elsewhere(log, sealed, _objects(log))
+
+
+def _objects(log: UndoLog) -> dict[ObjectKey, Signature]:
+    """As what the steps left each object last."""
     objects: dict[ObjectKey, Signature] = {}
     for head in sorted(log.heads.values(), key=lambda head: head.left_at):
         objects.update({left.key: left for _, left in head.left if left is not None})
         objects.update({left.key: left for left in head.others})
-    return _edited_elsewhere(log, sealed, objects)
+    return objects
 
 
 def changed_elsewhere(log: UndoLog, one: Sealed) -> Iterator[Identity]:
@@ -159,6 +217,47 @@ def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
         for records in (*later, *beside):
             found.update(object_ for object_, seq in _touchings(records) if began.get(object_, seq) < seq)
     return frozenset(found)
+
+
+def left_by_steps(log: UndoLog, sealed: Iterable[Sealed], spared: frozenset[Identity]) -> frozenset[Identity]:
+    """Of the objects that a rollback leaves as they are (`theirs`): those that no outsider changed, but another step,
+    and that are as it left them, or leaves them, where the records of these steps have them.
+    """
+    sealed = list(sealed)
+    aliases = log.recorder.aliases
+    edited = aliases.all(object_ for one in sealed for object_ in one.head.edited)
+    records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
+    waiting = {was.key for each in log.unsettled.values() for was in each.values()}
+    kept = {object_: keeping.number for keeping, object_ in keepings(records) if keeping.how in (How.MOVED, How.LINKED)}
+    found: set[Identity] = set()
+    objects = _objects(log) if spared else {}
+    for path, object_ in whereabouts(records).items() if spared else ():
+        if object_ is None or object_ not in spared or aliases.now(object_) in edited:
+            continue
+        if _holds(log, path, object_):
+            now, place = signature(log.directories, path), partial(place_in, log.directories, path)
+        else:
+            now, place = _kept(log, kept.get(object_, 0))
+            if now is not None and now.names == 1:
+                found.add(object_)  # no outsider knows it any more
+                continue
+        if now is None:
+            continue
+        left = log.recorder.known.last(now.key) or objects.get(now.key)
+        # (Of what is still written to it is told later whether an outsider changed it.)
+        if now.key in waiting or (left and is_same(left, now, place)):
+            found.add(object_)
+    return frozenset(found)
+
+
+def _kept(log: UndoLog, number: int) -> tuple[Signature | None, Callable[[], Place]]:
+    """What lies in the log itself, and where."""
+    place = Place(log.preimages.fd, place_of(number), b"")
+    found = log.preimages.look(number) if number else None
+    if found is None:
+        return None, lambda: place
+    xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
+    return signature_of(found, log.directories.device, xattrs), lambda: place
 
 
 def _touchings(records: Iterable[Mutation]) -> Iterator[tuple[Identity, int]]:

@@ -17,7 +17,7 @@ from holdfast.undo.carrying import Undone, in_order, reverse
 from holdfast.undo.connections import refuse_overlaps
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import recognise
-from holdfast.undo.records import OURSELVES, Content
+from holdfast.undo.records import OURSELVES, Content, Made, Meta
 from holdfast.undo.sealing import damaged
 from holdfast.undo.settling import settle
 from holdfast.undo.signatures import is_left, is_unknown, signature
@@ -26,8 +26,9 @@ from holdfast.undo.traces import comings, reach, whereabouts
 from holdfast.undo.writing import AT_ONCE, TRY_AGAIN, leased
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
+    from holdfast.files.handle import Identity
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Outside, Signature, StepId
     from holdfast.undo.sealed import Sealed, State
@@ -165,8 +166,28 @@ def _crossed(log: UndoLog, one: Sealed, is_back: Callable[[bytes, bool], bool]) 
     if not log.barriers.records:
         return None
     came = comings(one.records, log.recorder.aliases)
-    elsewhere = changed_elsewhere(log, one)
-    return log.barriers.crossed(one.head.id, _since(one), reach(one.records), is_back, came, frozenset(elsewhere))
+    elsewhere = {*changed_elsewhere(log, one), *_edited_since(log, one)}
+    return log.barriers.crossed(one.head.id, _since(one), reach(one.records), is_back, came, elsewhere)
+
+
+def _edited_since(log: UndoLog, one: Sealed) -> Iterator[Identity]:
+    """What the step wrote to, described or made, and outsiders edited after that, by whatever name, if it is not as the
+    step left it. (Whatever later steps left there, or gave back, has the edit in it.)
+    """
+    objects = log.barriers.edited_objects(_since(one))
+    now, own = log.recorder.aliases.now, dict(one.head.left)
+    began: dict[Identity, int] = {}
+    for record in one.records if objects else ():
+        if isinstance(record, Content | Meta | Made):
+            began.setdefault(record.identity, record.seq)
+    for path, object_ in whereabouts(one.records).items() if objects else ():
+        if object_ is None or object_ not in began or now(object_) not in objects:
+            continue
+        # (Where a step beside it had moved it by its end, nothing is said of the path.)
+        was = own.get(path)
+        is_as_left = was is not None and is_left(log.directories, path, was)
+        if not is_as_left and now(object_) in log.barriers.edited_objects(began[object_]):
+            yield now(object_)
 
 
 def _by_force(state: State) -> str:
@@ -210,6 +231,9 @@ def _refuse_strangers(sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
 def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     """What is written through a descriptor that a step opened belongs to it, and would go on after its undo."""
     written = {record.path for one in sealed for record in one.records if isinstance(record, Content)}
+    # (What one of these left may be what another one, that was denied, still writes to.)
+    waiting = {was.key for each in log.unsettled.values() for was in each.values()}
+    written |= {path for one in sealed for path, left in one.head.left if left and left.key in waiting}
     written |= {path for one in sealed for path, left in one.head.left if is_unknown(left)}
     for path in sorted(written):
         try:

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
+from holdfast.files.handle import Identity, identity
 from holdfast.model.errors import RefusedError
 from holdfast.testing.acting import Actor
 from holdfast.undo.desk import Desk
+from holdfast.undo.interceptor import Place
 from holdfast.undo.log import UndoLog
 from holdfast.undo.records import StepId
 from holdfast.undo.settling import settle
@@ -27,6 +29,14 @@ def acting(bench: Bench, log: UndoLog, step: StepId) -> Generator[Actor]:
 def write_to(log: UndoLog, *fds: int) -> None:
     """Let the log be told that these are open for writing, and nothing else is."""
     log.writers = lambda _: frozenset(os.fstat(fd).st_ino for fd in fds)
+
+
+def object_of(bench: Bench, path: bytes) -> Identity:
+    root = os.open(bench.tree, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        return identity(root, path)
+    finally:
+        os.close(root)
 
 
 def test_what_is_removed_before_it_is_known_how_it_was_left_is_made_anew(bench: Bench) -> None:
@@ -399,3 +409,296 @@ def test_a_file_that_is_still_written_to_by_another_of_its_names(bench: Bench) -
         bench.step(log, lambda actor: actor.rename(b"x", b"moved"))
         os.close(fd)
         assert desk.barriers() == []
+
+
+def test_a_link_of_what_another_directory_had_at_its_path(bench: Bench) -> None:
+    for name in ("d", "e"):
+        (bench.tree / name).mkdir()
+        (bench.tree / name / "y").write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        bench.step(log, lambda actor: actor.write(b"d/y", b"the first's"))
+        second = desk.open("command")
+        with acting(bench, log, second) as actor:
+            actor.exchange(b"d", b"e")
+            actor.link(b"d/y", b"e/n")
+        desk.close(second, 0)
+        assert desk.barriers() == []
+
+
+def test_a_link_of_what_was_removed(bench: Bench) -> None:
+    with bench.keeper() as log:
+        desk = Desk(log)
+        write_to(log)
+        bench.step(log, lambda actor: actor.write(b"f", b"before"))
+        fd = os.open(bench.tree / "f", os.O_RDWR)
+        second, third = desk.open("command"), desk.open("command")
+        with acting(bench, log, second) as actor, acting(bench, log, third) as other:
+            actor.unlink(b"f")
+            desk.close(second, 0)
+            other.write(b"other", b"")
+            place = Place(os.open(bench.tree, os.O_RDONLY | os.O_DIRECTORY), b"n", b"n")
+            with pytest.raises(FileNotFoundError):
+                log.recorder.link(third, fd, place, lambda: os.link(b"gone", b"n", dst_dir_fd=place.dir_fd))
+            os.close(place.dir_fd)
+        os.close(fd)
+        desk.close(third, 0)
+        assert desk.barriers() == []
+
+
+def test_what_a_denied_step_moves_back_is_as_the_other_step_left_it(bench: Bench) -> None:
+    (bench.tree / "x").write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        write_to(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.chmod(b"x", 0o600)
+            other.rename(b"x", b"n")
+            desk.close(second, 0)
+            actor.rename(b"n", b"x")
+        finish = desk.closing(first, take_back=True)
+        assert finish is not None
+        finish()
+        desk.undo([second])
+        assert desk.barriers() == []
+        assert (bench.tree / "x").exists()
+
+
+def test_what_another_step_has_brought_elsewhere_stays_of_a_denied_step_and_is_told(bench: Bench) -> None:
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            fd = actor.open(b"f", os.O_WRONLY | os.O_CREAT)
+            write_to(log, fd)
+            other.rename(b"f", b"n")
+            desk.close(second, 0)
+        os.close(fd)
+        write_to(log)
+        finish = desk.closing(first, take_back=True)
+        assert finish is not None
+        finish()
+        assert [found.path for found in desk.conflicts(first)] == [b"n"]
+        desk.undo([second])
+
+
+def test_what_was_put_back_before_its_directory_was_moved_back(bench: Bench) -> None:
+    for name in ("d", "e"):
+        (bench.tree / name).mkdir()
+    (bench.tree / "d/y").write_bytes(b"before")
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first = desk.open("command")
+        with acting(bench, log, first) as actor:
+            fd = actor.open(b"d/y", os.O_WRONLY)
+        write_to(log, fd)
+        desk.close(first, 0)
+        second = bench.step(log, lambda actor: actor.exchange(b"d", b"e"))
+        third = bench.step(log, lambda actor: actor.unlink(b"e/y"))
+        os.close(fd)
+        write_to(log)
+        for step in (third, second, first):
+            desk.undo([step])
+        bench.assert_as(before)
+
+
+def test_a_path_in_a_directory_that_is_brought_forward_after_another_one_lost_it(bench: Bench) -> None:
+    for name in ("d", "e"):
+        (bench.tree / name).mkdir()
+        (bench.tree / name / "y").write_bytes(b"before")
+
+    def first(actor: Actor) -> None:
+        actor.unlink(b"d/y")
+        actor.rmdir(b"d")
+        actor.chmod(b"e/y", 0o600)
+
+    with bench.keeper() as log:
+        desk = Desk(log)
+        steps = [
+            bench.step(log, first),
+            bench.step(log, lambda actor: actor.rename(b"e", b"d")),
+            bench.step(log, lambda actor: actor.unlink(b"d/y")),
+        ]
+        after = bench.photograph()
+        for step in reversed(steps):
+            desk.undo([step])
+        for step in steps:
+            desk.redo([step])
+        bench.assert_as(after)
+
+
+def test_a_step_that_was_redone_later_is_a_later_step(bench: Bench) -> None:
+    for name in ("d/g", "e"):
+        (bench.tree / name).mkdir(parents=True)
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first = bench.step(log, lambda actor: actor.exchange(b"d", b"e"))
+        second = desk.open("command")
+        with acting(bench, log, second) as actor:
+            actor.write(b"n", b"")
+            desk.undo([first])
+            actor.chmod(b"d/g", 0o700)
+        desk.close(second, 0)
+        desk.undo([second])
+        desk.redo([second, first])
+        assert sorted(desk.connected(second)) == [first, second]
+        desk.undo([first, second])
+
+
+def test_a_file_that_a_step_moves_to_and_fro_while_it_is_written_to(bench: Bench) -> None:
+    for name in ("d", "e"):
+        (bench.tree / name).mkdir()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            fd = actor.open(b"e/y", os.O_WRONLY | os.O_CREAT)
+            write_to(log, fd)
+            other.exchange(b"d", b"e")
+            desk.close(first, 0)
+            other.exchange(b"d", b"e")
+        os.close(fd)
+        write_to(log)
+        desk.close(second, 0)
+        desk.undo([first, second])
+        assert not (bench.tree / "e/y").exists()
+
+
+def test_a_step_changes_by_another_name_what_lost_the_one_that_it_knows(bench: Bench) -> None:
+    (bench.tree / "f").write_bytes(b"before")
+    os.link(bench.tree / "f", bench.tree / "x")
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.write(b"x", b"the first's")
+            other.unlink(b"x")
+            desk.close(second, 0)
+            actor.setxattr(b"f", "user.a", b"1")
+        desk.close(first, 0)
+        desk.undo([first, second])
+        bench.assert_as(before)
+
+
+def test_what_a_denied_step_still_writes_to_is_nobody_elses(bench: Bench) -> None:
+    with bench.keeper() as log:
+        desk = Desk(log)
+        write_to(log)
+        first = bench.step(log, lambda actor: actor.write(b"f", b"the first's"))
+        second = desk.open("command")
+        with acting(bench, log, second) as actor:
+            fd = actor.open(b"f", os.O_WRONLY)
+        write_to(log, fd)
+        finish = desk.closing(second, take_back=True)
+        assert finish is not None
+        finish()
+        with pytest.raises(RefusedError) as refused:
+            desk.undo([first])
+        assert refused.value.code == "still_written"
+        os.close(fd)
+        write_to(log)
+        desk.undo([first])
+
+
+def test_what_a_denied_step_had_taken_and_gives_back_is_as_the_other_step_left_it(bench: Bench) -> None:
+    (bench.tree / "f").write_bytes(b"before")
+    os.link(bench.tree / "f", bench.tree / "x")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.unlink(b"f")
+            actor.rename(b"x", b"f")
+            other.unlink(b"f")
+        desk.close(second, 0)
+        finish = desk.closing(first, take_back=True)
+        assert finish is not None
+        finish()
+        bench.step(log, lambda actor: actor.write(b"f", b"the third's"))
+        assert desk.barriers() == []
+
+
+def test_what_a_denied_step_has_moved_away_was_not_gone_for_a_step_beside_it(bench: Bench) -> None:
+    (bench.tree / "f").write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.unlink(b"f")
+            other.write(b"new", b"the second's")
+            other.rename(b"new", b"f")
+            actor.write(b"f", b"the first's", at=0)
+            finish = desk.closing(second, take_back=True)
+            assert finish is not None
+            finish()
+        desk.close(first, 0)
+        desk.undo([first])
+
+
+def test_a_directory_that_a_denied_step_had_moved_is_back_with_what_is_in_it(bench: Bench) -> None:
+    for name in ("d", "e"):
+        (bench.tree / name).mkdir()
+    (bench.tree / "d/x").write_bytes(b"before")
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.chmod(b"d/x", 0o600)
+            other.exchange(b"d", b"e")
+        desk.close(first, 0)
+        finish = desk.closing(second, take_back=True)
+        assert finish is not None
+        finish()
+        desk.undo([first])
+        bench.assert_as(before)
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_an_edit_by_another_name_of_what_a_step_took_a_name_from_or_moved(bench: Bench, is_moved: bool) -> None:
+    (bench.tree / "f").write_bytes(b"before")
+    os.link(bench.tree / "f", bench.tree / "x")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            other.write(b"other", b"")
+            actor.write(b"x", b"the first's")
+            desk.close(first, 0)
+            if is_moved:
+                other.rename(b"x", b"moved")
+            else:
+                other.write(b"new", b"the second's")
+                other.rename(b"new", b"x")
+        (bench.tree / "f").write_bytes(b"edited by hand")
+        desk.outside([b"f"], "vim", objects=[object_of(bench, b"f")])
+        desk.close(second, 0)
+        with pytest.raises(RefusedError) as refused:
+            desk.undo([first, second])
+        assert refused.value.code == "barrier"
+        assert (bench.tree / "f").read_bytes() == b"edited by hand"
+
+
+def test_an_edit_by_another_name_of_what_was_still_written_to(bench: Bench) -> None:
+    (bench.tree / "f").write_bytes(b"before")
+    os.link(bench.tree / "f", bench.tree / "x")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first = desk.open("command")
+        with acting(bench, log, first) as actor:
+            fd = actor.open(b"x", os.O_WRONLY)
+        write_to(log, fd)
+        desk.close(first, 0)
+        (bench.tree / "f").write_bytes(b"edited by hand")
+        desk.outside([b"f"], "vim", objects=[object_of(bench, b"f")])
+        second = bench.step(log, lambda actor: actor.chmod(b"x", 0o600))
+        os.close(fd)
+        write_to(log)
+        desk.undo([second])
+        with pytest.raises(RefusedError) as refused:
+            desk.undo([first])
+        assert refused.value.code == "barrier"
+        assert (bench.tree / "f").read_bytes() == b"edited by hand"
