@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast.engine import deltas, stacked_merge
-from holdfast.engine.merge import put_together, written
+from holdfast.engine.diffs import deltas
+from holdfast.engine.merging import stacked
+from holdfast.engine.merging.merge import put_together, written
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.entries import Change, file_entry
 from holdfast.model.ids import hash_bytes
@@ -94,11 +95,11 @@ def measure(root: Path, files: int, production: Edits, fork: Edits, turns: int) 
             return at
 
         ours, theirs = line(production), line(fork)
-        found = stacked_merge.plan(context, theirs, ours)
+        found = stacked.plan(context, theirs, ours)
         overlapping = found.counts.overlapping
 
         def plan() -> None:
-            assert stacked_merge.plan(context, theirs, ours).counts.overlapping == overlapping
+            assert stacked.plan(context, theirs, ours).counts.overlapping == overlapping
 
         took: dict[str, list[float]] = {"plan": [], "again": [], "git": []}
         for _ in range(turns):

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import holdfast
-from holdfast.engine.reapply.person import Resolution
+from holdfast.engine.merging.reapply.person import Resolution
 
 Tree = dict[bytes, tuple[bytes, str]]
 """Path → mode and object id, as Git has them."""

@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compare import machine, make_tree
-from holdfast.engine.opening import Opener
-from holdfast.engine.providers import providers_of
+from holdfast.engine.forks.providers import providers_of
+from holdfast.engine.opening.opening import Opener
 from holdfast.engine.sessions.execute import execute
 from holdfast.engine.sessions.sessions import Sessions
 from snapshots_report import (

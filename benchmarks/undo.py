@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.model.clock import SystemClock
-from holdfast.undo.desk import Desk
 from holdfast.undo.interceptor import Place
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import Limits, UndoLog
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Bench:
         os.makedirs(self.tree)
         self.fd = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
         self.log = UndoLog(os.fsencode(os.path.join(base, "log")), self.fd, SystemClock(), limits=Limits(1 << 40))
-        self.desk = Desk(self.log)
+        self.desk = LocalUndoService(self.log)
         self.step = 0
 
     def place(self, name: bytes) -> Place:

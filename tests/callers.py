@@ -25,8 +25,8 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HeldError, RefusedError
 from holdfast.testing.acting import Actor
 from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.desk import Desk
 from holdfast.undo.interceptor import Place
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.records import StepId
 from holdfast.undo.recovery import recover
@@ -115,7 +115,7 @@ class Callers:
         self.log = UndoLog(self._where, self._root, SystemClock(), safeguards)
         recovered = recover(self.log)
         _check(recovered.rolled_back is None and not recovered.finished, f"{recovered}")
-        self.desk = Desk(self.log, safeguards, intercepts=True)
+        self.desk = LocalUndoService(self.log, safeguards, intercepts=True)
         self.log.writers = self._writers
         self.log.notice = self._tell
         self.log.recorder.on_meet = lambda _changed, _is_own: self._tell()

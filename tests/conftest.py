@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import holdfast
-from holdfast.engine import gone
-from holdfast.engine.workspace import Workspace
+from holdfast.engine.opening import deleted
+from holdfast.engine.workspace.workspace import Workspace
 from holdfast.files.watch.root import parse_mounts
 from holdfast.model.errors import UnsupportedError
 from holdfast.supervisor.descent import descendants
@@ -36,7 +36,7 @@ MOST_DESCRIPTORS = 500
 """Of a process that runs tests: `select.select` knows no more than 1,023."""
 
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 0x20000, 1 << 14, 1 << 18, 2
-_SERVING = b"holdfast.engine.mount_serving"
+_SERVING = b"holdfast.engine.forks.mount_process"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     be_thorough(bool(config.getoption("--thorough")))
     # What else is on the machine is no matter of the tests, and looking through all of it takes seconds each time.
-    gone.MOST_LOOKED_AT = 20_000
+    deleted.MOST_LOOKED_AT = 20_000
     # How long an example takes, or takes to be made, says how busy the machine is.
     settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("untimed")
@@ -218,7 +218,7 @@ def written_out() -> Iterator[None]:
         raise UnsupportedError("nothing can be mounted")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.engine.own_checkpoints.fork_mounted", mounts_nothing)
+        patch.setattr("holdfast.engine.forks.checkpoint_provider.fork_mounted", mounts_nothing)
         yield
 
 

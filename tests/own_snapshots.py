@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opening import Opener
-from holdfast.engine.own_checkpoints import OwnCheckpoints
+from holdfast.engine.forks.checkpoint_provider import OwnCheckpoints
+from holdfast.engine.opening.opening import Opener
 from holdfast.model.clock import SystemClock
 from holdfast.snapshot.checkpoints import own_provider
 from holdfast.snapshot.place import Place
@@ -61,7 +61,7 @@ def own_ground(base: Path, *, mounts: bool) -> Ground:
     script = f"""
 import sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
-from holdfast.engine.opening import Opener
+from holdfast.engine.opening.opening import Opener
 from own_snapshots import make_provider
 opener = Opener(home={top!r} + b"/home")
 workspace = opener.open({bytes(root)!r}).workspace

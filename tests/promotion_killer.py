@@ -14,7 +14,7 @@ import sqlite3
 import sys
 from typing import Any
 
-from holdfast.engine import merging
+from holdfast.engine.merging import merging
 from holdfast.engine.promotion import finishing, inplace, places, swapping
 from holdfast.engine.promotion.promote import Promotions
 from holdfast.engine.promotion.workflow import Running

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast.engine import stores
-from holdfast.engine.opening import Opener
+from holdfast.engine.opening.opening import Opener
+from holdfast.engine.upkeep import stores
 
 from .buckets import CREDENTIALS
 
@@ -80,8 +80,8 @@ def copy(home: Path, **to: object) -> stores.StoreCopied:
 
 _KILLED = """
 import os, signal, sys
-from holdfast.engine import stores
-from holdfast.engine.opening import Opener
+from holdfast.engine.upkeep import stores
+from holdfast.engine.opening.opening import Opener
 from holdfast.store import claims, copying, identities, local, remote, row_copy
 left = int(sys.argv[1])
 def point():

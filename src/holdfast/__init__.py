@@ -17,14 +17,13 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as in `holdfast.model.typed`, which need not be loaded for this
 
 if TYPE_CHECKING:
-    from holdfast.engine.checkpoint import CheckpointResult
-    from holdfast.engine.doctor import Finding, diagnose
+    from holdfast.engine.diffs.text import FileStat
     from holdfast.engine.experiments.attempts import Attempt, Comparison, Order, Outcome
     from holdfast.engine.experiments.experiment import experiment
-    from holdfast.engine.household import Home, open_home
-    from holdfast.engine.mount import Mounted
+    from holdfast.engine.forks.mount import Mounted
+    from holdfast.engine.history.checkpoint import CheckpointResult
     from holdfast.engine.promotion.promote import Promotions
-    from holdfast.engine.results import (
+    from holdfast.engine.results.results import (
         Details,
         Diff,
         Forgotten,
@@ -34,13 +33,14 @@ if TYPE_CHECKING:
         RestoreResult,
         Status,
     )
-    from holdfast.engine.retention import Policy
-    from holdfast.engine.run import RunResult
+    from holdfast.engine.running.run import RunResult
     from holdfast.engine.sessions.results import CheckedOut, Deleted, SessionInfo, Swept
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
-    from holdfast.engine.textdiff import FileStat
-    from holdfast.engine.workspace import Workspace, init, open  # noqa: A004 - `holdfast.open` reads as what it does
+    from holdfast.engine.upkeep.doctor import Finding, diagnose
+    from holdfast.engine.upkeep.retention import Policy
+    from holdfast.engine.workspace.home import Home, open_home
+    from holdfast.engine.workspace.workspace import Workspace, init, open  # noqa: A004 - `holdfast.open` reads as what it does
     from holdfast.model.checkpoint import Checkpoint, Provenance
     from holdfast.model.config import Isolation
     from holdfast.model.entries import Change, Counts, Entry, NotCaptured
@@ -174,39 +174,39 @@ _ELSEWHERE = {
     "BarrierInfo": "undo.service",
     "ConflictInfo": "undo.service",
     "PathChange": "undo.service",
-    "RunResult": "engine.run",
+    "RunResult": "engine.running.run",
     "StepInfo": "undo.service",
     "TicketInfo": "undo.service",
     "UndoReport": "undo.service",
     "Attempt": "engine.experiments.attempts",
     "Change": "model.entries",
     "Checkpoint": "model.checkpoint",
-    "CheckpointResult": "engine.checkpoint",
+    "CheckpointResult": "engine.history.checkpoint",
     "Collected": "store.collect",
     "Comparison": "engine.experiments.attempts",
     "Counts": "model.entries",
     "Entry": "model.entries",
-    "FileStat": "engine.textdiff",
-    "Finding": "engine.doctor",
+    "FileStat": "engine.diffs.text",
+    "Finding": "engine.upkeep.doctor",
     "HistoryEvent": "store.records",
-    "Home": "engine.household",
+    "Home": "engine.workspace.home",
     "Isolation": "model.config",
-    "Mounted": "engine.mount",
+    "Mounted": "engine.forks.mount",
     "NotCaptured": "model.entries",
     "Order": "engine.experiments.attempts",
     "Outcome": "engine.experiments.attempts",
-    "Policy": "engine.retention",
+    "Policy": "engine.upkeep.retention",
     "Problem": "store.verify",
     "Promotions": "engine.promotion.promote",
     "Provenance": "model.checkpoint",
     "Stats": "store.usage",
     "Verified": "store.verify",
-    "Workspace": "engine.workspace",
-    "diagnose": "engine.doctor",
+    "Workspace": "engine.workspace.workspace",
+    "diagnose": "engine.upkeep.doctor",
     "experiment": "engine.experiments.experiment",
-    "init": "engine.workspace",
-    "open": "engine.workspace",
-    "open_home": "engine.household",
+    "init": "engine.workspace.workspace",
+    "open": "engine.workspace.workspace",
+    "open_home": "engine.workspace.home",
 }
 """Where a name is that is neither an error nor among the results."""
 
@@ -214,7 +214,7 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    room = _ELSEWHERE.get(name) or ("model.errors" if name.endswith("Error") else "engine.results")
+    room = _ELSEWHERE.get(name) or ("model.errors" if name.endswith("Error") else "engine.results.results")
     value = globals()[name] = getattr(__import__(f"holdfast.{room}", fromlist=(name,)), name)
     return value
 

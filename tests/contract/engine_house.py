@@ -8,11 +8,11 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.engine import history
-from holdfast.engine.checkpoint import Request, take
-from holdfast.engine.context import Context
-from holdfast.engine.opening import Opener
-from holdfast.engine.status import status
+from holdfast.engine.history import undo as history
+from holdfast.engine.history.checkpoint import Request, take
+from holdfast.engine.history.status import status
+from holdfast.engine.opening.context import Context
+from holdfast.engine.opening.opening import Opener
 from holdfast.model.entries import SYMLINK_MODE
 from holdfast.model.ids import CheckpointId, WorkspaceId
 from holdfast.store.records import Workspace
@@ -22,7 +22,7 @@ from holdfast.testing.memory_tree import MemoryTree
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
-    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.results.results import RestoreResult
     from holdfast.files.tree import Applied, Cleaned, Lookup, Notes, Saved, Scan, Tree
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash

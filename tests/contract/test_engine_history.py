@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.context import Context
-from holdfast.engine.forget import forget
-from holdfast.engine.fork import fork
-from holdfast.engine.restore import restore
-from holdfast.engine.resuming import abandon, resume
-from holdfast.engine.retention import Policy
+from holdfast.engine.forks.fork import fork
+from holdfast.engine.history.restore import restore
+from holdfast.engine.history.resume import abandon, resume
+from holdfast.engine.opening.context import Context
+from holdfast.engine.upkeep.forget import forget
+from holdfast.engine.upkeep.retention import Policy
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine import history
-from holdfast.engine.context import Context
-from holdfast.engine.opening import Opener
-from holdfast.engine.restore import restore
-from holdfast.engine.resuming import abandon, resume, unfinished
-from holdfast.engine.status import status
+from holdfast.engine.history import undo as history
+from holdfast.engine.history.restore import restore
+from holdfast.engine.history.resume import abandon, resume, unfinished
+from holdfast.engine.history.status import status
+from holdfast.engine.opening.context import Context
+from holdfast.engine.opening.opening import Opener
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId
 from holdfast.store import manifest

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine import stores
-from holdfast.engine.opening import Opener
+from holdfast.engine.opening.opening import Opener
+from holdfast.engine.upkeep import stores
 from holdfast.model.errors import HoldfastError, IntegrityError, LockedError
 from holdfast.model.ids import CheckpointId
 from holdfast.store import copying, row_copy

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine import tokens
-from holdfast.engine.exports import Exports
-from holdfast.engine.opening import Opener
+from holdfast.engine.exports import tokens
+from holdfast.engine.exports.exports import Exports
+from holdfast.engine.opening.opening import Opener
 from holdfast.engine.promotion.promote import Promotions, Swept
 from holdfast.engine.promotion.spec import Facts, encode
 from holdfast.engine.sessions.sessions import Sessions

@@ -21,7 +21,7 @@ from ..sampling import is_thorough
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.ids import CheckpointId
 
 

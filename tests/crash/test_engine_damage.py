@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from crash.conftest import Place, State
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.workspace.workspace import Workspace
 
 
 def flip(file: Path) -> None:

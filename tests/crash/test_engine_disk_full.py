@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from crash.conftest import Place, State
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.workspace.workspace import Workspace
 
 KIB = 1024
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from crash.conftest import Item, Place, State
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.workspace.workspace import Workspace
 
 
 def test_i3_killed_while_it_begins_to_remember(place: Place) -> None:

@@ -14,7 +14,7 @@ import holdfast
 
 if TYPE_CHECKING:
     from crash.conftest import Place
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.workspace.workspace import Workspace
 
 NUMBERS = "".join(f"{number}\n" for number in range(12))
 BEFORE = {"a": "first\n" + NUMBERS, "b": "b"}

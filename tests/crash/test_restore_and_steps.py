@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast.engine.run import begin_run, end_run
+from holdfast.engine.running.run import begin_run, end_run
 from holdfast.testing.killing import run_killed, without_syncs
 from holdfast.testing.stepping import do_step
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from holdfast.engine.results import RestoreResult
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.results.results import RestoreResult
+    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.testing.acting import Actor
 
 FILES = 20

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.bridge import device
 from holdfast.bridge import overlay as overlays
-from holdfast.engine import own_checkpoints
+from holdfast.engine.forks import checkpoint_provider
 from holdfast.snapshot import overlay, overlay_held, zfs_command
 from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.git import command
@@ -136,7 +136,7 @@ def test_what_forks_of_a_git_repository_borrow(tmp_path: Path) -> None:
     assert total > 8
 
 
-OWN = tuple((own_checkpoints, name) for name in ("take_locked", "fork_mounted", "fork", "discard", "remove_whole"))
+OWN = tuple((checkpoint_provider, name) for name in ("take_locked", "fork_mounted", "fork", "discard", "remove_whole"))
 
 
 @pytest.mark.parametrize("first", some([1, 5], 1))

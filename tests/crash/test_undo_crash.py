@@ -13,7 +13,7 @@ from holdfast.model.clock import SystemClock
 from holdfast.testing.acting import Actor, act_at_random
 from holdfast.testing.killing import MUTATIONS, run_killed
 from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
@@ -49,7 +49,7 @@ class Bench:
     def step(self, seed: int, count: int) -> None:
         log = self.keep()
         recover(log)
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         step = desk.open("command")
         chance = random.Random(seed)
         with Actor(log.recorder, self.tree, step) as actor:
@@ -69,15 +69,15 @@ class Bench:
         """Undo the newest step, which had been finished."""
         log = self.keep()
         recover(log)
-        Desk(log).undo([max(head.id for head in log.heads.values() if head.state == "done")])
+        LocalUndoService(log).undo([max(head.id for head in log.heads.values() if head.state == "done")])
         log.close()
 
-    def _change(self, state: str, change: Callable[[Desk, list[int]], object]) -> None:
+    def _change(self, state: str, change: Callable[[LocalUndoService, list[int]], object]) -> None:
         log = self.keep()
         recover(log)
         steps = sorted(head.id for head in log.heads.values() if head.state == state)
         for step in steps if state == "undone" else reversed(steps):
-            change(Desk(log), [step])
+            change(LocalUndoService(log), [step])
         log.close()
 
     def photograph(self) -> dict[bytes, Seen]:

@@ -18,7 +18,7 @@ from holdfast.model.clock import SystemClock
 from holdfast.testing.bridged import Bridged
 from holdfast.testing.killing import MUTATIONS, run_killed
 from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
@@ -57,7 +57,7 @@ class Bench:
     def step(self, seed: int, count: int) -> None:
         with closing(self.keep()) as log:
             recover(log)
-            desk = Desk(log)
+            desk = LocalUndoService(log)
             step = desk.open("command")
             words = [sys.executable, "-c", _ACT, str(self._mount), str(seed), str(count)]
             with Bridged(log, self.root, step, os.fsencode(self._mount)):
@@ -84,7 +84,7 @@ class Bench:
     def _change(self, state: str) -> None:
         with closing(self.keep()) as log:
             recover(log)
-            desk = Desk(log)
+            desk = LocalUndoService(log)
             newest = max(log.heads)
             if log.heads[newest].state == state:
                 (desk.undo if state == "done" else desk.redo)([newest])

@@ -18,10 +18,10 @@ from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.acting import Actor
 from holdfast.testing.killing import MUTATIONS, run_killed
 from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.desk import Desk
-from holdfast.undo.ground import Conflict
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
+from holdfast.undo.reversal_context import Conflict
 from holdfast.undo.sealed import Head
 
 from ..sampling import some, spread
@@ -49,7 +49,7 @@ class Bench:
 
     def step(self, act: Act, *, ends: bool = True) -> None:
         log = self.keep()
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         step = desk.open("command")
         with Actor(log.recorder, os.fsencode(self.tree), step) as actor:
             act(actor)
@@ -65,7 +65,7 @@ class Bench:
 
     def _change(self, state: str) -> None:
         with closing(self.keep()) as log:
-            desk = Desk(log)
+            desk = LocalUndoService(log)
             (desk.undo if state == "done" else desk.redo)([max(log.heads)])
 
     def recover(self) -> list[Conflict]:

@@ -21,7 +21,7 @@ from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.testing.acting import Actor
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.undo import preimages
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
@@ -127,7 +127,7 @@ def _attempt(tree: Path, before: dict[bytes, Seen], disk: Disk, operation: Calla
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(os.fsencode(tree.parent / f"log-{at}"), root, SystemClock())
     recover(log)
-    desk = Desk(log)
+    desk = LocalUndoService(log)
     step = desk.open("command")
     try:
         with Actor(log.recorder, os.fsencode(tree), step) as actor:
@@ -178,7 +178,7 @@ def _undo(tree: Path, before: dict[bytes, Seen], disk: Disk, work: Callable[[Act
     log = UndoLog(os.fsencode(tree.parent / f"log-{at}"), root, SystemClock())
     try:
         recover(log)
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         step = desk.open("command")
         with Actor(log.recorder, os.fsencode(tree), step) as actor:
             work(actor)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.folder import UNDO_NOTE
-from holdfast.engine.run import begin_run, end_run
+from holdfast.engine.opening.folder import UNDO_NOTE
+from holdfast.engine.running.run import begin_run, end_run
 from holdfast.testing.killing import MUTATIONS, run_killed, without_syncs
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.testing.stepping import do_step
@@ -22,8 +22,8 @@ from ..sampling import spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.engine.results import RestoreResult
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.results.results import RestoreResult
+    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.testing.acting import Actor
 
 CALLS = [call for call in MUTATIONS if call != (os, "mkdir")]

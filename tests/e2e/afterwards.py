@@ -10,20 +10,20 @@ from pathlib import Path
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
 
 @contextmanager
-def desk(log: Path, tree: Path, limit: float = 60) -> Generator[Desk]:
+def desk(log: Path, tree: Path, limit: float = 60) -> Generator[LocalUndoService]:
     """The undo log, opened by this process as soon as its keeper has given it up; what was left open is recovered."""
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     try:
         opened = _opened(log, root, time.monotonic() + limit)
         try:
             recover(opened)
-            yield Desk(opened)
+            yield LocalUndoService(opened)
         finally:
             opened.close()
     finally:

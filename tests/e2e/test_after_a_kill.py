@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.checkpoint import Request, take
-from holdfast.engine.steps import log_directory
+from holdfast.engine.history.checkpoint import Request, take
+from holdfast.engine.opening.undo_log import log_directory
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.testing.stepping import do_step
-from holdfast.undo import untold
+from holdfast.undo import unreported
 from holdfast.undo.beat import read_beat
 
 from .test_run import bench, keeper_of
@@ -93,7 +93,7 @@ def test_what_others_have_had_open_since_before_the_kill_saves_nothing_half_done
         before = kill_in_a_step(bench)
         assert not take(context, Request(kind="auto")).created
         assert differences(before, photograph(bench.root)) == []
-        assert [report.steps for report in untold.take(log_directory(context))] == [(1,)]
+        assert [report.steps for report in unreported.take(log_directory(context))] == [(1,)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")

@@ -30,7 +30,7 @@ from holdfast.files.lease import Writer, writer_of
 from holdfast.model.clock import SystemClock
 from holdfast.testing.bridged import Bridged
 from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 from holdfast.undo.safeguards import Safeguards, Thresholds
@@ -350,7 +350,7 @@ def test_a_tree_may_hold_more_than_the_kernel_may_know_at_a_time(place: Path, mo
             (place / "tree" / f"{directory}" / f"{file}").write_text("x")
     root_fd = os.open(place / "tree", os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(bytes(place / "log"), root_fd, SystemClock())
-    desk = Desk(log, intercepts=True)
+    desk = LocalUndoService(log, intercepts=True)
     try:
         with Bridged(log, root_fd, desk.open("command"), bytes(place / "mnt")):
             held = os.open(place / "mnt" / "0" / "0", os.O_RDONLY)
@@ -367,7 +367,7 @@ def test_nothing_is_written_to_by_a_mount_that_is_gone(place: Path) -> None:
     """Though nobody has said that it was closed. The step after it is undone alone."""
     root_fd = os.open(place / "tree", os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(bytes(place / "log"), root_fd, SystemClock())
-    desk = Desk(log, intercepts=True)
+    desk = LocalUndoService(log, intercepts=True)
     try:
         first = desk.open("command")
         with Bridged(log, root_fd, first, bytes(place / "mnt")):
@@ -389,13 +389,13 @@ def test_nothing_is_written_to_by_a_mount_that_is_gone(place: Path) -> None:
 
 
 @contextmanager
-def guarded(place: Path) -> Generator[Desk]:
+def guarded(place: Path) -> Generator[LocalUndoService]:
     """The tree, served in this process: removing anything is for a person to decide."""
     root_fd = os.open(place / "tree", os.O_RDONLY | os.O_DIRECTORY)
     safeguards = Safeguards(SystemClock())
     log = UndoLog(bytes(place / "log"), root_fd, SystemClock(), safeguards)
     recover(log)
-    desk = Desk(log, safeguards, intercepts=True)
+    desk = LocalUndoService(log, safeguards, intercepts=True)
     desk.guard(Thresholds(deletes=1))
     try:
         with Bridged(log, root_fd, desk.open("command"), bytes(place / "mnt")):

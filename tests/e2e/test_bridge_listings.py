@@ -21,7 +21,7 @@ from holdfast.bridge.passthrough import PassthroughTree
 from holdfast.model.clock import SystemClock
 from holdfast.testing import bridged as serving
 from holdfast.testing.bridged import Bridged, OneStep
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.wire.fuse.bodies import Header
 from holdfast.wire.fuse.kernel import Opcode
@@ -59,7 +59,7 @@ def mounted(place: Path, *names: str) -> Generator[list[Bridged]]:
     """``tree``, mounted on each of ``names``, in this process."""
     root_fd = os.open(place / "tree", os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(bytes(place / "log"), root_fd, SystemClock())
-    step = Desk(log, intercepts=True).open("command")
+    step = LocalUndoService(log, intercepts=True).open("command")
     try:
         with ExitStack() as stack:
             for name in names:

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.testing.bridged import Bridged
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 
 from ..fuse import ONLY_WITH_FUSE
@@ -84,7 +84,7 @@ def test_a_mapping_that_outlives_its_descriptor_changes_the_time_as_well(place: 
 def test_what_is_written_so_after_the_step_belongs_to_it(place: Path) -> None:
     root_fd = os.open(place / "tree", os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(bytes(place / "log"), root_fd, SystemClock())
-    desk = Desk(log, intercepts=True)
+    desk = LocalUndoService(log, intercepts=True)
     inode = os.stat(place / "tree" / "file").st_ino
     try:
         step = desk.open("command")

@@ -21,7 +21,7 @@ from ..waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.ids import CheckpointId
 
 MODES = ("wal", "delete", "truncate", "persist")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.opening import Opener
+from holdfast.engine.opening.opening import Opener
 from holdfast.engine.sessions.sessions import Sessions
 from holdfast.files.staying import mounted_at
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.hosted import Hosted, WorkingDirectory
-from holdfast.engine.hosting import Host
-from holdfast.engine.monitor import Edited, Event, Held, Mismatched, RolledBack
-from holdfast.engine.session import Executed
+from holdfast.engine.hosting.host import Host
+from holdfast.engine.hosting.monitor import Edited, Event, Held, Mismatched, RolledBack
+from holdfast.engine.hosting.session import Executed
+from holdfast.engine.hosting.working_directory import HostedDirectory, WorkingDirectory
 from holdfast.model.config import Isolation
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import hash_bytes
@@ -41,7 +41,7 @@ class Stage:
         self.hosts: list[Host] = []
 
     def host(self, *directories: WorkingDirectory, **options: object) -> Host:
-        def notify(hosted: Hosted, event: Event) -> None:
+        def notify(hosted: HostedDirectory, event: Event) -> None:
             self.events.append((hosted.label, event))
 
         host = Host(directories, home=os.fsencode(self.home), notify=notify, **options)  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ class Stage:
         path.mkdir(exist_ok=True)
         return path
 
-    def hosted(self, **options: object) -> Hosted:
+    def hosted(self, **options: object) -> HostedDirectory:
         return self.host(WorkingDirectory(os.fsencode(self.tree())), **options).directory()
 
     def told(self, kind: type[Event]) -> Sequence[Event]:
@@ -73,7 +73,7 @@ def _stage(tmp_path: Path) -> Generator[Stage]:
             assert home.verify().ok
 
 
-def execute(hosted: Hosted, command: str, **options: object) -> tuple[Executed, bytes, bytes]:
+def execute(hosted: HostedDirectory, command: str, **options: object) -> tuple[Executed, bytes, bytes]:
     out: dict[str, bytes] = {"stdout": b"", "stderr": b""}
 
     def take(stream: str, data: bytes) -> None:
@@ -423,7 +423,7 @@ def test_directories_that_lie_in_each_other_are_refused(stage: Stage) -> None:
                 stage.host(*given)
 
 
-def killed(hosted: Hosted, command: str, victim: Callable[[], int]) -> HoldfastError:
+def killed(hosted: HostedDirectory, command: str, victim: Callable[[], int]) -> HoldfastError:
     """Kill the process that ``victim`` tells while the command runs; what the command raises."""
     found: list[HoldfastError] = []
     started = threading.Event()
@@ -450,7 +450,9 @@ def process(name: bytes) -> int:
     raise AssertionError(name)
 
 
-@pytest.mark.parametrize("name", [b"sandbox/shim.py", b"engine.launching", b"supervisor.keeper", b"supervisor.parent"])
+@pytest.mark.parametrize(
+    "name", [b"sandbox/shim.py", b"engine.hosting.launcher", b"supervisor.keeper", b"supervisor.parent"]
+)
 def test_whatever_is_killed_the_next_command_works(stage: Stage, name: bytes) -> None:
     """I3."""
     tree = stage.tree()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.integration.client import is_ours
+from holdfast.engine.integrations.client import is_ours
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.opening import Opener
+from holdfast.engine.opening.opening import Opener
 from holdfast.engine.sessions.sessions import Sessions
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from holdfast.files.sockets import peer
 from holdfast.model.errors import RefusedError
 from holdfast.supervisor.remote import Remote, connect
 from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 
 from . import afterwards
 
@@ -126,7 +126,7 @@ class Site(NamedTuple):
         ) as run:
             yield run
 
-    def desk(self) -> AbstractContextManager[Desk]:
+    def desk(self) -> AbstractContextManager[LocalUndoService]:
         return afterwards.desk(self.log, self.tree)
 
     def remote(self) -> Remote:

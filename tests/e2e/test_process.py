@@ -114,8 +114,8 @@ def test_json_loads_no_types_of_what_it_holds(cli: Cli) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     loaded = set(done.stdout.split())
-    assert "holdfast.engine.encoding" in loaded
-    assert "holdfast.engine.objects" not in loaded
+    assert "holdfast.engine.encoding.encoding" in loaded
+    assert "holdfast.engine.results.objects" not in loaded
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -245,7 +245,7 @@ def test_something_huge_is_asked_about_on_a_terminal_and_warned_of_in_a_pipe(
 
 CUT_SHORT = """
 import os, sys
-from holdfast.engine import restore
+from holdfast.engine.history import restore
 from holdfast.cli.main import main
 restore._record = lambda *_: os._exit(9)
 main(["restore", "one"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.providers import providers_of
+from holdfast.engine.forks.providers import providers_of
 from holdfast.engine.sessions.sessions import Sessions
 from holdfast.testing.photograph import Seen, differences, photograph
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.providers import providers_of
+from holdfast.engine.forks.providers import providers_of
 from holdfast.engine.sessions.sessions import Sessions
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 from holdfast.model.session import CommandResult

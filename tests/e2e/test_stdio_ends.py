@@ -339,7 +339,7 @@ def test_a_file_of_requests_is_answered_into_a_file(tree: Path, tmp_path: Path) 
 
 CUT_SHORT = """
 import os, signal, sys
-from holdfast.engine import restore
+from holdfast.engine.history import restore
 from holdfast.cli.main import main
 restore._record = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 main(sys.argv[1:])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.engine.doctor import Finding, _store
-from holdfast.engine.opening import Opener
+from holdfast.engine.opening.opening import Opener
+from holdfast.engine.upkeep.doctor import Finding, _store
 
 from ..buckets import CREDENTIALS, KEY, SECRET, Answer, Service
 from .conftest import Cli, documented

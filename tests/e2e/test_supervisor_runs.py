@@ -27,7 +27,7 @@ from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.descent import descendants, end_descendants
 from holdfast.supervisor.remote import Remote, connect
 from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.service import StepInfo
 
 from ..waiting import wait_until
@@ -80,7 +80,7 @@ class Place(NamedTuple):
         assert remote is not None
         return remote
 
-    def desk(self) -> AbstractContextManager[Desk]:
+    def desk(self) -> AbstractContextManager[LocalUndoService]:
         return afterwards.desk(self.log, self.tree)
 
     def steps(self) -> list[StepInfo]:

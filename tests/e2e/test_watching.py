@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.watch_client import connect
+from holdfast.engine.opening.watch_client import connect
 from holdfast.model.errors import LockedError
 
 from ..waiting import wait_until

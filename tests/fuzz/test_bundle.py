@@ -10,9 +10,9 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.bundle_check import Checker, Spool
-from holdfast.engine.bundle_format import BundleReader, BundleWriter, Large, decode_member, encode_member
-from holdfast.engine.bundle_head import Head, Record, decode_head, encode_head
+from holdfast.engine.upkeep.bundle_check import Checker, Spool
+from holdfast.engine.upkeep.bundle_format import BundleReader, BundleWriter, Large, decode_member, encode_member
+from holdfast.engine.upkeep.bundle_head import Head, Record, decode_head, encode_head
 from holdfast.model.entries import file_entry
 from holdfast.model.errors import FormatError, IntegrityError
 from holdfast.model.ids import Hash, Hasher, hash_bytes

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from holdfast.engine.opening import Opener
-from holdfast.engine.run import begin_run, end_run
-from holdfast.engine.workspace import Workspace
+from holdfast.engine.opening.opening import Opener
+from holdfast.engine.running.run import begin_run, end_run
+from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.stepping import do_step

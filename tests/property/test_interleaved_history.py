@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import holdfast
-from holdfast.engine.checkpoint import Request, take_locked
-from holdfast.engine.run import begin_run, end_run
-from holdfast.engine.steps import limits, make_log
+from holdfast.engine.history.checkpoint import Request, take_locked
+from holdfast.engine.opening.undo_log import limits, make_log
+from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.acting import Actor
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
@@ -64,7 +64,7 @@ class Model(RuleBasedStateMachine):
         root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
         log = UndoLog(make_log(context), root, context.clock, limits=limits(context))
         recover(log)
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         open_: list[Actor] = []
 
         def close(actor: Actor) -> None:

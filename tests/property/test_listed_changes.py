@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.run import begin_run, end_run
+from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.paths import under
 from holdfast.testing.photograph import photograph
 from holdfast.testing.stepping import do_step
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast import Workspace
-    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.results.results import RestoreResult
     from holdfast.testing.acting import Actor
     from holdfast.testing.photograph import Seen
 

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import holdfast
-from holdfast.engine.merging import Merged
-from holdfast.engine.reapply.person import Resolution
-from holdfast.engine.workspace import Workspace
+from holdfast.engine.merging.merging import Merged
+from holdfast.engine.merging.reapply.person import Resolution
+from holdfast.engine.workspace.workspace import Workspace
 from holdfast.testing.killing import without_syncs
 
 LINES = st.sampled_from(["production", "one", "two"])

@@ -13,7 +13,7 @@ import pytest
 from holdfast.model.clock import SystemClock
 from holdfast.testing.acting import Acting
 from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
@@ -25,12 +25,12 @@ NAMES = (b"d", b"e", b"d/f", b"e/f")
 
 
 @contextmanager
-def keeper(base: Path) -> Generator[tuple[UndoLog, Desk]]:
+def keeper(base: Path) -> Generator[tuple[UndoLog, LocalUndoService]]:
     root = os.open(base / "tree", os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(os.fsencode(base / "log"), root, SystemClock())
     try:
         recover(log)
-        yield log, Desk(log)
+        yield log, LocalUndoService(log)
         wait_until_settled(log)
     finally:
         log.close()

@@ -20,7 +20,7 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
 from holdfast.testing.acting import Acting
 from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
@@ -34,12 +34,12 @@ MARK = re.compile(rb"<\d+>")
 
 
 @contextmanager
-def keeper(base: Path) -> Generator[tuple[UndoLog, Desk]]:
+def keeper(base: Path) -> Generator[tuple[UndoLog, LocalUndoService]]:
     root = os.open(base / "tree", os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(os.fsencode(base / "log"), root, SystemClock())
     try:
         recover(log)
-        yield log, Desk(log, intercepts=True)
+        yield log, LocalUndoService(log, intercepts=True)
         wait_until_settled(log)
     finally:
         log.close()
@@ -80,7 +80,7 @@ def act(actor: Acting, chance: random.Random) -> None:
 
 
 def steps_of(
-    feeder: Feeder, log: UndoLog, desk: Desk, tree: Path, chance: random.Random, edit: Callable[[], object]
+    feeder: Feeder, log: UndoLog, desk: LocalUndoService, tree: Path, chance: random.Random, edit: Callable[[], object]
 ) -> list[int]:
     """A few steps, one after the other, with ``edit`` called in the midst of them and between."""
     steps: list[int] = []
@@ -121,7 +121,7 @@ def test_what_steps_do_alone_is_nobody_elses(tmp_path: Path, seed: int, feeder: 
 class Hand:
     """Somebody who edits by hand now and then, and is seen."""
 
-    def __init__(self, desk: Desk, tree: Path, chance: random.Random) -> None:
+    def __init__(self, desk: LocalUndoService, tree: Path, chance: random.Random) -> None:
         self._desk, self._tree, self._chance = desk, tree, chance
         self._count = 0
 

@@ -20,7 +20,7 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
 from holdfast.testing.acting import act_at_random
 from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.records import StepId
 from holdfast.undo.recovery import recover
@@ -177,7 +177,7 @@ class Undoing(RuleBasedStateMachine):
         recovered = recover(self.log)
         for one in (*recovered.finished, *([recovered.rolled_back] if recovered.rolled_back else [])):
             assert one.conflicts == ()
-        self.desk = Desk(self.log, intercepts=True)
+        self.desk = LocalUndoService(self.log, intercepts=True)
 
     def teardown(self) -> None:
         self.log.close()
@@ -299,7 +299,7 @@ def test_two_runs_undo_only_their_own(base: Path, feeder: Feeder, seed: int) -> 
     tree = os.fsencode(base / "tree")
     before = photograph(base / "tree")
     with keeper(base) as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         steps = [desk.open("command", run=run) for run in ("one", "two")]
         chance = random.Random(seed)
         actors = [feeder(log, tree, step, name) for step, name in zip(steps, (b"one", b"two"), strict=True)]

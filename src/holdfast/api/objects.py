@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine import objects
+from holdfast.engine.results import objects
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,12 +19,12 @@ from holdfast.wire.fuse.replies import StatX
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from holdfast.bridge.host import BridgeHost, Callers
     from holdfast.bridge.object import Thing
     from holdfast.bridge.objects import Objects
     from holdfast.bridge.opening import Opening
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Shown
-    from holdfast.bridge.world import Callers, World
     from holdfast.wire.fuse import bodies
     from holdfast.wire.fuse.bodies import Header
 
@@ -48,7 +48,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class AttributesOf:
     """See the module."""
 
-    def __init__(self, world: World, objects: Objects, shown: Shown, callers: Callers, opening: Opening) -> None:
+    def __init__(self, world: BridgeHost, objects: Objects, shown: Shown, callers: Callers, opening: Opening) -> None:
         self._world = world
         self._objects = objects
         self._shown = shown

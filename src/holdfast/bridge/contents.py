@@ -17,9 +17,9 @@ from holdfast.wire.fuse.kernel import Opcode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.bridge.host import Callers
     from holdfast.bridge.opening import Opening
     from holdfast.bridge.server import Operation, Reply
-    from holdfast.bridge.world import Callers
     from holdfast.wire.fuse import bodies
     from holdfast.wire.fuse.bodies import Header
 

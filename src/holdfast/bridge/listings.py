@@ -22,9 +22,9 @@ from holdfast.wire.fuse.replies import Opened
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
+    from holdfast.bridge.fd_budget import Share
     from holdfast.bridge.listed import Listed
     from holdfast.bridge.objects import Objects
-    from holdfast.bridge.room import Share
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Shown
     from holdfast.files.dirents import Dirent

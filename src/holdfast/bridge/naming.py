@@ -18,10 +18,10 @@ from holdfast.wire.fuse.kernel import Opcode
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from holdfast.bridge.host import BridgeHost, Callers
     from holdfast.bridge.objects import Objects
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Shown
-    from holdfast.bridge.world import Callers, World
     from holdfast.undo.records import FileType
     from holdfast.wire.fuse import bodies
     from holdfast.wire.fuse.bodies import Extras, Header
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Naming:
     """See the module."""
 
-    def __init__(self, world: World, objects: Objects, shown: Shown, callers: Callers) -> None:
+    def __init__(self, world: BridgeHost, objects: Objects, shown: Shown, callers: Callers) -> None:
         self._world = world
         self._objects = objects
         self._shown = shown

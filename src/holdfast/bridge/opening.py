@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from holdfast.bridge.backing import Backings
+    from holdfast.bridge.fd_budget import Share
+    from holdfast.bridge.host import BridgeHost, Callers
     from holdfast.bridge.object import Object
     from holdfast.bridge.objects import Objects
-    from holdfast.bridge.room import Share
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Shown
     from holdfast.bridge.telling import Teller
-    from holdfast.bridge.world import Callers, World
     from holdfast.undo.safeguard import Risk
     from holdfast.wire.fuse import bodies
     from holdfast.wire.fuse.bodies import Header
@@ -81,7 +81,7 @@ class Opening:
 
     def __init__(
         self,
-        world: World,
+        world: BridgeHost,
         objects: Objects,
         shown: Shown,
         callers: Callers,

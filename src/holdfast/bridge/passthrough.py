@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 from holdfast.bridge.attributes import AttributesOf
 from holdfast.bridge.backing import Backings
 from holdfast.bridge.contents import ContentOf
+from holdfast.bridge.fd_budget import ROOM
+from holdfast.bridge.host import Callers
 from holdfast.bridge.listings import Listings
 from holdfast.bridge.naming import Naming
 from holdfast.bridge.objects import Objects
 from holdfast.bridge.opening import MOST_HANDLES, Opening
-from holdfast.bridge.room import ROOM
 from holdfast.bridge.shown import Shown
 from holdfast.bridge.telling import Teller
-from holdfast.bridge.world import Callers
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.kernel import Init, Opcode
 from holdfast.wire.fuse.negotiation import WANTED, Wishes
@@ -27,9 +27,9 @@ from holdfast.wire.fuse.negotiation import WANTED, Wishes
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from holdfast.bridge.host import BridgeHost
     from holdfast.bridge.server import Operation, Reply
     from holdfast.bridge.shown import Kept
-    from holdfast.bridge.world import World
     from holdfast.wire.fuse import bodies
     from holdfast.wire.fuse.bodies import Header
     from holdfast.wire.fuse.negotiation import Terms
@@ -40,7 +40,9 @@ _LOCAL_LOCKS: Final = Init.POSIX_LOCKS | Init.FLOCK_LOCKS
 class PassthroughTree:
     """`FileSystem` of a directory."""
 
-    def __init__(self, world: World, kept: Kept, device: int, *, passes: bool = True, is_told: bool = False) -> None:
+    def __init__(
+        self, world: BridgeHost, kept: Kept, device: int, *, passes: bool = True, is_told: bool = False
+    ) -> None:
         """``device`` is the mounted one, borrowed; if it ``passes``, the kernel reads and writes itself where it can.
         ``is_told``: `teller` hears of all that others change, at once.
         """

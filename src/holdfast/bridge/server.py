@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.bridge.later import Later, LaterError
+from holdfast.bridge.leader import Leader
 from holdfast.bridge.threads import Threads
-from holdfast.bridge.turns import Turns
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError, lacks_room
 from holdfast.model.log import Log
 from holdfast.undo.interceptor import EndedError
@@ -110,7 +110,7 @@ class Server:
         self._own = own or Threads()
         self._lapsed = lapsed
         self._later = Later(self._own)
-        self._turns = Turns(alone=alone)
+        self._turns = Leader(alone=alone)
         # (No `threading.Event`: a signal handler may have to write to it, whatever its thread is doing.)
         self._gone = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)

@@ -157,12 +157,12 @@ def _go(console: Console, work: Work, verb: str, *, asks: bool) -> int:
 
 def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) -> int:
     """Do ``work``, say what came of it, and refuse to call it done if anything had to be left alone."""
-    from holdfast.engine import encoding
+    from holdfast.engine.encoding import encoding
 
     with console.progress() as progress:
         result = work(workspace, progress)
     if console.json:
-        from holdfast.engine.going_on import told_processes
+        from holdfast.engine.history.open_steps import told_processes
 
         console.give({**encoding.restored(result), "stopped": told_processes(result.stopped)})
     else:
@@ -185,7 +185,7 @@ def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
         yield from (f"  would delete  {show_path(path)}" for path in result.deleted)
         return
     if result.stopped:
-        from holdfast.engine.going_on import named_processes
+        from holdfast.engine.history.open_steps import named_processes
 
         yield visible(f"Ended {named_processes(result.stopped)}.")
     if result.written or result.deleted or result.skipped:

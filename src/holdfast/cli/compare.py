@@ -62,7 +62,7 @@ def _diff(console: Console, arguments: argparse.Namespace) -> int:
 
 def _states(names: Sequence[str]) -> tuple[str | None, str | None]:
     """The base and the target that ``names`` ask for; None stands for what is meant when none is named."""
-    from holdfast.engine.revisions import split_range
+    from holdfast.engine.opening.revisions import split_range
 
     if len(names) > 2:
         raise UsageError(

@@ -117,10 +117,10 @@ class Console:
         """
         where = self.directory or here()
         if scan:
-            from holdfast.engine import scouting
+            from holdfast.engine.opening import early_scan
 
             self._scouting = True
-            scouting.send(where, self.home, os.environ)
+            early_scan.send(where, self.home, os.environ)
         import holdfast
 
         workspace = holdfast.open(where, home=self.home, lenient=not strict, freeing=freeing)
@@ -136,9 +136,9 @@ class Console:
     def close(self) -> None:
         """End what `open` may have begun, and the command has not come to use."""
         if self._scouting:
-            from holdfast.engine import scouting
+            from holdfast.engine.opening import early_scan
 
-            scouting.recall()
+            early_scan.recall()
 
     def open_home(self, *, freeing: bool = False) -> Home:
         """Open the home, which needs no workspace."""

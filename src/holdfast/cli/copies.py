@@ -37,7 +37,7 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
         return _materialise(console, arguments)
     name: str = arguments.name or "@"
     if arguments.mount:
-        from holdfast.engine.mount_server import MountServer
+        from holdfast.engine.forks.mount_server import MountServer
 
         # Before anything is opened: see there.
         with MountServer() as server, console.open() as workspace:
@@ -45,7 +45,7 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
     else:
         with console.open() as workspace, console.progress() as progress:
             result = workspace.fork(name, arguments.directory, progress=progress)
-    from holdfast.engine import encoding
+    from holdfast.engine.encoding import encoding
 
     if console.json:
         console.give(encoding.forked(result))

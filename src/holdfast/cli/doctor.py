@@ -20,7 +20,7 @@ _MARKS = {"good": ("+", "green"), "limited": ("-", "yellow"), "wrong": ("!", "re
 
 def _doctor(console: Console, _arguments: argparse.Namespace) -> int:
     from holdfast import diagnose
-    from holdfast.engine import encoding
+    from holdfast.engine.encoding import encoding
 
     found = diagnose(console.directory or here(), home=console.home)
     if console.json:

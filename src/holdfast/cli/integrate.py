@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.cli.console import Console
-    from holdfast.engine.integration.client import Place
-    from holdfast.engine.integration.planning import Change, Plan
+    from holdfast.engine.integrations.client import Place
+    from holdfast.engine.integrations.planning import Change, Plan
 
 _LOG = Log(__name__)
 
@@ -33,7 +33,7 @@ _WITHOUT_RUN = (
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
-    from holdfast.engine.integration.calling import CLIENTS
+    from holdfast.engine.integrations.calling import CLIENTS
 
     parser.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=f"one of {', '.join(CLIENTS)}")
     parser.add_argument("--remove", action="store_true", help="take out again what was written")
@@ -52,7 +52,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _integrate(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.integration.planning import carry_out, plan
+    from holdfast.engine.integrations.planning import carry_out, plan
 
     home = None if console.home is None else os.fsencode(console.home)
     place = _place(console, arguments.scope)
@@ -70,7 +70,7 @@ def _integrate(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _place(console: Console, scope: Any) -> Place:
-    from holdfast.engine.integration.client import Place
+    from holdfast.engine.integrations.client import Place
 
     root = _project(console) if scope == "project" else os.environ.get("HOME", "")
     if not os.path.isabs(root):
@@ -102,7 +102,7 @@ def _program() -> Sequence[str]:
 
 def _shown(console: Console, plan: Plan) -> Iterator[str]:
     from holdfast.cli.patchtext import for_terminal
-    from holdfast.engine.gitpatch import hunks
+    from holdfast.engine.diffs.git_patch import hunks
 
     for change in plan.changes:
         yield console.paint(f"{show_path(change.found.path)} ({_fate(change)})", "bold")
@@ -193,7 +193,7 @@ def _hook(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _performed(console: Console, name: str, event: str) -> str:
-    from holdfast.engine.integration.calling import client, concerns, read
+    from holdfast.engine.integrations.calling import client, concerns, read
 
     about = client(name)
     if about.quiet_answer:
@@ -205,8 +205,8 @@ def _performed(console: Console, name: str, event: str) -> str:
         raise UsageError(f"{event!r} is no event of {about.title}", hint=f"one of {', '.join(about.events)}")
     if not concerns(action, os.environ):
         return ""
-    from holdfast.engine.integration.hooking import perform
-    from holdfast.engine.integration.hookinput import decode
+    from holdfast.engine.integrations.hooking import perform
+    from holdfast.engine.integrations.hookinput import decode
 
     found = decode(data, os.fsencode(here()))
     home = None if console.home is None else os.fsencode(console.home)

@@ -72,7 +72,7 @@ def _configure_forget(parser: argparse.ArgumentParser) -> None:
 
 
 def _forget(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding
+    from holdfast.engine.encoding import encoding
 
     policy = _policy(arguments)
     if policy is not None and arguments.names:
@@ -134,7 +134,7 @@ def _configure_gc(parser: argparse.ArgumentParser) -> None:
 
 
 def _gc(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding
+    from holdfast.engine.encoding import encoding
 
     with console.open_either(freeing=True) as opened, console.progress() as progress:
         result = opened.gc(grace=arguments.grace, dry_run=arguments.dry_run, progress=progress)
@@ -156,7 +156,7 @@ def _configure_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding
+    from holdfast.engine.encoding import encoding
 
     with console.open_either() as opened, console.progress() as progress:
         result = opened.verify(read_data=arguments.read_data, progress=progress)
@@ -182,7 +182,7 @@ def _configure_stats(parser: argparse.ArgumentParser) -> None:
 
 
 def _stats(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding
+    from holdfast.engine.encoding import encoding
 
     del arguments
     with console.open_either() as opened:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def _status(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding
+    from holdfast.engine.encoding import encoding
 
     with console.open(scan=True) as workspace:
         result = workspace.status()
         ignored = workspace.ignored() if arguments.ignored else None
         if not (console.json or arguments.ignored) and result.not_captured:
-            from holdfast.engine.told import without_told
+            from holdfast.engine.history.notices import without_told
 
             result = result._replace(not_captured=without_told(workspace.folder, result.not_captured))
     if console.json:
@@ -71,7 +71,7 @@ def _configure_log(parser: argparse.ArgumentParser) -> None:
 
 
 def _log(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding
+    from holdfast.engine.encoding import encoding
 
     result = _all_logged(console, arguments.limit) if arguments.all else _logged(console, arguments.limit)
     if console.json:
@@ -107,7 +107,7 @@ def _log_lines(console: Console, result: Log, *, placed: bool) -> Iterator[str]:
     """Checkpoints, newest first, with the restores, undos and redos that lie between them."""
     moves = [event for event in result.events if event.operation in ("restore", "undo", "redo")]
     moves.sort(key=lambda event: event.seq)
-    from holdfast.engine.results import beginnings
+    from holdfast.engine.results.results import beginnings
 
     made = beginnings(result.events)
     for item in result.checkpoints:
@@ -138,7 +138,7 @@ def _configure_show(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding
+    from holdfast.engine.encoding import encoding
 
     with console.open() as workspace:
         result = workspace.show(arguments.name)

@@ -171,7 +171,7 @@ def _report(failure: HoldfastError, as_json: bool) -> int:
     if as_json:
         import json
 
-        from holdfast.engine import encoding
+        from holdfast.engine.encoding import encoding
 
         told = encoding.error(failure)
         if failure.data and "processes" in failure.data:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.cli.console import Console
-    from holdfast.engine.hosted import Hosted
-    from holdfast.engine.hosting import Host
-    from holdfast.engine.monitor import Event
+    from holdfast.engine.hosting.host import Host
+    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.working_directory import HostedDirectory
 
 
 def _configure(parser: argparse.ArgumentParser) -> None:
@@ -79,16 +79,18 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _opener(console: Console, arguments: argparse.Namespace) -> Callable[[Callable[[Hosted, Event], object]], Host]:
-    from holdfast.engine.hosted import WorkingDirectory
-    from holdfast.engine.hosting import Host
+def _opener(
+    console: Console, arguments: argparse.Namespace
+) -> Callable[[Callable[[HostedDirectory, Event], object]], Host]:
+    from holdfast.engine.hosting.host import Host
+    from holdfast.engine.hosting.working_directory import WorkingDirectory
 
     first = console.directory or here()
     given = [WorkingDirectory(os.fsencode(path)) for path in (first, *arguments.add)]
     given += [WorkingDirectory(os.fsencode(path), access="read_only") for path in arguments.add_read_only]
     flags = {} if arguments.isolation is None else {"isolation.level": arguments.isolation}
 
-    def open_host(notify: Callable[[Hosted, Event], object]) -> Host:
+    def open_host(notify: Callable[[HostedDirectory, Event], object]) -> Host:
         home = None if console.home is None else os.fsencode(console.home)
         return Host(given, home=home, flags=flags, guard=arguments.guard, notify=notify)
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from holdfast import Workspace
     from holdfast.cli.console import Console
-    from holdfast.engine.merging import Merged
-    from holdfast.engine.reapply.person import Resolution
-    from holdfast.engine.stacked_merge import MergePlan
+    from holdfast.engine.merging.merging import Merged
+    from holdfast.engine.merging.reapply.person import Resolution
+    from holdfast.engine.merging.stacked import MergePlan
 
 
 _MOST = 16 << 20
@@ -57,7 +57,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             progress=progress,
         )
     if console.json:
-        from holdfast.engine import merging
+        from holdfast.engine.merging import merging
 
         console.give(merging.to_json(found))
     else:
@@ -68,7 +68,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 def _resolutions(
     console: Console, workspace: Workspace, arguments: argparse.Namespace
 ) -> dict[str | bytes, Resolution]:
-    from holdfast.engine.reapply.person import Resolution
+    from holdfast.engine.merging.reapply.person import Resolution
 
     found: dict[str | bytes, Resolution] = {}
 
@@ -119,7 +119,7 @@ def _say(console: Console, found: Merged) -> None:
     console.say(*only_there(found.not_captured, "the fork"))
     if plan.overlapping:
         console.say(f"{files(len(plan.overlapping))} changed on both sides:")
-        from holdfast.engine.stacked_merge import detail
+        from holdfast.engine.merging.stacked import detail
 
         for one in plan.overlapping:
             console.say(f"  {show_path(one.path)}: {detail(one)}")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from holdfast.cli.console import Console
-    from holdfast.engine.encoding import Json
+    from holdfast.engine.encoding.encoding import Json
     from holdfast.engine.promotion.promote import Promotion, Promotions
     from holdfast.engine.promotion.spec import Answer
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.cli.console import Console
-    from holdfast.engine.run import RunResult
+    from holdfast.engine.running.run import RunResult
     from holdfast.model.config import Isolation
     from holdfast.undo.service import TicketInfo
 
@@ -98,7 +98,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         import json
 
-        from holdfast.engine import encoding_undo
+        from holdfast.engine.encoding import undo as encoding_undo
 
         sys.stderr.write(json.dumps(encoding_undo.ran(result)) + "\n")
     elif not console.quiet:
@@ -127,7 +127,7 @@ def _isolation(configured: Isolation, arguments: argparse.Namespace) -> Isolatio
     for name in ("hidden", "visible", "writable"):
         if name in given:
             given[name] = [os.path.abspath(os.path.expanduser(path)) for path in given[name]]
-    from holdfast.engine.isolation import adjusted
+    from holdfast.engine.running.isolation import adjusted
 
     return adjusted(configured, given)
 

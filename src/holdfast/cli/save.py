@@ -97,7 +97,7 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
                 progress=progress,
             )
     if console.json:
-        from holdfast.engine import encoding
+        from holdfast.engine.encoding import encoding
 
         console.give(encoding.checkpoint(result))
         return 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import argparse
 
     from holdfast.cli.console import Console
-    from holdfast.engine.opening import Opener
+    from holdfast.engine.opening.opening import Opener
     from holdfast.store.token_rows import TokenRow
 
 _RIGHTS = ("read", "write", "admin")
@@ -53,7 +53,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             f"`holdfast serve {' '.join(words)}` is no command", hint="serve, or serve token create|list|revoke"
         )
     _refuse(arguments, "listen", "socket", "allow_remote", "no_upkeep")
-    from holdfast.engine.opening import Opener
+    from holdfast.engine.opening.opening import Opener
 
     flags = {} if arguments.tenant is None else {"store.tenant": arguments.tenant}
     opener = Opener(home=None if console.home is None else os.fsencode(console.home), flags=flags)
@@ -121,7 +121,7 @@ def _require(*names: str) -> None:
 
 
 def _tokens(console: Console, arguments: argparse.Namespace, opener: Opener) -> int:
-    from holdfast.engine import tokens
+    from holdfast.engine.exports import tokens
     from holdfast.store.token_rows import TokenRows
 
     catalog, words = opener.store().catalog, arguments.words

@@ -65,7 +65,7 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
 
 
 def _start(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_sessions
+    from holdfast.engine.encoding import sessions as encoding_sessions
 
     flags = {key: getattr(arguments, name) for name, key in _SETTINGS.items() if getattr(arguments, name) is not None}
     with all_of(console, arguments.agent, flags) as sessions:
@@ -96,7 +96,7 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
 
 
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_sessions
+    from holdfast.engine.encoding import sessions as encoding_sessions
 
     with used(console, arguments.session, arguments.agent, begins=True) as session:
         made = session.fork(
@@ -130,7 +130,7 @@ def _configure_delete(parser: argparse.ArgumentParser) -> None:
 
 
 def _delete(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import not_captured
+    from holdfast.engine.encoding.encoding import not_captured
 
     with all_of(console, arguments.agent) as sessions:
         found = sessions.info(arguments.id)

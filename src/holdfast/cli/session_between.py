@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.cli.console import Console
+    from holdfast.engine.merging.threeway import Conflict, Prefer
     from holdfast.engine.sessions.bisecting import Bisected, Tried
     from holdfast.engine.sessions.merging import SessionMerged
     from holdfast.engine.sessions.repeating import Repeated, Replayed
-    from holdfast.engine.threeway import Conflict, Prefer
 
 _SHOWN = 20
 _PLACED: dict[Prefer, str] = {"ours": "this session's", "theirs": "the other's"}
@@ -128,7 +128,7 @@ def _settled(arguments: argparse.Namespace, settled: Sequence[Conflict]) -> list
 
 
 def _conflict_line(conflict: Conflict, more: str = "") -> str:
-    from holdfast.engine.threeway import WORDS
+    from holdfast.engine.merging.threeway import WORDS
 
     there = "" if conflict.there == conflict.path else f" (there {show_path(conflict.there)})"
     return f"  {show_path(conflict.path)}{there}: {WORDS[conflict.why]}{more}"

@@ -31,7 +31,7 @@ def _configure_list(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_sessions
+    from holdfast.engine.encoding import sessions as encoding_sessions
 
     with all_of(console) as sessions:
         found = sessions.list(None if arguments.all else os.fsencode(console.directory or here()))
@@ -69,7 +69,7 @@ def _configure_info(parser: argparse.ArgumentParser) -> None:
 
 
 def _info(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_sessions
+    from holdfast.engine.encoding import sessions as encoding_sessions
 
     with all_of(console, arguments.agent) as sessions:
         found = sessions.info(choose(console, sessions, arguments.session))
@@ -124,7 +124,7 @@ def _configure_history(parser: argparse.ArgumentParser) -> None:
 
 
 def _history(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_sessions
+    from holdfast.engine.encoding import sessions as encoding_sessions
 
     with all_of(console, arguments.agent) as sessions:
         session = choose(console, sessions, arguments.session)
@@ -170,7 +170,7 @@ def _command(console: Console, entry: CommandEntry, *, with_output: bool) -> Ite
 
 
 def _one_line(entry: CommandEntry) -> str:
-    from holdfast.engine.encoding_sessions import plain
+    from holdfast.engine.encoding.sessions import plain
 
     first, _, more = plain(entry.command).strip().partition("\n")
     return first + (" …" if more else "")
@@ -184,7 +184,7 @@ def _configure_branches(parser: argparse.ArgumentParser) -> None:
 
 
 def _branches(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_sessions
+    from holdfast.engine.encoding import sessions as encoding_sessions
 
     with all_of(console, arguments.agent) as sessions:
         session = choose(console, sessions, arguments.session)

@@ -25,12 +25,12 @@ def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
 
 
 def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_sessions
+    from holdfast.engine.encoding import sessions
 
     with used(console, arguments.session, arguments.agent) as session:
         point = session.checkpoint(arguments.message)
     if console.json:
-        console.give(encoding_sessions.saved(point))
+        console.give(sessions.saved(point))
     else:
         tree = (point.state.tree or "")[:SHORT_HASH]
         console.say(f"Saved {session.id} as {point.hash[:SHORT_HASH]}, with checkpoint {tree}.")
@@ -45,7 +45,7 @@ def _configure_branch(parser: argparse.ArgumentParser) -> None:
 
 
 def _branch(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_sessions
+    from holdfast.engine.encoding import sessions
 
     if arguments.remove and arguments.message:
         raise UsageError("--remove takes no --message")
@@ -55,7 +55,7 @@ def _branch(console: Console, arguments: argparse.Namespace) -> int:
         else:
             reference = session.branch(arguments.name, message=arguments.message)
     if console.json:
-        console.give({**encoding_sessions.reference(reference), "removed": arguments.remove})
+        console.give({**sessions.reference(reference), "removed": arguments.remove})
     elif arguments.remove:
         console.say(f"Removed the branch {branch_name(reference)}, which was {reference.checkpoint[:SHORT_HASH]}.")
     else:
@@ -74,13 +74,13 @@ def _configure_checkout(parser: argparse.ArgumentParser) -> None:
 
 
 def _checkout(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_sessions
+    from holdfast.engine.encoding import sessions
 
     with opened(console, arguments.session, arguments.agent) as (_, session):
         found = session.checkout(arguments.name)
     restored = found.restored
     if console.json:
-        console.give(encoding_sessions.checked_out(found))
+        console.give(sessions.checked_out(found))
     else:
         where = show_path(os.fsencode(found.state.cwd))
         console.say(

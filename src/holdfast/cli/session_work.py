@@ -52,7 +52,7 @@ def _configure_exec(parser: argparse.ArgumentParser) -> None:
 
 
 def _exec(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_sessions
+    from holdfast.engine.encoding import sessions as encoding_sessions
     from holdfast.engine.sessions.execute import execute
 
     command = command_of(arguments.words, "exec")
@@ -136,7 +136,7 @@ def _configure_classify(parser: argparse.ArgumentParser) -> None:
 
 
 def _classify(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_sessions
+    from holdfast.engine.encoding import sessions as encoding_sessions
     from holdfast.engine.safety.classify import classify
 
     command = command_of(arguments.words, "classify")

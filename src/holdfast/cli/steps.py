@@ -43,7 +43,7 @@ def _configure_steps(parser: argparse.ArgumentParser) -> None:
 
 
 def _steps(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_undo
+    from holdfast.engine.encoding import undo as encoding_undo
 
     if (arguments.verb is None) != (arguments.id is None) or (arguments.discard and arguments.verb is not None):
         raise UsageError("`steps`, `steps show ID` or `steps --discard`")
@@ -122,7 +122,7 @@ def _configure_step(parser: argparse.ArgumentParser) -> None:
 
 
 def _step(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_undo
+    from holdfast.engine.encoding import undo as encoding_undo
 
     if arguments.label and arguments.verb != "begin":
         raise UsageError(f"step {arguments.verb} takes no label")
@@ -165,7 +165,7 @@ def _configure_barriers(_parser: argparse.ArgumentParser) -> None:
 
 
 def _barriers(console: Console, _arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_undo
+    from holdfast.engine.encoding import undo as encoding_undo
 
     with console.open() as workspace:
         found = workspace.barriers()
@@ -193,7 +193,7 @@ def _configure_safeguard(parser: argparse.ArgumentParser) -> None:
 
 
 def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import encoding_undo
+    from holdfast.engine.encoding import undo as encoding_undo
 
     if (arguments.verb == "list") != (arguments.id is None):
         raise UsageError("`safeguard list`, `safeguard allow ID` or `safeguard deny ID`")

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import argparse
 
     from holdfast.cli.console import Console
-    from holdfast.engine.opening import Opener
-    from holdfast.engine.stores import StoreInfo
+    from holdfast.engine.opening.opening import Opener
+    from holdfast.engine.upkeep.stores import StoreInfo
 
 VERBS = {
     "info": ("store", "where the objects are, and how they are kept"),
@@ -25,7 +25,7 @@ VERBS = {
 
 
 def _opener(console: Console) -> Opener:
-    from holdfast.engine.opening import Opener
+    from holdfast.engine.opening.opening import Opener
 
     return Opener(home=None if console.home is None else os.fsencode(console.home))
 
@@ -39,7 +39,7 @@ def _family(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _info(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import stores
+    from holdfast.engine.upkeep import stores
 
     del arguments
     _give_info(console, stores.info(_opener(console)))
@@ -71,7 +71,7 @@ def _give_info(console: Console, found: StoreInfo) -> None:
 
 
 def _probe(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import stores
+    from holdfast.engine.upkeep import stores
 
     del arguments
     found = stores.probe(_opener(console))
@@ -95,7 +95,7 @@ def _configure_claim(parser: argparse.ArgumentParser) -> None:
 
 
 def _claim(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import stores
+    from holdfast.engine.upkeep import stores
 
     found = stores.claim(_opener(console), take=arguments.take)
     if console.json:
@@ -121,7 +121,7 @@ def _configure_copy(parser: argparse.ArgumentParser) -> None:
 
 
 def _copy(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine import stores
+    from holdfast.engine.upkeep import stores
 
     with console.progress() as progress:
         done = stores.copy(

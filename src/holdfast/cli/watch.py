@@ -67,7 +67,7 @@ def _fail_if(unsaved: str | None) -> None:
 
 
 def _detach(console: Console, workspace: Workspace) -> int:
-    from holdfast.engine.detaching import start_detached
+    from holdfast.engine.watching.daemonize import start_detached
 
     # -P: the directory that it is started in must not be searched for modules.
     words = [sys.executable, "-P", "-m", "holdfast", "--home", workspace.home, "-w", workspace.path]
@@ -86,7 +86,7 @@ def _detach(console: Console, workspace: Workspace) -> int:
 
 
 def _stop(console: Console, workspace: Workspace) -> int:
-    from holdfast.engine.watch_client import STOP_WAIT, connect
+    from holdfast.engine.opening.watch_client import STOP_WAIT, connect
 
     watcher = connect(workspace.folder, wait=STOP_WAIT)
     unsaved = None

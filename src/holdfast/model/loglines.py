@@ -23,7 +23,7 @@ _COMPONENTS = {
     "holdfast.api.stdio": "stdio_api",
     "holdfast.bridge": "fs_backend",
     "holdfast.cli": "cli",
-    "holdfast.engine.session": "session",
+    "holdfast.engine.hosting.session": "session",
     "holdfast.files.watch": "file_watcher",
     "holdfast.sandbox": "session",
     "holdfast.sandbox.channel": "control",

@@ -18,8 +18,8 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.credentials import Credentials, own_status, read_status
-from holdfast.supervisor.incommon import FILE_SYSTEMS, share
-from holdfast.supervisor.whose import Process, identify
+from holdfast.supervisor.kcmp import FILE_SYSTEMS, share
+from holdfast.supervisor.process_owner import Process, identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.supervisor.incommon import OPEN_FILES, share
+from holdfast.supervisor.kcmp import OPEN_FILES, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

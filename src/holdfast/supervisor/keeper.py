@@ -30,24 +30,24 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
 from holdfast.supervisor.control import LATER, Control
-from holdfast.supervisor.explained import Explained
 from holdfast.supervisor.messages import GONE, SUPERVISED, encode_error, encode_result
 from holdfast.supervisor.mounted import Around, MountedTrees
 from holdfast.supervisor.notes import keep_notes
 from holdfast.supervisor.outsiders import Outsiders
 from holdfast.supervisor.receiving import Turns, prefer, receive
+from holdfast.supervisor.recorded_paths import Explained
 from holdfast.supervisor.runs import Runs
 from holdfast.supervisor.settings import Settings
 from holdfast.supervisor.stepping import Steps
 from holdfast.supervisor.worker import Worker
 from holdfast.undo.beat import Beat
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.losses import Losses
 from holdfast.undo.recovery import BEAT_SECONDS, recover
 from holdfast.undo.safeguards import Safeguards
-from holdfast.undo.showing import report
-from holdfast.undo.untold import note
+from holdfast.undo.unreported import note
+from holdfast.undo.views import report
 
 if TYPE_CHECKING:
     import socket
@@ -104,7 +104,7 @@ class Keeper:
         recovered = recover(self._undo_log).rolled_back
         if recovered is not None and recovered.steps:
             note(settings.log, report(self._undo_log.aside, [recovered]))
-        self._desk = Desk(self._undo_log, safeguards, intercepts=True, own=settings.forbidden)
+        self._desk = LocalUndoService(self._undo_log, safeguards, intercepts=True, own=settings.forbidden)
         self._worker = Worker()
         self._epoll = select.epoll()
         self._epoll.register(self._worker.wake_fd, select.EPOLLIN)

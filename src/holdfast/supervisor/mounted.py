@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from holdfast.supervisor.control import Client
     from holdfast.supervisor.processes import Group, Processes, Run
     from holdfast.supervisor.stepping import Steps
-    from holdfast.undo.desk import Desk
     from holdfast.undo.interceptor import Interceptor
+    from holdfast.undo.local_service import LocalUndoService
     from holdfast.undo.preimages import Preimages
     from holdfast.undo.records import StepId
 
@@ -79,7 +79,7 @@ class Around:
         self,
         run: Run,
         anchors: frozenset[int],
-        desk: Desk,
+        desk: LocalUndoService,
         steps: Steps,
         processes: Processes,
         selector: select.epoll,

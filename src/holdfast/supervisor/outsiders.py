@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from holdfast.files.handle import Identity
     from holdfast.files.watch import Backend, Watcher
-    from holdfast.supervisor.explained import Explained
-    from holdfast.undo.desk import Desk
+    from holdfast.supervisor.recorded_paths import Explained
+    from holdfast.undo.local_service import LocalUndoService
 
 _log = Log(__name__)
 
@@ -51,7 +51,7 @@ class Outsiders:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: LocalUndoService,
         explained: Explained,
         root: bytes,
         hidden: Iterable[bytes],

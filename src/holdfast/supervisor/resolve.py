@@ -25,11 +25,11 @@ from holdfast.files.kernel import (
 )
 from holdfast.supervisor.call import SlowError
 from holdfast.supervisor.caller import CALLERS
+from holdfast.supervisor.directory_cache import RECENT
 from holdfast.supervisor.proc import is_in_proc
-from holdfast.supervisor.recent import RECENT
+from holdfast.supervisor.process_owner import is_itself
 from holdfast.supervisor.territory import Territory, Where, absolute, is_deleted
 from holdfast.supervisor.walk import MOST_LINKS, step, target_of, walk
-from holdfast.supervisor.whose import is_itself
 from holdfast.undo.interceptor import Place
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _SPECIAL = frozenset({b"/", b".", b".."})
 _AS_IS = nullcontext()
 
 
-class Spot(NamedTuple):
+class ResolvedName(NamedTuple):
     """A name in a directory, whether anything is there or not."""
 
     dir_fd: int
@@ -86,7 +86,7 @@ class Spot(NamedTuple):
         return self.name + self.slash
 
 
-class Thing(NamedTuple):
+class ResolvedObject(NamedTuple):
     """An object that is there."""
 
     fd: int
@@ -107,16 +107,16 @@ class Thing(NamedTuple):
 class Look(Protocol):
     """A way to look."""
 
-    def locate(self, dirfd: int, path: bytes) -> Spot:
-        """See `Sight.locate`."""
+    def locate(self, dirfd: int, path: bytes) -> ResolvedName:
+        """See `PathResolver.locate`."""
         ...
 
-    def follow(self, spot: Spot, link: int, /) -> Spot | Thing:
-        """See `Sight.follow`."""
+    def follow(self, spot: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
+        """See `PathResolver.follow`."""
         ...
 
 
-class Sight:
+class PathResolver:
     """The tree as the caller of one call sees it. Closes at its end what it has opened."""
 
     __slots__ = (
@@ -153,7 +153,7 @@ class Sight:
         self._inside: tuple[int, Where | None] = -1, None  # a directory, and where it is
         self._again: tuple[int, bytes, int] = -1, b"", -1  # what was recalled: from where, by which path, and that
 
-    def __enter__(self) -> Sight:
+    def __enter__(self) -> PathResolver:
         """Return itself."""
         return self
 
@@ -214,22 +214,22 @@ class Sight:
 
     # Looking -------------------------------------------------------------------------------------------------------
 
-    def parent(self, dirfd: int, path: bytes, *, makes: bool = False) -> Spot:
+    def parent(self, dirfd: int, path: bytes, *, makes: bool = False) -> ResolvedName:
         """`locate`, for a call that changes what is at the name, and `check_writable`."""
         spot = self.locate(dirfd, path)
         self.check_writable(spot, makes=makes)
         return spot
 
-    def check_writable(self, found: Spot | Thing, *, makes: bool = False) -> None:
+    def check_writable(self, found: ResolvedName | ResolvedObject, *, makes: bool = False) -> None:
         """Raise `OSError` with EROFS where nothing may be changed; for a call that ``makes`` a name, as in the kernel,
         with EEXIST if it is there.
         """
         if found.where.read_only:
-            if makes and isinstance(found, Spot) and self.is_taken(found):
+            if makes and isinstance(found, ResolvedName) and self.is_taken(found):
                 raise _error(errno.EEXIST)
             raise _error(errno.EROFS)
 
-    def is_taken(self, spot: Spot) -> bool:
+    def is_taken(self, spot: ResolvedName) -> bool:
         """Whether anything is there, as far as the caller may see it."""
         try:
             with self.acting():
@@ -238,7 +238,7 @@ class Sight:
             return False
         return True
 
-    def locate(self, dirfd: int, path: bytes) -> Spot:
+    def locate(self, dirfd: int, path: bytes) -> ResolvedName:
         """The directory that holds what ``path`` names, and the name in it; a link there is not followed."""
         if not path:
             raise _error(errno.ENOENT)
@@ -253,7 +253,7 @@ class Sight:
             self._remember(dirfd, head, spot.dir_fd)
         return spot
 
-    def follow(self, spot: Spot, link: int, /) -> Spot | Thing:
+    def follow(self, spot: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
         """Where the link leads that is at ``spot`` and open as ``link``: a name, or an object that it stands for."""
         target = target_of(self, spot.dir_fd, spot.name, link)
         if target is None:
@@ -263,7 +263,7 @@ class Sight:
             start = self.root() if self.caller.foreign else AT_FDCWD
         return self._parent(start, *split(target))
 
-    def spot(self, dir_fd: int, name: bytes, slash: bytes, head: bytes) -> Spot:
+    def spot(self, dir_fd: int, name: bytes, slash: bytes, head: bytes) -> ResolvedName:
         """The name in a directory, which ``head`` has led to. Raises `OSError` if it is out of reach."""
         inside = self.directory(dir_fd)
         where = self.territory.inner(inside, name)
@@ -273,11 +273,11 @@ class Sight:
         if inside.forbidden or where.forbidden:
             raise _error(errno.EACCES)
         if name in _SPECIAL:
-            return Spot(dir_fd, name, slash, Where(where.absolute, None))
+            return ResolvedName(dir_fd, name, slash, Where(where.absolute, None))
         if inside.path is None or where.path is None:
-            return Spot(dir_fd, name, slash, where._replace(path=None))
+            return ResolvedName(dir_fd, name, slash, where._replace(path=None))
         own_fd = self._own(dir_fd, inside.path) if self.caller.foreign else dir_fd
-        return Spot(dir_fd, name, slash, where, own_fd)
+        return ResolvedName(dir_fd, name, slash, where, own_fd)
 
     def directory(self, dir_fd: int) -> Where:
         """Where a directory is; outside if it has been removed."""
@@ -299,7 +299,7 @@ class Sight:
                 return where._replace(forbidden=True)
         return where
 
-    def object(self, dirfd: int, path: bytes, *, follow: bool = True) -> Thing:
+    def object(self, dirfd: int, path: bytes, *, follow: bool = True) -> ResolvedObject:
         """What ``path`` leads to."""
         if not path:
             raise _error(errno.ENOENT)
@@ -308,7 +308,9 @@ class Sight:
         fd = self._object(self.start(dirfd, path), path, follow=follow)
         return self.named(self, fd, dirfd, path, follow=follow, held=fd == self.meant or not path.strip(b"./"))
 
-    def named(self, look: Look, fd: int, dirfd: int, path: bytes, *, follow: bool, held: bool = False) -> Thing:
+    def named(
+        self, look: Look, fd: int, dirfd: int, path: bytes, *, follow: bool, held: bool = False
+    ) -> ResolvedObject:
         """`reached` of what ``path`` leads to, which ``look`` has opened as ``fd``."""
         try:
             return self.reached(fd, held=held)
@@ -322,21 +324,21 @@ class Sight:
                 break  # it was a directory only since
             fd = step(self, spot.dir_fd, spot.name, _LINK)
             if not (follow and stat.S_ISLNK(os.fstat(fd).st_mode)):
-                return Thing(fd, spot.where)
+                return ResolvedObject(fd, spot.where)
             following = look.follow(spot, fd)
-            if isinstance(following, Thing):
+            if isinstance(following, ResolvedObject):
                 return following
             spot = following
         raise _error(errno.ENAMETOOLONG)
 
-    def descriptor(self, number: int, *, usable: bool = False) -> Thing:
+    def descriptor(self, number: int, *, usable: bool = False) -> ResolvedObject:
         """What the caller's descriptor refers to; EBADF if it must be ``usable`` and is only an ``O_PATH`` one."""
         thing = self.reached(self._opened(number, _OBJECT), held=True)
         if usable and not os.stat(b"fd/%d" % number, dir_fd=self.caller.fd, follow_symlinks=False).st_mode & 0o600:
             raise _error(errno.EBADF)
         return thing
 
-    def reached(self, fd: int, *, held: bool = False) -> Thing:
+    def reached(self, fd: int, *, held: bool = False) -> ResolvedObject:
         """What ``fd`` refers to. Raises `OSError` if it is out of reach.
 
         ``held`` says that the caller has not named it but has it open, or stands there: then it may well lie in the
@@ -346,17 +348,17 @@ class Sight:
         if thing.where.forbidden:
             if not held or not self._parted(fd):
                 raise _error(errno.EACCES)
-            return Thing(fd, Where(thing.where.absolute, None))
+            return ResolvedObject(fd, Where(thing.where.absolute, None))
         return thing
 
-    def thing(self, fd: int, *, held: bool = True) -> Thing:
+    def thing(self, fd: int, *, held: bool = True) -> ResolvedObject:
         """What ``fd`` refers to; outside if it has no name any more."""
         where = self._where(fd, held=held)
         if where.path is not None and is_deleted(fd, where.absolute):
             if os.fstat(fd).st_nlink and not self._parted(fd):
                 raise _error(errno.EACCES)
-            return Thing(fd, where._replace(path=None))
-        return Thing(fd, where)
+            return ResolvedObject(fd, where._replace(path=None))
+        return ResolvedObject(fd, where)
 
     def _parted(self, fd: int) -> bool:
         """Whether what was removed is the caller's alone, and has nothing to do with the undo log any more."""
@@ -410,7 +412,7 @@ class Sight:
         self._again = dirfd, head, known[0]
         return known[0]
 
-    def _near(self, dirfd: int, path: bytes, *, follow: bool) -> Thing | None:
+    def _near(self, dirfd: int, path: bytes, *, follow: bool) -> ResolvedObject | None:
         """`object`, if its directory was found just now and nothing is to be followed."""
         head, name, slash = split(path)
         if slash or name in _SPECIAL or (known := self._recalled(dirfd, head)) is None:
@@ -421,7 +423,7 @@ class Sight:
         where = self.territory.inner(self.directory(known), name)
         if where.forbidden:
             raise _error(errno.EACCES)
-        return Thing(fd, where)
+        return ResolvedObject(fd, where)
 
     def _remember(self, dirfd: int, head: bytes, dir_fd: int) -> None:
         if dir_fd in self._fds:
@@ -429,7 +431,7 @@ class Sight:
             where = self.directory(dir_fd)
             self._fds += RECENT.remember(self._world, self.caller, dirfd, head, dir_fd, where)
 
-    def _parent(self, start: int, head: bytes, name: bytes, slash: bytes) -> Spot:
+    def _parent(self, start: int, head: bytes, name: bytes, slash: bytes) -> ResolvedName:
         dir_fd = start
         if head:
             dir_fd = self._directory(start, head)

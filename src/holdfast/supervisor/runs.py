@@ -15,14 +15,14 @@ from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.supervisor.descent import descendants, signal_all
-from holdfast.supervisor.handed_in import record
+from holdfast.supervisor.directory_cache import RECENT
 from holdfast.supervisor.held import inodes_held_for_writing
+from holdfast.supervisor.inherited_fds import record
 from holdfast.supervisor.notify import Listener
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.proc import is_below
 from holdfast.supervisor.processes import Processes, Run, command_of, descends, parent_of, thread_group
 from holdfast.supervisor.reach import Permission, Reach
-from holdfast.supervisor.recent import RECENT
 from holdfast.supervisor.serving import Tree, table
 from holdfast.supervisor.territory import ReadOnly, absolute, is_deleted
 from holdfast.undo.safeguards import strictest
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from holdfast.supervisor.mounted import Around, MountedTree, MountedTrees
     from holdfast.supervisor.reach import Freezer
     from holdfast.supervisor.stepping import Steps
-    from holdfast.undo.desk import Desk
     from holdfast.undo.interceptor import Interceptor
+    from holdfast.undo.local_service import LocalUndoService
     from holdfast.undo.records import StepId
     from holdfast.undo.safeguards import Thresholds
 
@@ -55,7 +55,7 @@ class Runs:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: LocalUndoService,
         steps: Steps,
         interceptor: Interceptor,
         root_fd: int,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.supervisor.processes import Run
-    from holdfast.undo.desk import Desk
+    from holdfast.undo.local_service import LocalUndoService
     from holdfast.undo.recorder import Recorder
     from holdfast.undo.records import StepId
     from holdfast.undo.service import StepInfo
@@ -36,7 +36,7 @@ QUIET_CHILD_SECONDS = 30.0
 class Steps:
     """The open steps of all groups. For the serving thread."""
 
-    def __init__(self, desk: Desk, recorder: Recorder, do: Callable[[Callable[[], object]], None]) -> None:
+    def __init__(self, desk: LocalUndoService, recorder: Recorder, do: Callable[[Callable[[], object]], None]) -> None:
         """``do`` has something done on another thread, in the order in which it is asked to."""
         self._do = do
         self._desk = desk

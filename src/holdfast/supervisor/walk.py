@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.kernel import RESOLVE_NO_MAGICLINKS, openat2
 from holdfast.supervisor.proc import is_in_proc
-from holdfast.supervisor.whose import is_itself, own_numbers
+from holdfast.supervisor.process_owner import is_itself, own_numbers
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolve import Sight
+    from holdfast.supervisor.resolve import PathResolver
 
 _OBJECT = os.O_PATH | os.O_CLOEXEC
 _LINK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -22,7 +22,7 @@ MOST_LINKS = 40
 """Of links that one path leads through."""
 
 
-def walk(sight: Sight, start: int, path: bytes, *, follow: bool) -> int:
+def walk(sight: PathResolver, start: int, path: bytes, *, follow: bool) -> int:
     """Resolve ``path`` name by name to an object that is there."""
     root = sight.root()
     top = os.fstat(root)
@@ -60,7 +60,7 @@ def walk(sight: Sight, start: int, path: bytes, *, follow: bool) -> int:
     return at
 
 
-def step(sight: Sight, at: int, name: bytes, flags: int) -> int:
+def step(sight: PathResolver, at: int, name: bytes, flags: int) -> int:
     """What is at a name in a directory, opened with the flags for ``O_PATH``.
 
     Raises `OSError`: EACCES if the directory is what a ``/proc`` says of somebody who is not of the caller's tree.
@@ -70,7 +70,7 @@ def step(sight: Sight, at: int, name: bytes, flags: int) -> int:
         return sight.held(os.open(name, flags, dir_fd=at))
 
 
-def target_of(sight: Sight, at: int, name: bytes, link: int) -> bytes | None:
+def target_of(sight: PathResolver, at: int, name: bytes, link: int) -> bytes | None:
     """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
     if is_in_proc(at):
         if name in (b"self", b"thread-self"):  # (in its root, that is: no link elsewhere is called so)

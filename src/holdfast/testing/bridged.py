@@ -22,7 +22,7 @@ from holdfast.bridge.threads import Threads
 from holdfast.files.metadata import through
 from holdfast.model.clock import SystemClock
 from holdfast.testing.acting import SystemActor
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
@@ -130,7 +130,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix=".bridged-", dir=os.path.dirname(tree)) as place:
         log = UndoLog(os.fsencode(chosen.log or os.path.join(place, "log")), root_fd, SystemClock())
         recover(log)
-        desk = Desk(log, intercepts=True)
+        desk = LocalUndoService(log, intercepts=True)
         step = desk.open("command", command=(b"bridged",))
         directory = os.fsencode(os.path.realpath(chosen.directory))
         with Bridged(log, root_fd, step, directory, passthrough=not chosen.no_passthrough, watches=True) as bridged:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.steps import least, limits, ready_log
+from holdfast.engine.opening.undo_log import least, limits, ready_log
 from holdfast.testing.acting import Actor
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.context import Context
+    from holdfast.engine.opening.context import Context
     from holdfast.undo.records import StepId
 
 
@@ -24,7 +24,7 @@ def do_step(context: Context, work: Callable[[Actor], object], *, run: str = "",
     log = UndoLog(ready_log(context), root, context.clock, limits=limits(context), least=least(context))
     try:
         recover(log)
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         step = desk.open("command", run=run, command=(b"do",))
         with Actor(log.recorder, context.workspace.path, step) as actor:
             work(actor)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.files.handle import identity
 from holdfast.files.metadata import UNREAD, Metadata, read_metadata
 from holdfast.files.unreadable import open_to_read, takes_long
-from holdfast.undo.dropping import remember
+from holdfast.undo.no_effect import remember
 from holdfast.undo.places import is_at
 from holdfast.undo.records import NOT_KEPT, Content, How, Keeping, Meta
 from holdfast.undo.safeguard import NO_RISK, Danger, Loss

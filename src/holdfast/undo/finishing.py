@@ -13,13 +13,13 @@ import msgspec
 
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
-from holdfast.undo.carrying import Undone, reverse
-from holdfast.undo.dropping import drop_unchanged, drop_what_went
+from holdfast.undo.durable_reversal import Undone, reverse
+from holdfast.undo.foreign_edits import theirs
+from holdfast.undo.no_effect import drop_unchanged, drop_what_went
 from holdfast.undo.pending import go_on
 from holdfast.undo.records import End
 from holdfast.undo.sealing import Left, disown, look, seal
-from holdfast.undo.showing import shown_step
-from holdfast.undo.strangers import theirs
+from holdfast.undo.views import shown_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable

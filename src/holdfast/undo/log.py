@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import FormatError, IntegrityError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.undo.aside import Aside
 from holdfast.undo.barriers import Barriers
 from holdfast.undo.beat import BEAT, NONE, Beat, decode, encode
 from holdfast.undo.directories import Directories
-from holdfast.undo.forgotten import Forgotten
+from holdfast.undo.foreign_edits import recall
 from holdfast.undo.journal import Journal, read_journal, segments
 from holdfast.undo.preimages import Preimages
+from holdfast.undo.quarantine import Aside
 from holdfast.undo.recorder import Recorder
 from holdfast.undo.records import Alias, Begin, Outside
+from holdfast.undo.run_marks import Forgotten
 from holdfast.undo.sealed import Head, Sealed, read_head, read_step, write_step
 from holdfast.undo.service import Limits
-from holdfast.undo.strangers import recall
 from holdfast.undo.version import begin_version, check_version, locked
 
 if TYPE_CHECKING:

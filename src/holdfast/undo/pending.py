@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from holdfast.files.handle import Identity, identity
 from holdfast.model.errors import FormatError
 from holdfast.undo.access import close_again
-from holdfast.undo.carrying import Undone, Unfinished, begin_again, carry_out
-from holdfast.undo.ground import Conflict
+from holdfast.undo.durable_reversal import Undone, Unfinished, begin_again, carry_out
+from holdfast.undo.foreign_edits import theirs
 from holdfast.undo.journal import read_journal
-from holdfast.undo.meanwhile import Cut, changed_meanwhile
 from holdfast.undo.records import (
     Alias,
     Bare,
@@ -27,8 +26,9 @@ from holdfast.undo.records import (
     Reverse,
     Reversed,
 )
+from holdfast.undo.resumed_edits import Cut, changed_meanwhile
+from holdfast.undo.reversal_context import Conflict
 from holdfast.undo.sealing import numbers
-from holdfast.undo.strangers import theirs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

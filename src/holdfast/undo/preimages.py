@@ -16,7 +16,7 @@ from holdfast.files.duplicate import duplicate
 from holdfast.files.free import rename_to_free
 from holdfast.files.metadata import apply_metadata, read_metadata, through
 from holdfast.model.log import Log
-from holdfast.undo.named import Named
+from holdfast.undo.link_counts import Named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

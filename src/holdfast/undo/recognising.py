@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.files.handle import identity
 from holdfast.model.errors import IntegrityError
-from holdfast.undo.carrying import in_order
+from holdfast.undo.durable_reversal import in_order
 from holdfast.undo.settling import edited_since, is_still, waiting_for
 from holdfast.undo.signatures import content_at, is_described, is_left, signature
 from holdfast.undo.traces import whereabouts

@@ -22,7 +22,8 @@ from holdfast.model.paths import display
 from holdfast.undo.aliases import Aliases
 from holdfast.undo.contents import Contents
 from holdfast.undo.interceptor import EndedError
-from holdfast.undo.known import Known
+from holdfast.undo.last_state import LastState
+from holdfast.undo.logging import tell_capture, tell_room
 from holdfast.undo.names import Names
 from holdfast.undo.records import (
     OURSELVES,
@@ -45,7 +46,6 @@ from holdfast.undo.records import (
 )
 from holdfast.undo.safeguard import Loss, nothing
 from holdfast.undo.steps import OpenStep
-from holdfast.undo.telling import tell_capture, tell_room
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Recorder:
         """And whether what each has done was taken back."""
         self.arrangement = 0
         """See `Interceptor.arrangement`."""
-        self.known = Known(device)
+        self.known = LastState(device)
         """What the finished steps left."""
         self.on_strange: Callable[[OpenStep, tuple[bytes, ...], str], object] = lambda _step, _paths, _who: None
         """Is told of paths at which a step comes upon what somebody else has changed, or Holdfast itself by a

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.undo.carrying import Undone, reverse
+from holdfast.undo.durable_reversal import Undone, reverse
+from holdfast.undo.foreign_edits import theirs
+from holdfast.undo.logging import tell_recovery
 from holdfast.undo.pending import Part, finish, tell, unfinished
 from holdfast.undo.records import Outside
 from holdfast.undo.sealing import seal
 from holdfast.undo.settling import forsake
-from holdfast.undo.strangers import theirs
-from holdfast.undo.telling import tell_recovery
 
 if TYPE_CHECKING:
     from holdfast.undo.log import UndoLog

@@ -4,7 +4,7 @@ Every record says what was about to happen. So a reversal looks first what is th
 object of the record was not filled by it, a preimage that is not in the log was not taken or was given back already.
 That makes reversing idempotent: one that was cut short is continued from the record at which it stopped, and a record
 that is reversed twice does nothing the second time. What is there and is not what the step left is somebody else's: it
-is not touched, what belongs there is put aside (`holdfast.undo.aside`), and the conflict is reported.
+is not touched, what belongs there is put aside (`holdfast.undo.quarantine`), and the conflict is reported.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from holdfast.files.metadata import Metadata, apply_metadata, through
 from holdfast.model.errors import StorageError
 from holdfast.model.paths import under
 from holdfast.undo.access import granted
-from holdfast.undo.comeback import Comeback
-from holdfast.undo.elsewhere import Elsewhere
-from holdfast.undo.ground import ELSE, OBJECT, THEIRS, UNPROTECTED, Ground, is_pristine, lstat_of, stands_in_the_way
+from holdfast.undo.other_links import OtherLinks
 from holdfast.undo.records import (
     Content,
     FileType,
@@ -42,6 +40,17 @@ from holdfast.undo.records import (
     StepId,
     Touch,
 )
+from holdfast.undo.restore_object import ObjectRestorer
+from holdfast.undo.reversal_context import (
+    ELSE,
+    OBJECT,
+    THEIRS,
+    UNPROTECTED,
+    ReversalContext,
+    is_pristine,
+    lstat_of,
+    stands_in_the_way,
+)
 from holdfast.undo.signatures import NOT_OURS, place_in, signature
 from holdfast.undo.traces import whereabouts
 from holdfast.undo.writing import leased
@@ -49,8 +58,8 @@ from holdfast.undo.writing import leased
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from holdfast.undo.ground import Conflict, Kit
     from holdfast.undo.interceptor import Place
+    from holdfast.undo.reversal_context import Conflict, Kit
 
 _TOGETHER = 1000
 """So many objects are noted at once."""
@@ -73,10 +82,10 @@ class Reversal:
         keep the mtime that they have now, unless the step knows of an older one (False), by the steps of which that is
         so. ``unseen`` are objects of which it is not known how they look, as a directory above them may be closed.
         """
-        self._ground = Ground(kit, theirs, known)
+        self._ground = ReversalContext(kit, theirs, known)
         self._recorder, self._directories = kit.recorder, kit.directories
         self._aliases = self._ground.aliases
-        self._comeback = Comeback(self._ground)
+        self._comeback = ObjectRestorer(self._ground)
         self._dated = dated
         self._unseen = set(unseen)
         self._opened: set[bytes] = set()
@@ -105,7 +114,7 @@ class Reversal:
         """
         self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
         self._ground.created = frozenset(self._made.values())
-        self._ground.elsewhere = Elsewhere(self._directories, self._aliases, records)
+        self._ground.elsewhere = OtherLinks(self._directories, self._aliases, records)
         start = len(records) - 1 if cut is None else cut
         with self._recorder.gate:
             left: tuple[Signature, ...] = ()

@@ -24,7 +24,7 @@ from holdfast.undo.signatures import (
     signature_of,
     unknown,
 )
-from holdfast.undo.survivors import survivors
+from holdfast.undo.surviving_links import survivors
 from holdfast.undo.traces import changed_before, filled, keepings, named, touched_before, whereabouts
 
 if TYPE_CHECKING:

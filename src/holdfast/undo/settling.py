@@ -28,7 +28,7 @@ from holdfast.undo.signatures import (
     signature,
     unknown,
 )
-from holdfast.undo.survivors import survivors
+from holdfast.undo.surviving_links import survivors
 from holdfast.undo.traces import whereabouts
 
 if TYPE_CHECKING:

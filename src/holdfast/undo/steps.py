@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast.model.log import Log
-from holdfast.undo.edits import Edits
+from holdfast.undo.edits_in_step import EditsInStep
 
 if TYPE_CHECKING:
     from holdfast.files.handle import Identity
@@ -76,7 +76,7 @@ class OpenStep:
     """The sequence numbers of its first record and its last, if some were taken out."""
     went: frozenset[bytes] = frozenset()
     """The paths at which it made and removed something that is in no record any more."""
-    edits: Edits = field(default_factory=Edits)
+    edits: EditsInStep = field(default_factory=EditsInStep)
     """What others have changed while it went on, whether it had to do with that or not."""
     last: float = 0.0
     """When it last did something, on the monotonic clock."""

@@ -13,15 +13,15 @@ from holdfast.files.lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.paths import display
 from holdfast.model.wording import named_steps
-from holdfast.undo.carrying import Undone, in_order, reverse
-from holdfast.undo.connections import refuse_overlaps
+from holdfast.undo.durable_reversal import Undone, in_order, reverse
+from holdfast.undo.foreign_edits import changed, changed_elsewhere
+from holdfast.undo.overlaps import refuse_overlaps
 from holdfast.undo.pending import go_on
 from holdfast.undo.recognising import recognise
 from holdfast.undo.records import OURSELVES, Content, Made, Meta
 from holdfast.undo.sealing import damaged
 from holdfast.undo.settling import settle
 from holdfast.undo.signatures import is_left, is_unknown, signature
-from holdfast.undo.strangers import changed, changed_elsewhere
 from holdfast.undo.traces import comings, reach, whereabouts
 from holdfast.undo.writing import AT_ONCE, TRY_AGAIN, leased
 

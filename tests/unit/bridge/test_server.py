@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.bridge import turns
+from holdfast.bridge import leader
 from holdfast.bridge.server import Server
 from holdfast.model.errors import IntegrityError, RefusedError, StorageError, UnsupportedError
 from holdfast.wire.fuse import replies
@@ -171,7 +171,7 @@ def test_one_that_takes_long_holds_up_nobody_else(serve: Callable[..., Kernel]) 
 def test_what_takes_no_time_is_answered_by_one_thread(
     serve: Callable[..., Kernel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "TICK_SECONDS", 60.0)  # on a busy machine everything may take long
+    monkeypatch.setattr(leader, "TICK_SECONDS", 60.0)  # on a busy machine everything may take long
     by: list[int] = []
 
     def note(header: Header, _: object) -> Reply:

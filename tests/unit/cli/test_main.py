@@ -14,7 +14,7 @@ from holdfast.cli.arguments import build_parser
 from holdfast.cli.command import Command, parse
 from holdfast.cli.console import inside
 from holdfast.cli.main import Line, main, take_apart
-from holdfast.engine import scouting
+from holdfast.engine.opening import early_scan
 from holdfast.model.errors import (
     HoldfastError,
     IntegrityError,
@@ -238,8 +238,8 @@ def test_what_a_command_began_ends_with_it_also_if_it_fails(
     words: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(scouting, "send", lambda *_: told.append("sent"))
-    monkeypatch.setattr(scouting, "recall", lambda: told.append("recalled"))
+    monkeypatch.setattr(early_scan, "send", lambda *_: told.append("sent"))
+    monkeypatch.setattr(early_scan, "recall", lambda: told.append("recalled"))
     assert main(["-w", str(tmp_path), "--home", str(tmp_path / "home"), words]) == NotFoundError.exit_code
     assert told == ["sent", "recalled"] * times
 

@@ -13,7 +13,7 @@ from holdfast.cli.terminal import Palette
 from holdfast.cli.tries import attempts_of, seconds, table
 from holdfast.engine.experiments import comparing
 from holdfast.engine.experiments.attempts import Attempt, Comparison, Moved, Outcome
-from holdfast.engine.results import Diff
+from holdfast.engine.results.results import Diff
 from holdfast.model.entries import Change, file_entry
 from holdfast.model.ids import hash_bytes
 from holdfast.model.session import CommandResult, SessionHash, SessionId

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import zstandard
 
-from holdfast.engine.bundle_format import END_MAGIC, encode_member
-from holdfast.engine.bundle_head import Head, Record, encode_head
-from holdfast.engine.context import Context
+from holdfast.engine.opening.context import Context
+from holdfast.engine.upkeep.bundle_format import END_MAGIC, encode_member
+from holdfast.engine.upkeep.bundle_head import Head, Record, encode_head
 from holdfast.model.checkpoint import Checkpoint, Kind, Provenance
 from holdfast.model.clock import SystemClock
 from holdfast.model.config import Settings

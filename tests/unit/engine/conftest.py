@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.schedule import Pace
-from holdfast.engine.watching import Setup
+from holdfast.engine.watching.schedule import Pace
+from holdfast.engine.watching.service import Setup
 from holdfast.testing.photograph import differences, photograph
 from holdfast.testing.stepping import do_step
 from holdfast.undo.reversal import Reversal

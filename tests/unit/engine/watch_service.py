@@ -10,12 +10,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.engine.checkpoint import CheckpointResult, Request
-from holdfast.engine.folder import WATCH_SOCKET
-from holdfast.engine.listening import claim
-from holdfast.engine.results import Status
-from holdfast.engine.watch_client import WatchClient, connect
-from holdfast.engine.watching import Service, Setup
+from holdfast.engine.history.checkpoint import CheckpointResult, Request
+from holdfast.engine.opening.folder import WATCH_SOCKET
+from holdfast.engine.opening.watch_client import WatchClient, connect
+from holdfast.engine.results.results import Status
+from holdfast.engine.watching.listener import claim
+from holdfast.engine.watching.service import Service, Setup
 from holdfast.files.watch import open_watcher
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.clock import SystemClock
@@ -25,7 +25,7 @@ from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from holdfast.engine.beside import Beside
+    from holdfast.engine.watching.periodic import PeriodicTask
     from holdfast.files.dirty import Dirty, DirtySource
 
 LIMIT = 20.0
@@ -124,7 +124,7 @@ class Nothing:
 class Running:
     """A service in a thread of its own."""
 
-    def __init__(self, setup: Setup, beside: Beside | None = None) -> None:
+    def __init__(self, setup: Setup, beside: PeriodicTask | None = None) -> None:
         self.savers: list[FakeSaver] = []
         self.setup = setup
         self.exclusion = Nothing()
@@ -151,7 +151,7 @@ class Running:
 
 
 @contextmanager
-def running(setup: Setup, beside: Beside | None = None) -> Generator[Running]:
+def running(setup: Setup, beside: PeriodicTask | None = None) -> Generator[Running]:
     run = Running(setup, beside)
     run.thread.start()
     try:

@@ -136,7 +136,7 @@ def test_a_reader_that_is_gone_is_no_failure(capsys: pytest.CaptureFixture[str])
 @pytest.mark.parametrize(
     ("module", "component"),
     [
-        ("holdfast.undo.desk", "undo"),
+        ("holdfast.undo.local_service", "undo"),
         ("holdfast.undo.safeguards", "safeguard"),
         ("holdfast.supervisor.operations.open", "fs_backend"),
         ("holdfast.supervisor.outsiders", "file_watcher"),
@@ -146,7 +146,7 @@ def test_a_reader_that_is_gone_is_no_failure(capsys: pytest.CaptureFixture[str])
         ("holdfast.api.stdio", "stdio_api"),
         ("holdfast.store.collect", "store"),
         ("holdfast.cli.console", "cli"),
-        ("holdfast.engine.checkpoint", "engine"),
+        ("holdfast.engine.history.checkpoint", "engine"),
         ("holdfast.files.ignore", "engine"),
         ("holdfast", "engine"),
     ],

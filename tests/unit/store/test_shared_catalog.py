@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.gone import find_moved
-from holdfast.engine.opening import Opener
-from holdfast.engine.workspace import Workspace
+from holdfast.engine.opening.deleted import find_moved
+from holdfast.engine.opening.opening import Opener
+from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import ConfigError, IntegrityError, NotFoundError, RefusedError
 from holdfast.model.session import SessionId
 from holdfast.store.session_records import SessionRecord
@@ -75,7 +75,7 @@ def test_the_same_path_on_two_machines_is_two_workspaces(machine, tree, tmp_path
 
 
 def test_what_is_deleted_on_one_machine_is_not_gone_on_the_other(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.engine.forget.find_moved", partial(find_moved, most=100))
+    monkeypatch.setattr("holdfast.engine.upkeep.forget.find_moved", partial(find_moved, most=100))
     one, two = machine("one"), machine("two")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -195,7 +195,7 @@ def test_a_new_catalog_over_objects_that_are_there_is_refused(machine, tree, tmp
 
 
 def test_doctor_says_which_catalog_it_is_and_no_password(machine, catalog_url):
-    from holdfast.engine.doctor import _home
+    from holdfast.engine.upkeep.doctor import _home
 
     opener = Opener(
         home=os.fsencode(machine("one").home),

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine import stores
-from holdfast.engine.opening import Opener
+from holdfast.engine.opening.opening import Opener
+from holdfast.engine.upkeep import stores
 from holdfast.model.errors import ConfigError, StorageError
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.files import credentials, kernel
 from holdfast.sandbox import callfilter
-from holdfast.supervisor import incommon, notify
+from holdfast.supervisor import kcmp, notify
 from holdfast.supervisor.calls import ARCHITECTURES, NOTIFIED, REFUSED
 from holdfast.testing import yama
 
@@ -37,7 +37,7 @@ def test_every_number_is_the_kernels(header: tuple[str, dict[str, int]]) -> None
     single = {
         "seccomp": notify._SYS_SECCOMP[machine],
         "renameat2": kernel._SYS_RENAMEAT2[machine],
-        "kcmp": incommon._SYSTEM_CALL[machine],
+        "kcmp": kcmp._SYSTEM_CALL[machine],
     }
     newest = max(there.values())
     for here in (

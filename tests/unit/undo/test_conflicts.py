@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.acting import Actor
-from holdfast.undo.ground import Conflict
 from holdfast.undo.log import UndoLog
 from holdfast.undo.preimages import Preimages
 from holdfast.undo.recovery import recover
+from holdfast.undo.reversal_context import Conflict
 from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench

@@ -12,13 +12,13 @@ from holdfast.files.handle import Identity, identity
 from holdfast.files.metadata import Metadata
 from holdfast.model.errors import RefusedError
 from holdfast.testing.acting import Actor
-from holdfast.undo.desk import Desk
-from holdfast.undo.edits import MOST_EDITS, Edits
+from holdfast.undo.edits_in_step import MOST_EDITS, EditsInStep
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.records import Content, How, Keeping, Make, Move, Mutation, Outside
 from holdfast.undo.traces import filled, touched_before
 
 from .conftest import Bench
-from .test_desk import Office, opened, write
+from .test_local_service import Office, opened, write
 
 Work = Callable[[Actor], object]
 
@@ -43,7 +43,7 @@ def edited(office: Office, path: bytes, before: Work, after: Work = nothing) -> 
     return step
 
 
-def refuses(desk: Desk, *steps: int, match: str = "has changed") -> None:
+def refuses(desk: LocalUndoService, *steps: int, match: str = "has changed") -> None:
     with pytest.raises(RefusedError, match=match) as refused:
         desk.undo(steps)
     assert refused.value.code == "barrier"
@@ -321,7 +321,7 @@ def test_where_too_much_is_edited_all_that_the_step_has_touched_counts(
 
 
 def test_edits_are_kept_within_bounds() -> None:
-    edits = Edits()
+    edits = EditsInStep()
     for seq in range(1, MOST_EDITS + 2):
         edits.add(Outside(seq, (b"%d" % seq,), 0, ""), 0)
     assert edits.is_bounded

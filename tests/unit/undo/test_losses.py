@@ -21,8 +21,8 @@ from holdfast.model.paths import under
 from holdfast.testing.acting import Actor
 from holdfast.testing.clocks import ManualClock
 from holdfast.undo import losses
-from holdfast.undo.desk import Desk
 from holdfast.undo.directories import Directories
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.losses import Losses
 from holdfast.undo.records import Begin
@@ -40,7 +40,7 @@ ASKED = Thresholds(deletes=3, overwrite_bytes=SIZE)
 class Guarded:
     """A tree with a large file and some small ones, and steps in it that are guarded."""
 
-    def __init__(self, bench: Bench, log: UndoLog, root: int, desk: Desk) -> None:
+    def __init__(self, bench: Bench, log: UndoLog, root: int, desk: LocalUndoService) -> None:
         self.tree = bench.tree
         self.desk = desk
         self.log = log
@@ -85,7 +85,7 @@ def _guarded(bench: Bench) -> Iterator[Guarded]:
     safeguards = Safeguards(clock, losses=Losses(rules, lambda path: path.startswith(b"d/")))
     log = UndoLog(os.fsencode(bench.directory), root, clock, safeguards)
     recover(log)
-    desk = Desk(log, safeguards, intercepts=True)
+    desk = LocalUndoService(log, safeguards, intercepts=True)
     desk.guard(ASKED, ["run", "other"])
     yield Guarded(bench, log, root, desk)
     log.close()

@@ -8,14 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.files.handle import Identity
-from holdfast.undo import connections, traces
+from holdfast.undo import overlaps, traces
 from holdfast.undo.changes import changes
 from holdfast.undo.path_tree import PathTree
 from holdfast.undo.records import Made, Make, Move, Mutation, StepId
 from holdfast.undo.traces import whereabouts
 
 from .conftest import Bench
-from .test_desk import Office, opened
+from .test_local_service import Office, opened
 
 
 def work(office: Office, number: int, beside: StepId | None) -> StepId:
@@ -63,7 +63,7 @@ def test_what_is_done_for_a_step_does_not_grow_with_their_number(
 
         return count
 
-    for module, name in ((traces, "_follow"), (connections, "_is_in_the_way")):
+    for module, name in ((traces, "_follow"), (overlaps, "_is_in_the_way")):
         monkeypatch.setattr(module, name, counted(getattr(module, name)))
     (bench.tree / "all").mkdir()
     before = bench.photograph()

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.testing.acting import Actor
-from holdfast.undo.desk import Desk
 from holdfast.undo.journal import read_journal
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.preimages import Preimages
 from holdfast.undo.recorder import Recorder
 from holdfast.undo.records import Content, Link, Make, Remove
@@ -274,7 +274,7 @@ def test_whatever_moves_a_directory_says_so(bench: Bench) -> None:
     (bench.tree / "dir" / "inner").mkdir(parents=True)
     (bench.tree / "file").write_bytes(b"content")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         seen = log.recorder.arrangement
 
         def moved() -> bool:

@@ -11,8 +11,8 @@ import pytest
 from holdfast.files.handle import Identity, identity
 from holdfast.model.errors import RefusedError
 from holdfast.testing.acting import Actor
-from holdfast.undo.desk import Desk
 from holdfast.undo.interceptor import Place
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.records import StepId
 from holdfast.undo.settling import settle
@@ -41,7 +41,7 @@ def object_of(bench: Bench, path: bytes) -> Identity:
 
 def test_what_is_removed_before_it_is_known_how_it_was_left_is_made_anew(bench: Bench) -> None:
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor:
             fd = actor.open(b"f", os.O_WRONLY | os.O_CREAT)
@@ -65,7 +65,7 @@ def test_what_is_removed_before_it_is_known_how_it_was_left_is_made_anew(bench: 
 
 def test_what_is_made_anew_before_it_is_known_how_it_was_left(bench: Bench) -> None:
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor:
             fd = actor.open(b"f", os.O_WRONLY | os.O_CREAT)
@@ -89,7 +89,7 @@ def test_what_is_made_anew_before_it_is_known_how_it_was_left(bench: Bench) -> N
 def test_a_step_that_has_ended_and_is_not_finished_is_a_later_step(bench: Bench) -> None:
     (bench.tree / "f").write_bytes(b"before")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first = bench.step(log, lambda actor: actor.write(b"f", b"one"))
         second = desk.open("command")
         with acting(bench, log, second) as actor:
@@ -114,7 +114,7 @@ def test_a_file_that_is_written_to_while_another_step_moves_its_directory(bench:
         (bench.tree / name).mkdir()
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first = desk.open("command")
         with acting(bench, log, first) as actor:
             fd = actor.open(b"d/f", os.O_WRONLY | os.O_CREAT)
@@ -141,7 +141,7 @@ def test_a_denied_step_gives_way_only_to_what_others_changed_after_it(bench: Ben
     path = bench.tree / "f"
     path.write_bytes(b"before")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.write(b"first", b"")
@@ -161,7 +161,7 @@ def test_a_denied_step_leaves_what_another_one_that_goes_on_has_changed_after_it
     path = bench.tree / "f"
     path.write_bytes(b"before")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.write(b"f", b"the first's")
@@ -182,7 +182,7 @@ def test_what_stays_of_a_denied_step_is_nobody_elses(bench: Bench) -> None:
     path = bench.tree / "f"
     path.write_bytes(b"before")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.write(b"f", b"the first's")
@@ -200,7 +200,7 @@ def test_what_a_denied_step_had_removed_was_not_gone_for_a_step_beside_it(bench:
     path = bench.tree / "f"
     path.write_bytes(b"before")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.write(b"f", b"the first's")
@@ -219,7 +219,7 @@ def test_a_path_that_leads_elsewhere_as_a_directory_was_moved(bench: Bench) -> N
         (bench.tree / name / "y").write_bytes(b"before")
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.write(b"d/y", b"the first's")
@@ -237,7 +237,7 @@ def test_a_directory_that_another_step_has_brought_to_a_path_is_another_one(benc
         (bench.tree / name).mkdir()
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.write(b"d/one", b"")
@@ -256,7 +256,7 @@ def test_the_time_of_a_directory_that_steps_change_names_in_by_turns(bench: Benc
     os.utime(bench.tree, (1, 1))
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.write(b"d/y", b"")
@@ -279,7 +279,7 @@ def test_an_edit_of_what_was_still_written_to_is_not_vouched_for_by_a_step_that_
     path = bench.tree / "f"
     path.write_bytes(b"before")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first = desk.open("command")
         with acting(bench, log, first) as actor:
             fd = actor.open(b"f", os.O_WRONLY)
@@ -301,7 +301,7 @@ def test_a_directory_in_which_a_call_has_failed_may_be_gone(bench: Bench) -> Non
     (bench.tree / "d/g").mkdir(parents=True)
     (bench.tree / "x").touch()
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first = desk.open("command")
         with acting(bench, log, first) as actor:
             with pytest.raises(OSError, match="Invalid argument"):
@@ -321,7 +321,7 @@ def test_a_directory_that_an_open_step_has_exchanged_does_not_stand_for_another(
         (bench.tree / name).mkdir(parents=True)
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor:
             actor.chmod(b"e", 0o700)
@@ -339,7 +339,7 @@ def test_what_was_denied_while_a_step_went_on_need_not_be_redone_before_it(bench
     for name in ("d/g", "e"):
         (bench.tree / name).mkdir(parents=True)
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor:
             actor.exchange(b"d/g", b"e")
@@ -358,7 +358,7 @@ def test_what_was_denied_while_a_step_went_on_need_not_be_redone_before_it(bench
 def test_what_was_denied_between_two_steps_is_nobody_elses_where_it_is_in_the_way(bench: Bench) -> None:
     (bench.tree / "f").write_bytes(b"before")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         steps = [desk.open("command") for _ in range(3)]
         with acting(bench, log, steps[0]) as actor:
             actor.write(b"f", b"one")
@@ -379,7 +379,7 @@ def test_what_was_denied_between_two_steps_is_nobody_elses_where_it_is_in_the_wa
 def test_what_was_denied_before_a_step_was_undone_need_not_be_redone_before_it(bench: Bench) -> None:
     (bench.tree / "f").write_bytes(b"before")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         for step in (first, second):
             with acting(bench, log, step) as actor:
@@ -398,7 +398,7 @@ def test_a_file_that_is_still_written_to_by_another_of_its_names(bench: Bench) -
     (bench.tree / "f").write_bytes(b"before")
     os.link(bench.tree / "f", bench.tree / "x")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         write_to(log)
         bench.step(log, lambda actor: actor.write(b"x", b"first"))
         second = desk.open("command")
@@ -416,7 +416,7 @@ def test_a_link_of_what_another_directory_had_at_its_path(bench: Bench) -> None:
         (bench.tree / name).mkdir()
         (bench.tree / name / "y").write_bytes(b"before")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         bench.step(log, lambda actor: actor.write(b"d/y", b"the first's"))
         second = desk.open("command")
         with acting(bench, log, second) as actor:
@@ -428,7 +428,7 @@ def test_a_link_of_what_another_directory_had_at_its_path(bench: Bench) -> None:
 
 def test_a_link_of_what_was_removed(bench: Bench) -> None:
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         write_to(log)
         bench.step(log, lambda actor: actor.write(b"f", b"before"))
         fd = os.open(bench.tree / "f", os.O_RDWR)
@@ -449,7 +449,7 @@ def test_a_link_of_what_was_removed(bench: Bench) -> None:
 def test_what_a_denied_step_moves_back_is_as_the_other_step_left_it(bench: Bench) -> None:
     (bench.tree / "x").write_bytes(b"before")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         write_to(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
@@ -467,7 +467,7 @@ def test_what_a_denied_step_moves_back_is_as_the_other_step_left_it(bench: Bench
 
 def test_what_another_step_has_brought_elsewhere_stays_of_a_denied_step_and_is_told(bench: Bench) -> None:
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             fd = actor.open(b"f", os.O_WRONLY | os.O_CREAT)
@@ -489,7 +489,7 @@ def test_what_was_put_back_before_its_directory_was_moved_back(bench: Bench) -> 
     (bench.tree / "d/y").write_bytes(b"before")
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first = desk.open("command")
         with acting(bench, log, first) as actor:
             fd = actor.open(b"d/y", os.O_WRONLY)
@@ -515,7 +515,7 @@ def test_a_path_in_a_directory_that_is_brought_forward_after_another_one_lost_it
         actor.chmod(b"e/y", 0o600)
 
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         steps = [
             bench.step(log, first),
             bench.step(log, lambda actor: actor.rename(b"e", b"d")),
@@ -533,7 +533,7 @@ def test_a_step_that_was_redone_later_is_a_later_step(bench: Bench) -> None:
     for name in ("d/g", "e"):
         (bench.tree / name).mkdir(parents=True)
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first = bench.step(log, lambda actor: actor.exchange(b"d", b"e"))
         second = desk.open("command")
         with acting(bench, log, second) as actor:
@@ -551,7 +551,7 @@ def test_a_file_that_a_step_moves_to_and_fro_while_it_is_written_to(bench: Bench
     for name in ("d", "e"):
         (bench.tree / name).mkdir()
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             fd = actor.open(b"e/y", os.O_WRONLY | os.O_CREAT)
@@ -571,7 +571,7 @@ def test_a_step_changes_by_another_name_what_lost_the_one_that_it_knows(bench: B
     os.link(bench.tree / "f", bench.tree / "x")
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.write(b"x", b"the first's")
@@ -585,7 +585,7 @@ def test_a_step_changes_by_another_name_what_lost_the_one_that_it_knows(bench: B
 
 def test_what_a_denied_step_still_writes_to_is_nobody_elses(bench: Bench) -> None:
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         write_to(log)
         first = bench.step(log, lambda actor: actor.write(b"f", b"the first's"))
         second = desk.open("command")
@@ -607,7 +607,7 @@ def test_what_a_denied_step_had_taken_and_gives_back_is_as_the_other_step_left_i
     (bench.tree / "f").write_bytes(b"before")
     os.link(bench.tree / "f", bench.tree / "x")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.unlink(b"f")
@@ -624,7 +624,7 @@ def test_what_a_denied_step_had_taken_and_gives_back_is_as_the_other_step_left_i
 def test_what_a_denied_step_has_moved_away_was_not_gone_for_a_step_beside_it(bench: Bench) -> None:
     (bench.tree / "f").write_bytes(b"before")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.unlink(b"f")
@@ -644,7 +644,7 @@ def test_a_directory_that_a_denied_step_had_moved_is_back_with_what_is_in_it(ben
     (bench.tree / "d/x").write_bytes(b"before")
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.chmod(b"d/x", 0o600)
@@ -662,7 +662,7 @@ def test_an_edit_by_another_name_of_what_a_step_took_a_name_from_or_moved(bench:
     (bench.tree / "f").write_bytes(b"before")
     os.link(bench.tree / "f", bench.tree / "x")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             other.write(b"other", b"")
@@ -686,7 +686,7 @@ def test_an_edit_by_another_name_of_what_was_still_written_to(bench: Bench) -> N
     (bench.tree / "f").write_bytes(b"before")
     os.link(bench.tree / "f", bench.tree / "x")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first = desk.open("command")
         with acting(bench, log, first) as actor:
             fd = actor.open(b"x", os.O_WRONLY)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.testing.acting import Actor
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench
@@ -43,7 +43,7 @@ def test_a_directory_gets_the_oldest_time_that_steps_beside_each_other_found(ben
     """I1: also where one of them was undone and redone meanwhile."""
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with Actor(log.recorder, os.fsencode(bench.tree), first) as actor:
             actor.write(b"one", b"")
@@ -61,7 +61,7 @@ def test_what_describes_a_directory_does_not_bring_back_the_time_that_another_st
     (bench.tree / "d").mkdir()
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with Actor(log.recorder, os.fsencode(bench.tree), first) as actor:
             actor.write(b"d/f", b"")

@@ -9,8 +9,8 @@ import pytest
 from holdfast.files.metadata import through
 from holdfast.model.errors import RefusedError
 from holdfast.testing.acting import Actor
-from holdfast.undo.desk import Desk
 from holdfast.undo.interceptor import Place
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.sealing import seal
 from holdfast.undo.settling import settle
 from holdfast.undo.undoing import redo, undo
@@ -149,7 +149,7 @@ def test_a_step_that_is_forgotten_is_not_waited_for(bench: Bench) -> None:
     with bench.keeper() as log:
         log.writers = lambda _: frozenset({path.stat().st_ino})
         bench.step(log, lambda actor: actor.write(b"file", b"the step's"))
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         assert desk.is_unsettled
         desk.discard()
         assert not desk.is_unsettled

@@ -11,8 +11,8 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.hosted import Hosted
-    from holdfast.engine.monitor import Held
+    from holdfast.engine.hosting.monitor import Held
+    from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.undo.service import TicketInfo
 
 
@@ -37,7 +37,7 @@ class Activity:
         """What there is to say now."""
         return self._waits or self._text()
 
-    def hold(self, hosted: Hosted, held: Held) -> None:
+    def hold(self, hosted: HostedDirectory, held: Held) -> None:
         """A safeguard holds an operation, which may be this call's."""
         if self.concerns(held):
             self.held.append(held.ticket)
@@ -55,7 +55,7 @@ class Activity:
             self._news = anyio.Event()
 
 
-def asked(hosted: Hosted, ticket: TicketInfo) -> str:
+def asked(hosted: HostedDirectory, ticket: TicketInfo) -> str:
     """What a safeguard asks, and how a person answers."""
     where = display(hosted.path)
     return (

@@ -13,7 +13,7 @@ from holdfast.api.mcp.objects import checkpoint_object, restored_object, step_ob
 from holdfast.api.mcp.text import decoded
 from holdfast.api.paths import file_in, path_in
 from holdfast.api.steps import named
-from holdfast.engine import encoding
+from holdfast.engine.encoding import encoding
 from holdfast.model.errors import RefusedError, StorageError, UsageError
 from holdfast.model.ids import HASH_BYTES, format_hash, hash_bytes
 from holdfast.model.paths import display
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     )
     from holdfast.api.mcp.workplace import Workplace
     from holdfast.api.objects import Step
-    from holdfast.engine.hosted import Hosted
-    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.hosting.working_directory import HostedDirectory
+    from holdfast.engine.results.results import RestoreResult
     from holdfast.undo.service import StepInfo
 
 
-def write_file(_workplace: Workplace, hosted: Hosted, request: WriteFile) -> Answer:
+def write_file(_workplace: Workplace, hosted: HostedDirectory, request: WriteFile) -> Answer:
     """A file with a new content: a step of its own."""
     path = file_in(hosted.path, request.path)
     content = decoded(request.content, request.encoding)
@@ -49,7 +49,7 @@ def write_file(_workplace: Workplace, hosted: Hosted, request: WriteFile) -> Ans
     return Answer(results.FileWritten(path=display(path), bytes=len(content), hash=digest, step=_step(step)))
 
 
-def edit_file(_workplace: Workplace, hosted: Hosted, request: EditFile) -> Answer:
+def edit_file(_workplace: Workplace, hosted: HostedDirectory, request: EditFile) -> Answer:
     """A part of a file replaced: a step of its own."""
     path = file_in(hosted.path, request.path)
     _be_guarded(hosted)
@@ -57,7 +57,7 @@ def edit_file(_workplace: Workplace, hosted: Hosted, request: EditFile) -> Answe
     return Answer(results.FileEdited(path=display(path), replaced=done.replaced, step=_step(done.step)))
 
 
-def undo(_workplace: Workplace, hosted: Hosted, request: Undo) -> Answer:
+def undo(_workplace: Workplace, hosted: HostedDirectory, request: Undo) -> Answer:
     """The newest changes, some steps, or a run, taken back; not what others have changed, be it saved or not."""
     with hosted.workspace() as workspace:
         steps = named(request.step, request.steps)
@@ -67,28 +67,28 @@ def undo(_workplace: Workplace, hosted: Hosted, request: Undo) -> Answer:
     return _answer(result)
 
 
-def redo(_workplace: Workplace, hosted: Hosted, request: Redo) -> Answer:
+def redo(_workplace: Workplace, hosted: HostedDirectory, request: Redo) -> Answer:
     """What undo took back, brought back."""
     with hosted.workspace() as workspace:
         steps = named(request.step, request.steps)
         return _answer(workspace.redo(request.count, step=steps, dry_run=request.dry_run))
 
 
-def restore(_workplace: Workplace, hosted: Hosted, request: Restore) -> Answer:
+def restore(_workplace: Workplace, hosted: HostedDirectory, request: Restore) -> Answer:
     """The tree, or some paths of it, as a checkpoint holds them."""
     paths = [path_in(hosted.path, path) for path in request.paths]
     with hosted.workspace() as workspace:
         return _answer(workspace.restore(request.checkpoint, paths, dry_run=request.dry_run, as_state=True))
 
 
-def take_checkpoint(_workplace: Workplace, hosted: Hosted, request: TakeCheckpoint) -> Answer:
+def take_checkpoint(_workplace: Workplace, hosted: HostedDirectory, request: TakeCheckpoint) -> Answer:
     """The state as it is now, saved."""
     with hosted.workspace() as workspace:
         made = workspace.checkpoint(request.label, message=request.message)
     return Answer(checkpoint_object(made))
 
 
-def fork(workplace: Workplace, hosted: Hosted, request: Fork) -> Answer:
+def fork(workplace: Workplace, hosted: HostedDirectory, request: Fork) -> Answer:
     """A checkpoint written out as a workspace of its own, beside this one.
 
     A client says the name alone, not where: what runs isolated has no other way to write elsewhere, and gets none here.
@@ -103,13 +103,13 @@ def fork(workplace: Workplace, hosted: Hosted, request: Fork) -> Answer:
             return Answer(encoding.forked(workspace.fork(request.checkpoint, target)))
 
 
-def next_reapply(_workplace: Workplace, hosted: Hosted, _request: NextReapply) -> Answer:
+def next_reapply(_workplace: Workplace, hosted: HostedDirectory, _request: NextReapply) -> Answer:
     """The change that waits longest to be applied anew; the client's for a while."""
     with hosted.workspace() as workspace:
         return Answer(results.NextReapply(change=workspace.next_reapply()))
 
 
-def answer_reapply(_workplace: Workplace, hosted: Hosted, request: AnswerReapply) -> Answer:
+def answer_reapply(_workplace: Workplace, hosted: HostedDirectory, request: AnswerReapply) -> Answer:
     """What becomes of it: nothing yet, until somebody merges."""
     given: dict[str, Any] = {"version": request.version, "said": request.said}
     if request.content is not None:
@@ -146,7 +146,7 @@ def _made(folder: bytes) -> Generator[None]:
         raise
 
 
-def _be_guarded(hosted: Hosted) -> None:
+def _be_guarded(hosted: HostedDirectory) -> None:
     """A safeguard can hold an operation only where somebody keeps the undo log until the answer."""
     if hosted.access == "read_write" and hosted.inside is None and hosted.thresholds.asks:
         hosted.start()

@@ -10,8 +10,8 @@ from anyio import CapacityLimiter, to_thread
 from holdfast.api.mcp.objects import step_object
 from holdfast.api.mcp.text import Kept
 from holdfast.api.paths import path_in
-from holdfast.engine import encoding_undo
-from holdfast.engine.hosting import MAX_DIRECTORIES
+from holdfast.engine.encoding import undo
+from holdfast.engine.hosting.host import MAX_DIRECTORIES
 from holdfast.model.errors import ChannelError, HoldfastError
 from holdfast.model.log import Log, logged
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from holdfast.api.mcp.activity import Activity
     from holdfast.api.mcp.requests import ExecuteCommand
     from holdfast.api.mcp.workplace import Workplace
-    from holdfast.engine.hosted import Hosted
-    from holdfast.engine.monitor import Held
-    from holdfast.engine.session import Executed
+    from holdfast.engine.hosting.monitor import Held
+    from holdfast.engine.hosting.session import Executed
+    from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)
@@ -40,7 +40,7 @@ class _NotWantedError(HoldfastError):
 class _Command:
     """A command on its thread."""
 
-    def __init__(self, hosted: Hosted, request: ExecuteCommand) -> None:
+    def __init__(self, hosted: HostedDirectory, request: ExecuteCommand) -> None:
         self._hosted = hosted
         self._request = request
         self.output: dict[Stream, Kept] = {each: Kept(request.max_output_bytes) for each in ("stdout", "stderr")}
@@ -113,7 +113,7 @@ class _Command:
 
 
 async def execute(
-    workplace: Workplace, hosted: Hosted, request: ExecuteCommand, activity: Activity
+    workplace: Workplace, hosted: HostedDirectory, request: ExecuteCommand, activity: Activity
 ) -> tuple[results.Executed, str]:
     """What ``execute_command`` does: the result, and the same for reading.
 
@@ -153,7 +153,7 @@ def _answer(command: _Command, done: Executed, activity: Activity, timed_out: bo
         "step": None if done.info is None else step_object(done.info, done.changes, done.conflicts),
         "timed_out": timed_out,
         "denied": done.denied,
-        "held": [encoding_undo.ticket(ticket) for ticket in activity.held],
+        "held": [undo.ticket(ticket) for ticket in activity.held],
         "output_open": done.output_open,
     }
     notes = [f"exit code {done.exit_code}"]

@@ -10,7 +10,8 @@ from holdfast.api.mcp.objects import step_object
 from holdfast.api.mcp.pages import after, cursor, page
 from holdfast.api.mcp.text import encoded, whole_characters
 from holdfast.api.paths import path_in
-from holdfast.engine import encoding, encoding_browsing, encoding_undo
+from holdfast.engine.encoding import browsing, encoding
+from holdfast.engine.encoding import undo as encoding_undo
 from holdfast.model.entries import count_changes
 from holdfast.model.ids import format_hash
 from holdfast.model.paths import display, parse_display
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
         ReadFile,
     )
     from holdfast.api.mcp.workplace import Workplace
-    from holdfast.engine.hosted import Hosted
-    from holdfast.engine.results import Diff
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.hosting.working_directory import HostedDirectory
+    from holdfast.engine.results.results import Diff
+    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.undo.service import ConflictInfo, StepInfo
 
 MOST_PATCH = 128 << 10
@@ -46,7 +47,7 @@ class Answer(NamedTuple):
     """For reading; the value itself without."""
 
 
-def read_file(_workplace: Workplace, hosted: Hosted, request: ReadFile) -> Answer:
+def read_file(_workplace: Workplace, hosted: HostedDirectory, request: ReadFile) -> Answer:
     """A page of a file: whole characters, and whole lines where there are any."""
     path = path_in(hosted.path, request.path)
     offset = after("bytes", request.cursor, int) or 0
@@ -72,21 +73,21 @@ def read_file(_workplace: Workplace, hosted: Hosted, request: ReadFile) -> Answe
     return Answer(value, f"{text}\n[{said}{rest}]")
 
 
-def list_directory(_workplace: Workplace, hosted: Hosted, request: ListDirectory) -> Answer:
+def list_directory(_workplace: Workplace, hosted: HostedDirectory, request: ListDirectory) -> Answer:
     """What a directory holds, sorted by name."""
     path = path_in(hosted.path, request.path)
     behind = parse_display(after("entries", request.cursor, str) or "")
     found = hosted.list_directory(path, after=behind, limit=request.limit)
     following = None if found.following is None else cursor("entries", display(found.following))
     value: results.Listing = {
-        **encoding_browsing.listing(path, found.items),
+        **browsing.listing(path, found.items),
         "total": found.total,
         "next_cursor": following,
     }
     return Answer(value)
 
 
-def get_undo_history(_workplace: Workplace, hosted: Hosted, request: GetUndoHistory) -> Answer:
+def get_undo_history(_workplace: Workplace, hosted: HostedDirectory, request: GetUndoHistory) -> Answer:
     """The steps, newest first; or one of them with what it changed."""
     with hosted.workspace() as workspace:
         if request.step is not None:
@@ -107,7 +108,7 @@ def _left(workspace: Workspace, step: StepInfo) -> Sequence[ConflictInfo]:
     return workspace.conflicts(step.id) if step.state == "partly" else ()
 
 
-def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSessionStatus) -> Answer:
+def get_session_status(workplace: Workplace, hosted: HostedDirectory, request: GetSessionStatus) -> Answer:
     """What runs, what waits, and where the tree stands."""
     if hosted.access == "read_write":
         hosted.recover()
@@ -151,7 +152,7 @@ def get_session_status(workplace: Workplace, hosted: Hosted, request: GetSession
     return Answer(value)
 
 
-def list_checkpoints(_workplace: Workplace, hosted: Hosted, request: ListCheckpoints) -> Answer:
+def list_checkpoints(_workplace: Workplace, hosted: HostedDirectory, request: ListCheckpoints) -> Answer:
     """The checkpoints, newest first."""
     with hosted.workspace() as workspace:
         found = workspace.log()
@@ -163,7 +164,7 @@ def list_checkpoints(_workplace: Workplace, hosted: Hosted, request: ListCheckpo
     return Answer(results.Checkpoints(head=found.head, checkpoints=listed, total=total, next_cursor=following))
 
 
-def compare(_workplace: Workplace, hosted: Hosted, request: Compare) -> Answer:
+def compare(_workplace: Workplace, hosted: HostedDirectory, request: Compare) -> Answer:
     """How two states differ, a page of files at a time."""
     with hosted.workspace() as workspace:
         paths = [path_in(hosted.path, path) for path in request.paths]

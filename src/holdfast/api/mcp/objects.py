@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from holdfast.api.objects import MadeCheckpoint, Restored, Step, cut
-from holdfast.engine import encoding, encoding_undo
+from holdfast.engine.encoding import encoding
+from holdfast.engine.encoding import undo as encoding_undo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.checkpoint import CheckpointResult
-    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.history.checkpoint import CheckpointResult
+    from holdfast.engine.results.results import RestoreResult
     from holdfast.undo.service import ConflictInfo, PathChange, StepInfo
 
 SHOWN: Final = 200

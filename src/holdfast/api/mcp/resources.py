@@ -13,7 +13,7 @@ from holdfast.api.mcp.objects import SHOWN
 from holdfast.api.mcp.pages import page
 from holdfast.api.mcp.workplace import directories
 from holdfast.api.objects import cut
-from holdfast.engine import encoding
+from holdfast.engine.encoding import encoding
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.paths import display
@@ -21,7 +21,7 @@ from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     from holdfast.api.mcp.workplace import Workplace
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.checkpoint import Checkpoint
 
 ROOT: Final = "holdfast://checkpoints/"

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict
 
 from holdfast.api.mcp.text import Encoding
 from holdfast.api.objects import Step
-from holdfast.engine.objects import Barrier, Checkpoint, Counts, Entry, Ticket
+from holdfast.engine.results.objects import Barrier, Checkpoint, Counts, Entry, Ticket
 
 
 class Executed(TypedDict):

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
     from holdfast.api.mcp.door import Door
-    from holdfast.engine.hosted import Hosted
-    from holdfast.engine.hosting import Host
-    from holdfast.engine.monitor import Event
+    from holdfast.engine.hosting.host import Host
+    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.working_directory import HostedDirectory
 
 _log = Log(__name__)
 
@@ -37,7 +37,7 @@ _LIBRARIES = ("mcp", "asyncio")
 class Serving(NamedTuple):
     """What to serve, and where."""
 
-    open_host: Callable[[Callable[[Hosted, Event], object]], Host]
+    open_host: Callable[[Callable[[HostedDirectory, Event], object]], Host]
     forks: bytes | None = None
     socket: bytes | None = None
     """None: standard input and output."""

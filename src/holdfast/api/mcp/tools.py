@@ -11,7 +11,7 @@ from holdfast.api.failures import telling
 from holdfast.api.mcp import changing, looking, requests, results
 from holdfast.api.mcp.commands import execute
 from holdfast.api.mcp.looking import Answer
-from holdfast.engine.objects import Forked
+from holdfast.engine.results.objects import Forked
 from holdfast.model.errors import RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
     from holdfast.api.mcp.activity import Activity
     from holdfast.api.mcp.workplace import Workplace
-    from holdfast.engine.encoding import Json
-    from holdfast.engine.hosted import Hosted
+    from holdfast.engine.encoding.encoding import Json
+    from holdfast.engine.hosting.working_directory import HostedDirectory
 
-    Work = Callable[[Workplace, Hosted, Any], Answer]
+    Work = Callable[[Workplace, HostedDirectory, Any], Answer]
 
 _MOST_DIGITS = 9
 """Of the index of a directory."""
@@ -263,7 +263,7 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-def directory(workplace: Workplace, request: requests.Request) -> Hosted:
+def directory(workplace: Workplace, request: requests.Request) -> HostedDirectory:
     """The working directory that a request is about."""
     which = request.directory
     if isinstance(which, str) and which.isdecimal() and len(which) <= _MOST_DIGITS:

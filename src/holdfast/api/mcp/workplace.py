@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import anyio
 from anyio import to_thread
 
-from holdfast.engine.monitor import Edited, Held, Mismatched, RolledBack
+from holdfast.engine.hosting.monitor import Edited, Held, Mismatched, RolledBack
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from holdfast.api.mcp.activity import Activity
-    from holdfast.engine.hosted import Hosted
-    from holdfast.engine.hosting import Host
-    from holdfast.engine.monitor import Event
+    from holdfast.engine.hosting.host import Host
+    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.undo.service import UndoReport
 
 T = TypeVar("T")
@@ -42,7 +42,9 @@ _log = Log(__name__)
 class Workplace:
     """See the module. For the thread of the event loop that it was made on, but for `notify`."""
 
-    def __init__(self, open_host: Callable[[Callable[[Hosted, Event], object]], Host], *, forks: bytes | None) -> None:
+    def __init__(
+        self, open_host: Callable[[Callable[[HostedDirectory, Event], object]], Host], *, forks: bytes | None
+    ) -> None:
         """``open_host`` makes the host, whose events go to the function that it is given. ``forks``: where forks are
         written to, if not beside their directory. Raises `RefusedError` if they would be in one.
         """
@@ -64,12 +66,12 @@ class Workplace:
         """Finish what killed keepers have left, before anybody is served."""
         await to_thread.run_sync(self.host.recover)
 
-    def turn(self, hosted: Hosted) -> anyio.Lock:
+    def turn(self, hosted: HostedDirectory) -> anyio.Lock:
         """Held by the call whose command runs there; others wait for it in their order."""
         return self._turns.setdefault(hosted.index, anyio.Lock())
 
     @contextmanager
-    def listening(self, hosted: Hosted, activity: Activity) -> Generator[None]:
+    def listening(self, hosted: HostedDirectory, activity: Activity) -> Generator[None]:
         """While it is entered, the activity is told of safeguards that hold something in the directory."""
         activities = self._activities.setdefault(hosted.index, set())
         activities.add(activity)
@@ -109,7 +111,7 @@ class Workplace:
 
     # -- what the host tells, on threads of its own --------------------------------------------------------------------
 
-    def _notify(self, hosted: Hosted, event: Event) -> None:
+    def _notify(self, hosted: HostedDirectory, event: Event) -> None:
         match event:
             case Held():
                 _log.info("held", ticket=event.ticket.id, danger=event.ticket.danger, step_id=event.ticket.step)
@@ -126,7 +128,7 @@ class Workplace:
             case _:
                 _log.warning("%s", event.message, code=event.code)
 
-    def _hold(self, hosted: Hosted, held: Held) -> None:
+    def _hold(self, hosted: HostedDirectory, held: Held) -> None:
         for activity in self._activities.get(hosted.index, ()):
             activity.hold(hosted, held)
 
@@ -142,6 +144,6 @@ def _keep_outside(host: Host, forks: bytes) -> None:
             )
 
 
-def directories(workplace: Workplace) -> Sequence[Hosted]:
+def directories(workplace: Workplace) -> Sequence[HostedDirectory]:
     """Those with checkpoints and an undo log."""
     return [hosted for hosted in workplace.host.directories if hosted.access == "read_write"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired, TypedDict
 
 from holdfast.api.rest.requests import Mode
-from holdfast.engine import objects
+from holdfast.engine.results import objects
 
 
 class Condition(TypedDict):

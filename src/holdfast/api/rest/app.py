@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from holdfast.api.rest.events import Hub
     from holdfast.api.rest.gate import Origins, Principal, Rates
     from holdfast.api.rest.metrics import Metrics
-    from holdfast.engine.caretaker import Caretaker, Condition
-    from holdfast.engine.checkpoint import CheckpointResult
+    from holdfast.engine.exports.maintenance import Condition, Maintenance
+    from holdfast.engine.history.checkpoint import CheckpointResult
     from holdfast.engine.promotion.outside import Outside
     from holdfast.model.clock import Clock
     from holdfast.model.config import Serve
@@ -73,7 +73,7 @@ class App:
         doors: Doors,
         gate: Door,
         hub: Hub,
-        caretaker: Caretaker,
+        caretaker: Maintenance,
         metrics: Metrics,
         origins: Origins,
         rates: Rates,

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from holdfast.api.rest.calls import cut, host_path, path_of
 from holdfast.api.rest.checkpoints import reached, refuse_misconfigured
 from holdfast.api.rest.exports import shown
-from holdfast.engine import encoding
-from holdfast.engine.naming import resolve_for_restore
-from holdfast.engine.workspace import Workspace
-from holdfast.engine.write_plan import Write, carry_out
+from holdfast.engine.encoding import encoding
+from holdfast.engine.history.names import resolve_for_restore
+from holdfast.engine.merging.write_plan import Write, carry_out
+from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import Hash
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.api.rest import answers, requests
     from holdfast.api.rest.calls import Call
-    from holdfast.engine.results import ForkResult, RestoreResult
+    from holdfast.engine.results.results import ForkResult, RestoreResult
     from holdfast.model.ids import CheckpointId
     from holdfast.store.export_rows import ExportRow
 

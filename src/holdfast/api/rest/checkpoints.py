@@ -6,7 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.rest.calls import MOST_SHOWN, Raw, decode_cursor, page, path_of
-from holdfast.engine import encoding
+from holdfast.engine.encoding import encoding
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, format_hash
 from holdfast.model.paths import display, under
@@ -14,9 +14,9 @@ from holdfast.model.paths import display, under
 if TYPE_CHECKING:
     from holdfast.api.rest import answers, requests
     from holdfast.api.rest.calls import Call
-    from holdfast.engine.checkpoint import CheckpointResult
-    from holdfast.engine.context import Context
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.history.checkpoint import CheckpointResult
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.errors import ConfigError
     from holdfast.store.export_rows import ExportRow

@@ -7,13 +7,13 @@ from collections import OrderedDict, deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.engine.exports import Exports
+from holdfast.engine.exports.exports import Exports
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from holdfast.engine.opening import Opener
+    from holdfast.engine.opening.opening import Opener
 
 
 class Door:

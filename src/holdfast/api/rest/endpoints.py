@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.api.rest import answers, changes, checkpoints, exports, merges, promotions, reapplies, requests
-from holdfast.engine import objects
+from holdfast.engine.results import objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable

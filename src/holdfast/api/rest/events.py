@@ -14,14 +14,14 @@ from collections import OrderedDict, deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from holdfast.engine import encoding
+from holdfast.engine.encoding import encoding
 from holdfast.model.clock import isoformat
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from holdfast.engine.checkpoint import CheckpointResult
+    from holdfast.engine.history.checkpoint import CheckpointResult
     from holdfast.model.clock import Clock
     from holdfast.model.sinks import Progress
 
@@ -132,19 +132,19 @@ class Hub:
             listener.put(new)
 
     def changed(self, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
-        """See `holdfast.engine.caring.Told`."""
+        """See `holdfast.engine.exports.worker.Told`."""
         shown = [] if paths is None else sorted(paths)
         data = {"paths": [display(path) for path in shown[:MOST_PATHS]]}
         more = {"total": None if paths is None else len(shown)}
         self.happened(tenant, export, "changed", {**data, **more})
 
     def listens(self, tenant: str, export: str) -> bool:
-        """See `holdfast.engine.caring.Told`."""
+        """See `holdfast.engine.exports.worker.Told`."""
         with self._lock:
             return (tenant, export) in self._listeners
 
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
-        """See `holdfast.engine.caring.Told`. Of each checkpoint once: whoever asked for it tells of it, and whoever
+        """See `holdfast.engine.exports.worker.Told`. Of each checkpoint once: whoever asked for it tells of it, and whoever
         took it.
         """
         key, name = (tenant, export), result.checkpoint.id

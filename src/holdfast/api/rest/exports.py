@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.rest.calls import decode_cursor, given, host_path, page
-from holdfast.engine import encoding
+from holdfast.engine.encoding import encoding
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.paths import display
@@ -15,8 +15,8 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from holdfast.api.rest import answers, requests
     from holdfast.api.rest.calls import Call
-    from holdfast.engine import objects
-    from holdfast.engine.context import Context
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.results import objects
     from holdfast.store.export_rows import ExportRow
 
 

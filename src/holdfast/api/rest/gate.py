@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.api.rest.problems import WebError
-from holdfast.engine.tokens import RIGHTS, authenticate
+from holdfast.engine.exports.tokens import RIGHTS, authenticate
 from holdfast.model.errors import NotFoundError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import msgspec
 from holdfast import __version__
 from holdfast.api.rest import answers, endpoints, requests
 from holdfast.api.rest.endpoints import ENDPOINTS
-from holdfast.engine.exports import NAME_PATTERN
+from holdfast.engine.exports.exports import NAME_PATTERN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.rest.calls import cut, decode_cursor, page
 from holdfast.api.rest.checkpoints import reached, refuse_misconfigured
-from holdfast.engine.isolation import absolute_paths
 from holdfast.engine.promotion import encoding, spec
 from holdfast.engine.promotion import promote as promoting
+from holdfast.engine.running.isolation import absolute_paths
 from holdfast.files.tree import ROOT_GONE
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, hash_bytes
@@ -20,7 +20,7 @@ from holdfast.store.promotion_rows import PromotionRows
 if TYPE_CHECKING:
     from holdfast.api.rest import answers, requests
     from holdfast.api.rest.calls import Call
-    from holdfast.engine.context import Context
+    from holdfast.engine.opening.context import Context
     from holdfast.store.export_rows import ExportRow
     from holdfast.store.promotion_rows import PromotionRow
 
@@ -155,7 +155,7 @@ def _attempt(call: Call, row: ExportRow) -> tuple[str, PromotionRow | None]:
 
 def _theirs(call: Call, row: ExportRow) -> CheckpointId:
     """The checkpoint that is to be promoted."""
-    from holdfast.engine.checkpoint import Request, take
+    from holdfast.engine.history.checkpoint import Request, take
 
     body: requests.Promote = call.body
     if body.promote_checkpoint is not None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from holdfast.engine.exports import NAME_PATTERN
+from holdfast.engine.exports.exports import NAME_PATTERN
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=64)]
 Project = Annotated[str, Meta(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9_-])?)?$", max_length=128)]

@@ -21,8 +21,8 @@ from holdfast.api.rest.events import Hub
 from holdfast.api.rest.gate import Origins, Rates, hosts_of
 from holdfast.api.rest.metrics import Metrics
 from holdfast.api.sockets import listening
-from holdfast.engine.caretaker import Caretaker, Setup, raise_limit_of_files
-from holdfast.engine.opening import Opener
+from holdfast.engine.exports.maintenance import Maintenance, Setup, raise_limit_of_files
+from holdfast.engine.opening.opening import Opener
 from holdfast.engine.promotion.outside import Outside
 from holdfast.model.errors import RefusedError, StorageError, UsageError
 from holdfast.model.log import Log, sent_already
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-    from holdfast.engine.checkpoint import CheckpointResult
+    from holdfast.engine.history.checkpoint import CheckpointResult
 
 _log = Log(__name__)
 
@@ -80,7 +80,7 @@ def serve(serving: Serving) -> list[str]:
         clock, metrics = first.clock, Metrics()
         hub = Hub(clock, secrets.token_hex(4))
         interval = first.settings(None).retention.interval
-        caretaker = Caretaker(
+        caretaker = Maintenance(
             open_tenant, _Counting(hub, metrics), clock, Setup(workers=settings.watchers, collect_interval=interval)
         )
         # (Upkeep looks further for a directory that is gone; who asks for it is told so at once.)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.api.hints import FOR_FRONTENDS, hint
 from holdfast.api.paths import path_in
 from holdfast.api.stdio import events, results
-from holdfast.engine.session import Executed
+from holdfast.engine.hosting.session import Executed
 from holdfast.model.errors import ChannelError, HoldfastError, RefusedError, UsageError, unexpected
 from holdfast.model.log import Log, logged
 from holdfast.model.paths import display
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from holdfast.api.stdio.outbox import Outbox
     from holdfast.api.stdio.results import Result
-    from holdfast.engine.hosted import Hosted
-    from holdfast.engine.session import Lost
+    from holdfast.engine.hosting.session import Lost
+    from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.wire.control import Stream
 
 _log = Log(__name__)
@@ -75,7 +75,7 @@ class Lane:
 
     def __init__(
         self,
-        hosted: Hosted,
+        hosted: HostedDirectory,
         *,
         pool: Executor,
         outbox: Outbox,

@@ -10,14 +10,16 @@ from holdfast.api.hints import FOR_FRONTENDS, hint
 from holdfast.api.objects import Step, cut
 from holdfast.api.stdio import messages
 from holdfast.api.stdio.results import MAX_LISTED, Object, Waiting
-from holdfast.engine import encoding_undo, monitor, objects
+from holdfast.engine.encoding import undo as encoding_undo
+from holdfast.engine.hosting import monitor
+from holdfast.engine.results import objects
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.hosted import Hosted
-    from holdfast.engine.monitor import Event
+    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.undo.service import ConflictInfo, PathChange, StepInfo, TicketInfo
 
 T = TypeVar("T")
@@ -139,7 +141,7 @@ def line(event: Object) -> bytes:
     return _line(type(event), event)
 
 
-def told(hosted: Hosted, value: Event) -> bytes:
+def told(hosted: HostedDirectory, value: Event) -> bytes:
     """What the host tells of a working directory, as the line of an event."""
     directory = hosted.index
     match value:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, ca
 import msgspec
 
 from holdfast.api.hints import FOR_FRONTENDS, hint
-from holdfast.engine import encoding
+from holdfast.engine.encoding import encoding
 from holdfast.model.errors import UsageError
 
 if TYPE_CHECKING:

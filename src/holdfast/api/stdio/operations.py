@@ -11,7 +11,9 @@ from holdfast.api.objects import MadeCheckpoint, Restored, Status, cut
 from holdfast.api.paths import path_in
 from holdfast.api.stdio import events, messages, results
 from holdfast.api.steps import named
-from holdfast.engine import encoding, encoding_browsing, encoding_undo, objects
+from holdfast.engine.encoding import browsing, encoding
+from holdfast.engine.encoding import undo as encoding_undo
+from holdfast.engine.results import objects
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import display, parse_display
 
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.api.objects import Step
-    from holdfast.engine.hosted import Hosted
-    from holdfast.engine.results import Diff, RestoreResult
+    from holdfast.engine.hosting.working_directory import HostedDirectory
+    from holdfast.engine.results.results import Diff, RestoreResult
     from holdfast.undo.safeguards import Thresholds
     from holdfast.undo.service import BarrierInfo, Limits
 
@@ -34,10 +36,10 @@ class Operation(NamedTuple):
 
     payload: type[messages.Payload]
     result: type[object]
-    work: Callable[[Hosted, Any], results.Result]
+    work: Callable[[HostedDirectory, Any], results.Result]
 
 
-def undo_rollback(hosted: Hosted, asked: messages.UndoRollback) -> Restored:
+def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Restored:
     """Take changes back."""
     with hosted.workspace() as workspace:
         done = workspace.undo(
@@ -53,14 +55,14 @@ def undo_rollback(hosted: Hosted, asked: messages.UndoRollback) -> Restored:
     return _restored(done)
 
 
-def redo(hosted: Hosted, asked: messages.Redo) -> Restored:
+def redo(hosted: HostedDirectory, asked: messages.Redo) -> Restored:
     """Bring changes forward again."""
     with hosted.workspace() as workspace:
         steps = named(asked.step_id, asked.step_ids)
         return _restored(workspace.redo(asked.steps, step=steps, force=asked.force, dry_run=asked.dry_run))
 
 
-def undo_history(hosted: Hosted, asked: messages.UndoHistory) -> results.History:
+def undo_history(hosted: HostedDirectory, asked: messages.UndoHistory) -> results.History:
     """A page of the steps, with the barriers between them."""
     with hosted.undo_log() as log:
         steps = [] if log is None else list(reversed(log.steps()))
@@ -79,7 +81,7 @@ def undo_history(hosted: Hosted, asked: messages.UndoHistory) -> results.History
     return results.History(steps=shown, next=following, barriers=said)
 
 
-def undo_configure(hosted: Hosted, asked: messages.UndoConfigure) -> results.UndoLimits:
+def undo_configure(hosted: HostedDirectory, asked: messages.UndoConfigure) -> results.UndoLimits:
     """Change how much the undo log holds."""
     changed = {
         "max_bytes": asked.max_log_size_bytes,
@@ -93,7 +95,7 @@ def undo_configure(hosted: Hosted, asked: messages.UndoConfigure) -> results.Und
         return undo_limits(hosted.rules(log).limits)
 
 
-def undo_discard(hosted: Hosted, asked: messages.UndoDiscard) -> results.Discarded:
+def undo_discard(hosted: HostedDirectory, asked: messages.UndoDiscard) -> results.Discarded:
     """Begin a new undo log, or forget one of another version that was set aside."""
     with hosted.workspace() as workspace:
         if not asked.force:
@@ -113,23 +115,23 @@ def undo_discard(hosted: Hosted, asked: messages.UndoDiscard) -> results.Discard
         return results.Discarded(discarded=workspace.discard_steps())
 
 
-def fs_list(hosted: Hosted, asked: messages.FsList) -> results.Listing:
+def fs_list(hosted: HostedDirectory, asked: messages.FsList) -> results.Listing:
     """A page of a directory."""
     path = path_in(hosted.path, asked.path)
     behind = b"" if asked.after is None else parse_display(asked.after)
     found = hosted.list_directory(path, after=behind, limit=asked.limit)
     following = None if found.following is None else display(found.following)
-    return results.Listing(**encoding_browsing.listing(path, found.items), next=following)
+    return results.Listing(**browsing.listing(path, found.items), next=following)
 
 
-def fs_read(hosted: Hosted, asked: messages.FsRead) -> objects.Part:
+def fs_read(hosted: HostedDirectory, asked: messages.FsRead) -> objects.Part:
     """A part of a file."""
     path = path_in(hosted.path, asked.path)
     read = hosted.read_file(path, offset=asked.offset, limit=asked.limit)
-    return encoding_browsing.read(path, read)
+    return browsing.read(path, read)
 
 
-def fs_status(hosted: Hosted, _asked: messages.FsStatus) -> Status:
+def fs_status(hosted: HostedDirectory, _asked: messages.FsStatus) -> Status:
     """How the tree differs from its last checkpoint."""
     with hosted.workspace() as workspace:
         status = encoding.status(workspace.status())
@@ -137,7 +139,7 @@ def fs_status(hosted: Hosted, _asked: messages.FsStatus) -> Status:
     return cut(status, *names, most=results.MAX_LISTED)
 
 
-def safeguard_configure(hosted: Hosted, asked: messages.SafeguardConfigure) -> results.Guarding:
+def safeguard_configure(hosted: HostedDirectory, asked: messages.SafeguardConfigure) -> results.Guarding:
     """Change when a person is asked."""
     changed = {
         "deletes": asked.delete_threshold,
@@ -151,14 +153,14 @@ def safeguard_configure(hosted: Hosted, asked: messages.SafeguardConfigure) -> r
         return guarding(hosted.rules(log).thresholds, hosted.thresholds)
 
 
-def checkpoint_create(hosted: Hosted, asked: messages.CheckpointCreate) -> MadeCheckpoint:
+def checkpoint_create(hosted: HostedDirectory, asked: messages.CheckpointCreate) -> MadeCheckpoint:
     """Save the present state."""
     with hosted.workspace() as workspace:
         made = encoding.checkpoint(workspace.checkpoint(asked.label, message=asked.message, author=asked.author))
     return cut(made, "not_captured", most=results.MAX_LISTED)
 
 
-def checkpoint_list(hosted: Hosted, asked: messages.CheckpointList) -> results.Checkpoints:
+def checkpoint_list(hosted: HostedDirectory, asked: messages.CheckpointList) -> results.Checkpoints:
     """A page of the checkpoints."""
     with hosted.workspace() as workspace:
         log = workspace.log()
@@ -166,7 +168,7 @@ def checkpoint_list(hosted: Hosted, asked: messages.CheckpointList) -> results.C
     return results.Checkpoints(head=log.head, checkpoints=[encoding.record(each) for each in page], next=following)
 
 
-def checkpoint_diff(hosted: Hosted, asked: messages.CheckpointDiff) -> objects.Diff:
+def checkpoint_diff(hosted: HostedDirectory, asked: messages.CheckpointDiff) -> objects.Diff:
     """What differs, with its text."""
     with hosted.workspace() as workspace:
         diff = workspace.diff(asked.base, asked.target, paths=_paths(hosted, asked.paths))
@@ -174,33 +176,33 @@ def checkpoint_diff(hosted: Hosted, asked: messages.CheckpointDiff) -> objects.D
         return workspace.diff_json(diff)
 
 
-def checkpoint_restore(hosted: Hosted, asked: messages.CheckpointRestore) -> Restored:
+def checkpoint_restore(hosted: HostedDirectory, asked: messages.CheckpointRestore) -> Restored:
     """Bring the tree, or some paths, to a checkpoint."""
     with hosted.workspace() as workspace:
         done = workspace.restore(asked.checkpoint, _paths(hosted, asked.paths), dry_run=asked.dry_run, as_state=True)
     return _restored(done)
 
 
-def checkpoint_restore_continue(hosted: Hosted, _asked: messages.CheckpointMend) -> Restored:
+def checkpoint_restore_continue(hosted: HostedDirectory, _asked: messages.CheckpointMend) -> Restored:
     """Finish a restore that was cut short."""
     with hosted.workspace() as workspace:
         return _restored(workspace.restore_continue(as_state=True))
 
 
-def checkpoint_restore_abort(hosted: Hosted, _asked: messages.CheckpointMend) -> Restored:
+def checkpoint_restore_abort(hosted: HostedDirectory, _asked: messages.CheckpointMend) -> Restored:
     """Take a restore that was cut short back."""
     with hosted.workspace() as workspace:
         return _restored(workspace.restore_abort())
 
 
-def checkpoint_read(hosted: Hosted, asked: messages.CheckpointRead) -> objects.Part:
+def checkpoint_read(hosted: HostedDirectory, asked: messages.CheckpointRead) -> objects.Part:
     """A part of a file in a checkpoint."""
     path = path_in(hosted.path, asked.path)
     read = hosted.read_saved(asked.checkpoint, path, offset=asked.offset, limit=asked.limit)
-    return encoding_browsing.read(path, read)
+    return browsing.read(path, read)
 
 
-def fork(hosted: Hosted, asked: messages.Fork) -> objects.Forked:
+def fork(hosted: HostedDirectory, asked: messages.Fork) -> objects.Forked:
     """Write a checkpoint out elsewhere."""
     path = parse_display(asked.path)
     if not os.path.isabs(path):
@@ -281,7 +283,7 @@ def _said(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _paths(hosted: Hosted, texts: Sequence[str]) -> list[bytes]:
+def _paths(hosted: HostedDirectory, texts: Sequence[str]) -> list[bytes]:
     return [path_in(hosted.path, text) for text in texts]
 
 

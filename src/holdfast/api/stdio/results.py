@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from holdfast.api.objects import Step
-from holdfast.engine.objects import Barrier, Checkpoint, Danger, Entry
+from holdfast.engine.results.objects import Barrier, Checkpoint, Danger, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,10 +22,10 @@ from holdfast.api.stdio.operations import MAX_DIFF_BYTES, OPERATIONS
 from holdfast.api.stdio.outbox import Outbox
 from holdfast.api.stdio.sessions import Sessions
 from holdfast.api.tracing import field_or_length, without_contents
-from holdfast.engine.hosting import MAX_DIRECTORIES
-from holdfast.engine.stopping import stopped_by_signals
+from holdfast.engine.hosting.host import MAX_DIRECTORIES
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError, UsageError, unexpected
 from holdfast.model.log import Log, logged
+from holdfast.processes.stopping import stopped_by_signals
 from holdfast.wire.lines import Lines
 
 if TYPE_CHECKING:

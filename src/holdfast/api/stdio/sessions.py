@@ -11,9 +11,9 @@ import msgspec
 from holdfast.api.stdio import events, results
 from holdfast.api.stdio.commands import Lane
 from holdfast.api.stdio.operations import VERSION_MISMATCH, guarding, undo_limits
-from holdfast.engine.hosted import WorkingDirectory
-from holdfast.engine.hosting import Host
-from holdfast.engine.isolation import adjusted
+from holdfast.engine.hosting.host import Host
+from holdfast.engine.hosting.working_directory import WorkingDirectory
+from holdfast.engine.running.isolation import adjusted
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, parse_display
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from holdfast.api.stdio.messages import SafeguardConfirm, SessionStart
     from holdfast.api.stdio.outbox import Outbox
     from holdfast.api.stdio.results import Result
-    from holdfast.engine.hosted import Hosted, Rules
-    from holdfast.engine.monitor import Event
+    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.working_directory import HostedDirectory, Rules
     from holdfast.model.config import Isolation
     from holdfast.undo.service import TicketInfo
 
@@ -104,11 +104,11 @@ class Sessions:
             self._is_closed = True
             self._stop()
 
-    def hosted(self, which: int | str | None) -> Hosted:
+    def hosted(self, which: int | str | None) -> HostedDirectory:
         """A working directory. Raises `RefusedError` (``no_session``) and `NotFoundError` (``no_directory``)."""
         return self._current().host.directory(which)
 
-    def lane(self, which: int | str | None) -> tuple[Hosted, Lane]:
+    def lane(self, which: int | str | None) -> tuple[HostedDirectory, Lane]:
         """A working directory, and its commands. Raises as `hosted`."""
         session = self._current()
         hosted = session.host.directory(which)
@@ -175,14 +175,14 @@ class Sessions:
             raise RefusedError("there is no session", hint="session.start begins one", code="no_session")
         return session
 
-    def _told(self, hosted: Hosted, event: Event) -> None:
+    def _told(self, hosted: HostedDirectory, event: Event) -> None:
         try:
             self._outbox.offer(events.told(hosted, event))
         except Exception:  # noqa: BLE001 - whoever tells goes on
             _log.exception("an event could not be told", event=type(event).__name__)
 
 
-def _begin(hosted: Hosted) -> None:
+def _begin(hosted: HostedDirectory) -> None:
     """Start its session, unless it is only looked at, or has an undo log of another version that cannot be set aside:
     then all can be done that needs no undo log.
     """
@@ -195,7 +195,7 @@ def _begin(hosted: Hosted) -> None:
             raise
 
 
-def _directory_status(hosted: Hosted, lane: Lane) -> results.DirectoryStatus:
+def _directory_status(hosted: HostedDirectory, lane: Lane) -> results.DirectoryStatus:
     rules, held = _of_the_log(hosted) if hosted.access == "read_write" else (None, [])
     return results.DirectoryStatus(
         index=hosted.index,
@@ -214,7 +214,7 @@ def _directory_status(hosted: Hosted, lane: Lane) -> results.DirectoryStatus:
     )
 
 
-def _of_the_log(hosted: Hosted) -> tuple[Rules, list[results.Waiting]]:
+def _of_the_log(hosted: HostedDirectory) -> tuple[Rules, list[results.Waiting]]:
     try:
         with hosted.undo_log() as log:
             rules = hosted.rules(log)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.diff import diff
-from holdfast.engine.merge import provenance, put_together
-from holdfast.engine.uncaptured import only_uncaptured
+from holdfast.engine.diffs.diff import diff
+from holdfast.engine.history.uncaptured import only_uncaptured
+from holdfast.engine.merging.merge import provenance, put_together
 from holdfast.model.errors import RefusedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from holdfast.engine.experiments.attempts import Outcome
-    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.results.results import RestoreResult
     from holdfast.engine.sessions.session import Session
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import SessionCheckpoint

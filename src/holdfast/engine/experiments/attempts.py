@@ -9,7 +9,7 @@ from holdfast.model.named import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.results import Diff
+    from holdfast.engine.results.results import Diff
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import CommandResult, SessionHash, SessionId, ShellName

@@ -7,7 +7,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.engine.stopping import stopped_by_signals
+from holdfast.processes.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Generator

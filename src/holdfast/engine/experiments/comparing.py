@@ -7,14 +7,14 @@ from itertools import combinations
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
+from holdfast.engine.diffs.git_patch import hunks
 from holdfast.engine.experiments.attempts import Difference, Statistics
-from holdfast.engine.gitpatch import hunks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.engine.experiments.attempts import Measure, Outcome
-    from holdfast.engine.results import Diff
+    from holdfast.engine.results.results import Diff
     from holdfast.model.ids import CheckpointId
 
 MAX_PAIRS = 45

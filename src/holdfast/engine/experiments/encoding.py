@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.encoding import not_captured, restored
-from holdfast.engine.threeway import WORDS
+from holdfast.engine.encoding.encoding import not_captured, restored
+from holdfast.engine.merging.threeway import WORDS
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from holdfast.engine.experiments.adopting import Adopted
     from holdfast.engine.experiments.attempts import Difference, Outcome
     from holdfast.engine.experiments.experiment import Experiment
-    from holdfast.engine.results import Diff
+    from holdfast.engine.merging.threeway import Conflict
+    from holdfast.engine.results.results import Diff
     from holdfast.engine.sessions.bisecting import Bisected
     from holdfast.engine.sessions.merging import SessionMerged
     from holdfast.engine.sessions.repeating import Replayed
-    from holdfast.engine.threeway import Conflict
     from holdfast.model.entries import Change
 
 Json = dict[str, Any]

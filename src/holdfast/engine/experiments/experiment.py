@@ -11,7 +11,7 @@ from holdfast.engine.experiments.adopting import adopt
 from holdfast.engine.experiments.attempts import Comparison
 from holdfast.engine.experiments.forks import Forks, clipped
 from holdfast.engine.experiments.running import Runner
-from holdfast.engine.uncaptured import only_uncaptured
+from holdfast.engine.history.uncaptured import only_uncaptured
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.wording import plural
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.experiments.adopting import Adopted
     from holdfast.engine.experiments.attempts import Order, Outcome, Tell
-    from holdfast.engine.results import Diff
+    from holdfast.engine.results.results import Diff
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
     from holdfast.model.ids import CheckpointId

@@ -15,8 +15,8 @@ import msgspec
 
 from holdfast.engine.experiments import scoring
 from holdfast.engine.experiments.attempts import Moved, Outcome
+from holdfast.engine.history.uncaptured import only_there, only_uncaptured
 from holdfast.engine.sessions.execute import execute
-from holdfast.engine.uncaptured import only_there, only_uncaptured
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import HoldfastError
 from holdfast.model.visible import visible

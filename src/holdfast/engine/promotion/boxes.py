@@ -9,8 +9,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.engine.home import own_directories
-from holdfast.engine.isolation import absolute_paths
+from holdfast.engine.opening.home import own_directories
+from holdfast.engine.running.isolation import absolute_paths
 
 if TYPE_CHECKING:
     from holdfast.engine.promotion.work import Work

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from holdfast.engine.changes import saved_in
+from holdfast.engine.forks.providers import providers_of
+from holdfast.engine.history.content_source import Stored
+from holdfast.engine.history.status import present
+from holdfast.engine.opening.saved_state import saved_in
 from holdfast.engine.promotion import places
 from holdfast.engine.promotion.boxes import environment_of, make_box, prelude
 from holdfast.engine.promotion.planning import UNCHANGED, interrupted
 from holdfast.engine.promotion.spec import Answer
 from holdfast.engine.promotion.stamped import AFTER_APPLY, BEFORE_COPY, save_stamps
-from holdfast.engine.providers import providers_of
-from holdfast.engine.status import present
-from holdfast.engine.supply import Stored
 from holdfast.files.exchanging import place_of
 from holdfast.files.hashing import HashSink
 from holdfast.files.stamps import stamps

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine import merging
+from holdfast.engine.merging import merging
+from holdfast.engine.merging.reapply.building import ladder_of
+from holdfast.engine.merging.stacked import detail
 from holdfast.engine.promotion.spec import Counts, Overlap
-from holdfast.engine.reapply.building import ladder_of
-from holdfast.engine.stacked_merge import detail
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping, Sequence
 
-    from holdfast.engine.context import Context
+    from holdfast.engine.opening.context import Context
     from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId
 

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.model.clock import isoformat
 
 if TYPE_CHECKING:
-    from holdfast.engine.encoding import Json
+    from holdfast.engine.encoding.encoding import Json
     from holdfast.engine.promotion.promote import Promotion, Swept
     from holdfast.engine.promotion.spec import Answer, Facts
 

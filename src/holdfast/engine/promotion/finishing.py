@@ -8,12 +8,12 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from holdfast.engine.opening.watch_proxy import watcher_of
 from holdfast.engine.promotion import places
 from holdfast.engine.promotion.boxes import environment_of
 from holdfast.engine.promotion.building import output_of, said
 from holdfast.engine.promotion.spec import InUse, Restarted
 from holdfast.engine.promotion.stamped import AFTER_APPLY, AT_SWAP, BEFORE_COPY, load_stamps
-from holdfast.engine.watched import watcher_of
 from holdfast.files.stamps import stamps, touched
 from holdfast.files.users import users_of
 from holdfast.model.errors import HoldfastError, StorageError

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine import journal as journals
-from holdfast.engine.changes import saved_in
-from holdfast.engine.merge import put_together
+from holdfast.engine.history.restore import restore
+from holdfast.engine.history.resume import resume
+from holdfast.engine.history.uncaptured import on_disk
+from holdfast.engine.merging.merge import put_together
+from holdfast.engine.opening import restore_journal as journals
+from holdfast.engine.opening.saved_state import saved_in
 from holdfast.engine.promotion import places
 from holdfast.engine.promotion.building import tree_at
 from holdfast.engine.promotion.combining import note_taken_in
 from holdfast.engine.promotion.spec import Answer
 from holdfast.engine.promotion.stamped import AFTER_APPLY, BEFORE_COPY, load_stamps
-from holdfast.engine.restore import restore
-from holdfast.engine.resuming import resume
-from holdfast.engine.uncaptured import on_disk
 from holdfast.files.stamps import stamps, touched
 from holdfast.files.transplant import transplant
 from holdfast.model.checkpoint import Provenance
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Literal
 
-    from holdfast.engine.context import Context
+    from holdfast.engine.opening.context import Context
     from holdfast.engine.promotion.work import Work
     from holdfast.model.entries import NotCaptured
 

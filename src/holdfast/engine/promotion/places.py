@@ -12,7 +12,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.engine.steps import log_directory
+from holdfast.engine.opening.undo_log import log_directory
 from holdfast.files import kernel
 from holdfast.files.exchanging import CANNOT, exchange, hindrance
 from holdfast.files.own import find_own
@@ -94,7 +94,7 @@ def own_in(work: Work, root: bytes) -> Own:
 
 def own_paths(work: Work, root: bytes) -> list[bytes]:
     """What `own_in` finds, by where it may lie."""
-    from holdfast.engine.home import own_directories
+    from holdfast.engine.opening.home import own_directories
 
     directories = [*own_directories(work.opener.home, work.context.settings), os.path.join(root, UNDO_LOG_IN_TREE)]
     log = log_directory(work.context)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.checkpoint import Request, take_locked
+from holdfast.engine.history.checkpoint import Request, take_locked
+from holdfast.engine.history.restore import refuse_unfinished
+from holdfast.engine.opening.undo_log import kept
 from holdfast.engine.promotion.boxes import environment_of
 from holdfast.engine.promotion.combining import combine
 from holdfast.engine.promotion.spec import Answer
-from holdfast.engine.restore import refuse_unfinished
-from holdfast.engine.steps import kept
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import new_checkpoint_id
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from holdfast.engine.context import Context
+    from holdfast.engine.opening.context import Context
     from holdfast.engine.promotion.combining import Combined
     from holdfast.engine.promotion.work import Work
 

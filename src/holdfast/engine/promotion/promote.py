@@ -6,14 +6,14 @@ import os
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from holdfast.engine.inside import refuse_inside
-from holdfast.engine.opening import Opener
+from holdfast.engine.opening.current_run import forbid_inside_run
+from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.watch_proxy import watcher_of
 from holdfast.engine.promotion import durable, finishing, places, planning, swapping, workflow
 from holdfast.engine.promotion.boxes import check_possible
 from holdfast.engine.promotion.combining import combine
 from holdfast.engine.promotion.spec import Answer, Facts, Spec, check_settings, decode_facts, encode
 from holdfast.engine.promotion.work import Site, held, open_named
-from holdfast.engine.watched import watcher_of
 from holdfast.files.replicate import remove_whole
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, WorkspaceId
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from holdfast.engine.context import Context
+    from holdfast.engine.opening.context import Context
     from holdfast.engine.promotion.work import Held, Work
 
 _LOG = Log(__name__)
@@ -123,7 +123,7 @@ class Promotions:
         check_id(name)
         with self._site.opened() as opener:
             context, source, theirs = _resolve(opener, fork, to)
-            refuse_inside(context, "a promotion")
+            forbid_inside_run(context, "a promotion")
             check_settings(context.settings.promote)
             planning.refuse_running(context)
             row = PromotionRow(
@@ -174,9 +174,9 @@ class Promotions:
         """
         with self._site.opened() as opener:
             context, _, theirs = _resolve(opener, fork, to)
-            refuse_inside(context, "a promotion")
+            forbid_inside_run(context, "a promotion")
             check_settings(context.settings.promote)
-            from holdfast.engine.checkpoint import Request, take_locked
+            from holdfast.engine.history.checkpoint import Request, take_locked
 
             with context.lock():
                 ours = take_locked(context, Request(kind="auto")).checkpoint.id
@@ -224,7 +224,7 @@ class Promotions:
         kept: list[str] = []
         busy: list[str] = []
         with self._site.opened() as opener:
-            refuse_inside(opener.open_home(), "a sweep")
+            forbid_inside_run(opener.open_home(), "a sweep")
             rows = PromotionRows(opener.store().catalog).list()
         for row in rows:
             try:
@@ -325,8 +325,8 @@ def _resolve(
     opener: Opener, fork: str | bytes | os.PathLike[str], to: str | bytes | os.PathLike[str] | Named | None
 ) -> tuple[Context, str, CheckpointId]:
     """Production, the workspace that is promoted (empty for none), and its state."""
-    from holdfast.engine.checkpoint import Request, take
-    from holdfast.engine.naming import resolve
+    from holdfast.engine.history.checkpoint import Request, take
+    from holdfast.engine.history.names import resolve
 
     directory = os.fsencode(fork)
     if isinstance(to, Named):

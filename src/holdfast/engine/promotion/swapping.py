@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.engine import identity
-from holdfast.engine.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.history.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.history.known_states import tell_brought_back
+from holdfast.engine.history.restore import refuse_unfinished
+from holdfast.engine.history.status import present
+from holdfast.engine.opening import identity
+from holdfast.engine.opening.undo_log import kept_still
+from holdfast.engine.opening.watch_proxy import paused
 from holdfast.engine.promotion import places
 from holdfast.engine.promotion.combining import note_taken_in
 from holdfast.engine.promotion.inplace import bring_in_place
 from holdfast.engine.promotion.planning import UNCHANGED, refuse_running
 from holdfast.engine.promotion.spec import Answer
 from holdfast.engine.promotion.stamped import AT_SWAP, BEFORE_COPY, load_stamps, save_stamps
-from holdfast.engine.recognising import tell_brought_back
-from holdfast.engine.restore import refuse_unfinished
-from holdfast.engine.status import present
-from holdfast.engine.steps import kept_still
-from holdfast.engine.watched import paused
 from holdfast.files.exchanging import CANNOT, Place, exchange, place_of, same_place
 from holdfast.files.stamps import Stamps, stamps, touched
 from holdfast.files.transplant import transplant
@@ -36,7 +36,7 @@ from holdfast.store.records import HistoryEvent
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.context import Context
+    from holdfast.engine.opening.context import Context
     from holdfast.engine.promotion.work import Work
     from holdfast.model.checkpoint import Checkpoint
 

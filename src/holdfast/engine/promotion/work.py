@@ -7,8 +7,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.engine.home import make_private
-from holdfast.engine.opening import Opener
+from holdfast.engine.opening.home import make_private
+from holdfast.engine.opening.opening import Opener
 from holdfast.engine.promotion.spec import decode_facts, decode_spec, encode
 from holdfast.files.exchanging import Place, place_of, same_place
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError, StorageError, unexpected
@@ -21,7 +21,7 @@ from holdfast.store.records import seen_at
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
-    from holdfast.engine.context import Context
+    from holdfast.engine.opening.context import Context
     from holdfast.engine.promotion.spec import Answer, Facts, Spec
     from holdfast.model.ids import WorkspaceId
     from holdfast.store.promotion_rows import Phase, PromotionRow, Result

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine import messages
-from holdfast.engine.listening import Limits, Listener
+from holdfast.engine.opening import messages
 from holdfast.engine.sessions.holding import socket_name
 from holdfast.engine.sessions.owning import check_owner
+from holdfast.engine.watching.listener import Limits, Listener
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -26,8 +26,8 @@ from holdfast.wire.session_calls import Branch, Fork, Ping, RemoveBranch, Save, 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from holdfast.engine.listening import Client
     from holdfast.engine.sessions.session import Session
+    from holdfast.engine.watching.listener import Client
     from holdfast.model.session import SessionRef
     from holdfast.wire.session_calls import Call
 

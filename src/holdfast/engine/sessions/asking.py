@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import msgspec
 
-from holdfast.engine import messages
+from holdfast.engine.opening import messages
 from holdfast.engine.sessions.answering import LATER
 from holdfast.engine.sessions.holding import socket_name
 from holdfast.engine.sessions.naming import HOOK_VARIABLE

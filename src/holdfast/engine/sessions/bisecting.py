@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.engine.bisection import Bisection, verdict_of
+from holdfast.engine.sessions.bisection import Bisection, verdict_of
 from holdfast.engine.sessions.execute import execute
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.log import Log
@@ -14,7 +14,7 @@ from holdfast.model.named import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.engine.bisection import Verdict
+    from holdfast.engine.sessions.bisection import Verdict
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
     from holdfast.model.checkpoint import Checkpoint

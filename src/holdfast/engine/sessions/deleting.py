@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.bridge.overlay import detach_all
-from holdfast.engine import identity
-from holdfast.engine.folder import SNAPSHOTS
-from holdfast.engine.made import refuse
+from holdfast.engine.opening import identity
+from holdfast.engine.opening.folder import SNAPSHOTS
+from holdfast.engine.opening.mount_guard import refuse
 from holdfast.engine.sessions.directories import only_in
 from holdfast.engine.sessions.results import Deleted
 from holdfast.files.replicate import remove_whole
@@ -26,7 +26,7 @@ from holdfast.store.records import seen_at
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.engine.opening import Opener
+    from holdfast.engine.opening.opening import Opener
     from holdfast.engine.sessions.keeping import Shelf
     from holdfast.snapshot.port import Provider
     from holdfast.store.records import Workspace
@@ -70,7 +70,7 @@ def what_goes(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
     """What would go with a session now. ``look``: also what no checkpoint holds of a fork's directory, for which all of
     that is walked. Deletes nothing. Raises `RefusedError` (``mounted_over``) if something is mounted over that.
     """
-    from holdfast.engine.gone import find_moved
+    from holdfast.engine.opening.deleted import find_moved
 
     if record.purpose != "session":
         _refuse_mounted_over(opener, record)
@@ -128,7 +128,7 @@ def providers_that_made(opener: Opener, record: SessionRecord) -> list[Provider]
 
 
 def _providers(opener: Opener, record: SessionRecord) -> Sequence[Provider]:
-    from holdfast.engine.providers import providers_of
+    from holdfast.engine.forks.providers import providers_of
 
     if record.origin is None:
         return ()
@@ -228,7 +228,7 @@ def _refuse_others(opener: Opener, record: SessionRecord, workspaces: Iterable[W
 
 def _let_go(opener: Opener, workspace: Workspace) -> None:
     """Let the workspace of a fork go that is deleted, and forget what nothing else stands on."""
-    from holdfast.engine.fork_plain import discard
+    from holdfast.engine.forks.unmounted import discard
 
     home = opener.open_home()
     catalog = home.store.catalog

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.uncaptured import only_there
+from holdfast.engine.history.uncaptured import only_there
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.store.records import seen_at
@@ -12,8 +12,8 @@ from holdfast.store.records import seen_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.context import Context
-    from holdfast.engine.opening import Opener
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.opening import Opener
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import WorkspaceId
     from holdfast.store.session_records import SessionRecord
@@ -28,7 +28,7 @@ def open_mounted(opener: Opener, name: WorkspaceId) -> Context:
     except RefusedError as error:
         if error.code != "not_mounted":
             raise
-        from holdfast.engine.fork_mount import mount_again
+        from holdfast.engine.forks.mounted import mount_again
 
         mount_again(opener, seen_at(opener.store().catalog.workspace(name).path))
         return opener.open_known(name)
@@ -54,7 +54,7 @@ def only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) ->
 
 def sure_only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
     """`only_in` of a live session; raises `HoldfastError` or `OSError` where it cannot be looked at."""
-    from holdfast.engine.status import present
+    from holdfast.engine.history.status import present
 
     assert record.workspace is not None, "it is live"
     context = open_mounted(opener, record.workspace)

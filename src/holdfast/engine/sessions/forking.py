@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.fork_history import first_checkpoint
-from holdfast.engine.fork_index import inherit_index, paths_of
+from holdfast.engine.forks.first_checkpoint import first_checkpoint
+from holdfast.engine.forks.index_copy import inherit_index, paths_of
 from holdfast.engine.sessions.deleting import delete
 from holdfast.engine.sessions.holding import holding, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
@@ -32,7 +32,7 @@ from holdfast.store.session_records import RefChange, SessionRecord, ref_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.engine.context import Context
+    from holdfast.engine.opening.context import Context
     from holdfast.engine.sessions.states import Surroundings
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import RefType, SessionCheckpoint, SessionId, SessionMode
@@ -200,7 +200,7 @@ class _Providers:
 
     def __init__(self, context: Context, session: SessionId, asked: str | None, *, with_ignored: bool) -> None:
         """``asked`` is the one that whoever asks has named, if any. Raises `UnsupportedError` if there is none."""
-        from holdfast.engine.providers import providers_of
+        from holdfast.engine.forks.providers import providers_of
         from holdfast.snapshot.choosing import AUTOMATIC
 
         wanted = asked or context.settings.snapshot.provider
@@ -243,7 +243,7 @@ def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Provid
 
     With ignored files if they are asked for, whatever the provider carries.
     """
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.workspace.workspace import Workspace
 
     source = point.state.tree
     assert source is not None, "a saved state has a tree"

@@ -6,7 +6,7 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from holdfast.engine.home import make_private
+from holdfast.engine.opening.home import make_private
 from holdfast.files.locking import exclusive
 from holdfast.model.errors import LockedError, RefusedError, StorageError, room_hint
 from holdfast.model.paths import display

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.engine.handing_on import handed_on
+from holdfast.engine.opening.child_environment import handed_on
 from holdfast.engine.sessions.naming import AGENT_VARIABLE, HOOK_VARIABLE, SESSION_VARIABLE
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Generator, Mapping, Sequence
 
-    from holdfast.engine.context import Context
+    from holdfast.engine.opening.context import Context
     from holdfast.engine.sessions.answering import Door
     from holdfast.model.config import Hooks
 

@@ -6,7 +6,7 @@ import os
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from holdfast.engine.folder import UNDO_NOTE
+from holdfast.engine.opening.folder import UNDO_NOTE
 from holdfast.engine.sessions import replaying
 from holdfast.engine.sessions.holding import holding, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
@@ -15,14 +15,14 @@ from holdfast.engine.sessions.line import Line
 from holdfast.engine.sessions.recovery import was_emptied
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.sessions import Sessions
-from holdfast.engine.workspace import Workspace
+from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.paths import display
 from holdfast.model.session import SessionId
 
 if TYPE_CHECKING:
-    from holdfast.engine.context import Context
-    from holdfast.engine.opening import Opener
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.opening import Opener
 
 _LOCK_WAIT = 2.0
 """Seconds that somebody who changes the tree is waited for: whoever wants the session waits as well."""

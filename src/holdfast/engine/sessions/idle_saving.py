@@ -11,11 +11,11 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.engine.modules import Outcome, failure
 from holdfast.model.errors import HoldfastError, unexpected
 from holdfast.model.log import Log, arrange
 from holdfast.model.paths import display, parse_display
 from holdfast.model.session import SessionId
+from holdfast.processes.modules import Outcome, failure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,7 +99,7 @@ def _log_at(level: Level) -> None:
 
 
 def _save(order: Order, session: SessionId) -> Said:
-    from holdfast.engine.opening import Opener
+    from holdfast.engine.opening.opening import Opener
     from holdfast.engine.sessions.idle import save_idle
 
     opener = Opener(home=order.home, flags=order.flags, lenient=True)

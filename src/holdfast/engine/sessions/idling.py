@@ -13,17 +13,17 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.engine.modules import start
 from holdfast.engine.sessions import idle_saving
 from holdfast.engine.sessions.holding import is_held, lock_path
 from holdfast.model.errors import HoldfastError, LockedError, unexpected
 from holdfast.model.log import Log, inherited
+from holdfast.processes.modules import start
 from holdfast.store.session_rows import SessionRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
-    from holdfast.engine.opening import Opener
+    from holdfast.engine.opening.opening import Opener
     from holdfast.model.clock import Clock
     from holdfast.model.ids import WorkspaceId
     from holdfast.model.session import SessionId

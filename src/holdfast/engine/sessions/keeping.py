@@ -17,7 +17,7 @@ from holdfast.store.verify_sessions import session_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.engine.context import Shared
+    from holdfast.engine.opening.context import Shared
     from holdfast.model.session import SessionCheckpoint, SessionHash
     from holdfast.store.objects import ObjectStore
     from holdfast.store.session_records import StoredCheckpoint, Tier

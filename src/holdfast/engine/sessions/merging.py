@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.merge import bases, merge_into, provenance
+from holdfast.engine.merging.merge import bases, merge_into, provenance
 from holdfast.engine.sessions.owning import check_owner
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.named import NamedTuple
@@ -12,11 +12,11 @@ from holdfast.model.named import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.engine.merge import Merged
-    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.merging.merge import Merged
+    from holdfast.engine.merging.threeway import Prefer
+    from holdfast.engine.results.results import RestoreResult
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
-    from holdfast.engine.threeway import Prefer
     from holdfast.model.checkpoint import Provenance
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId

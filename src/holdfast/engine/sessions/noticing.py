@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from holdfast.engine.folder import WATCH_SOCKET
+from holdfast.engine.opening.folder import WATCH_SOCKET
 from holdfast.files.dirty import Dirty
 from holdfast.files.local import LocalTree
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
-    from holdfast.engine.context import Context
+    from holdfast.engine.opening.context import Context
     from holdfast.files.watch import Watcher
 
 _LOG = Log(__name__)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from holdfast.engine import identity
-from holdfast.engine.gone import is_missing
+from holdfast.engine.opening import identity
+from holdfast.engine.opening.deleted import is_missing
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
@@ -21,9 +21,9 @@ from holdfast.model.session import Counted, Found, JournalEntry, Leaving, Mergin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.context import Context
-    from holdfast.engine.results import RestoreResult
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.results.results import RestoreResult
+    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import SessionId, State
     from holdfast.store.session_records import SessionRecord

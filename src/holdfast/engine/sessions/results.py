@@ -9,7 +9,7 @@ from holdfast.model.named import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.results.results import RestoreResult
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.session import (

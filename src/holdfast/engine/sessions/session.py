@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from holdfast.engine.handing_on import handed_on, of_no_repository
+from holdfast.engine.opening.child_environment import handed_on, of_no_repository
 from holdfast.engine.sessions import limits, replaying
 from holdfast.engine.sessions.commands import Commands
 from holdfast.engine.sessions.hooks import has_hooks, hooked
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager, ExitStack
 
-    from holdfast.engine.context import Context
-    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.results.results import RestoreResult
     from holdfast.engine.sessions.answering import Door
     from holdfast.engine.sessions.hooks import What
     from holdfast.engine.sessions.in_flight import InFlight
     from holdfast.engine.sessions.line import Line
     from holdfast.engine.sessions.results import CheckedOut, Deleted, ForkResult
     from holdfast.engine.sessions.states import Surroundings
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.config import Session as Settings
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId

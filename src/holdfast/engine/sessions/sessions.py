@@ -7,8 +7,8 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from holdfast.engine.inside import refuse_inside
-from holdfast.engine.opening import Opener
+from holdfast.engine.opening.current_run import forbid_inside_run
+from holdfast.engine.opening.opening import Opener
 from holdfast.engine.safety.classes import levels_of
 from holdfast.engine.sessions import naming, replaying
 from holdfast.engine.sessions.deleting import resume
@@ -29,7 +29,7 @@ from holdfast.engine.sessions.recovery import (
 from holdfast.engine.sessions.results import SessionInfo
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.states import Surroundings
-from holdfast.engine.workspace import Workspace
+from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import ConfigError, LockedError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.session import Leaving, Merging, SessionConfig, SessionId, State, Triggers
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from holdfast.engine.context import Context, HomeContext
+    from holdfast.engine.opening.context import Context, HomeContext
     from holdfast.engine.sessions.asking import Asking
     from holdfast.engine.sessions.results import Deleted, ForkResult, Swept
     from holdfast.engine.sessions.using import Using
@@ -125,7 +125,7 @@ class Sessions:
         with ExitStack() as stack:
             opener = self._opened(stack)
             context = opener.open(os.fsencode(path))
-            refuse_inside(context, "a session")
+            forbid_inside_run(context, "a session")
             self._warn(context.workspace.id, context.misconfigured)
             workspace = Workspace(opener, context)
             session = naming.new_id("session", context.random) if id is None else naming.check_id(id)
@@ -185,7 +185,7 @@ class Sessions:
         with ExitStack() as stack:
             opener = self._opened(stack)
             home = opener.open_home()
-            refuse_inside(home, "a session")
+            forbid_inside_run(home, "a session")
             record = Shelf(home).rows.get(SessionId(id))
             check_owner(record, self._agent)
             path = lock_path(home.home, home.store.tenant, record.id)
@@ -260,7 +260,7 @@ class Sessions:
         from holdfast.engine.sessions.using import Using
 
         home, _ = self._looking()
-        refuse_inside(home, "a session")
+        forbid_inside_run(home, "a session")
         return Using(lambda until: self._reach(id, until, begins=begins), home.settings.lock.timeout)
 
     def _reach(self, id: str, until: float, *, begins: bool) -> Session | Asking:  # noqa: A002 - the field's own name
@@ -328,10 +328,10 @@ class Sessions:
         """
         from holdfast.engine.sessions.deleting import delete, what_goes
         from holdfast.engine.sessions.owning import check_owned
-        from holdfast.engine.upkeep import freeing
+        from holdfast.engine.upkeep.upkeep import freeing
 
         home, shelf = self._looking()
-        refuse_inside(home, "deleting a session")
+        forbid_inside_run(home, "deleting a session")
         check_owned(record := self._get(shelf, id), self._agent)
         if dry_run:
             with ExitStack() as stack:

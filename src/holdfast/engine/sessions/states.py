@@ -30,14 +30,14 @@ from holdfast.store.session_records import RefChange, ref_name
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
 
-    from holdfast.engine.context import Context
-    from holdfast.engine.opening import Opener
-    from holdfast.engine.results import RestoreResult
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.opening import Opener
+    from holdfast.engine.results.results import RestoreResult
     from holdfast.engine.sessions.answering import Door
     from holdfast.engine.sessions.keeping import Shelf
     from holdfast.engine.sessions.line import Line
     from holdfast.engine.sessions.noticing import Noticing
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import (

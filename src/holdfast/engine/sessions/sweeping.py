@@ -12,7 +12,7 @@ from holdfast.engine.sessions.holding import remove as remove_lock
 from holdfast.engine.sessions.keeping import Shelf
 from holdfast.engine.sessions.leftovers import end_leftovers
 from holdfast.engine.sessions.results import Swept
-from holdfast.engine.workspace import Workspace
+from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -22,8 +22,8 @@ from holdfast.store.session_records import ref_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.engine.context import HomeContext
-    from holdfast.engine.opening import Opener
+    from holdfast.engine.opening.context import HomeContext
+    from holdfast.engine.opening.opening import Opener
     from holdfast.engine.sessions.results import Deleted
     from holdfast.model.session import SessionId
     from holdfast.store.catalog import Catalog

@@ -17,8 +17,8 @@ from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
+from holdfast.snapshot.git.skip_worktree import look_at_all, stands
 from holdfast.snapshot.git.staged import staged
-from holdfast.snapshot.git.unlooked import look_at_all, stands
 from holdfast.snapshot.private import make_private
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from holdfast.supervisor.call import Reply, SlowError
 from holdfast.supervisor.memory import read, read_path
 from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
 from holdfast.supervisor.operations.waiting import LEASED, reopen_in_time
-from holdfast.supervisor.resolve import AT_FDCWD, Sight, Thing
+from holdfast.supervisor.resolve import AT_FDCWD, PathResolver, ResolvedObject
 from holdfast.undo.safeguard import Risk
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Target(NamedTuple):
     empty: bool = False
     """An empty path means the descriptor, which may be an ``O_PATH`` one."""
 
-    def find(self, sight: Sight) -> Thing:
+    def find(self, sight: PathResolver) -> ResolvedObject:
         """The object. Raises `OSError`."""
         if self.path is None:
             return sight.descriptor(self.dirfd, usable=True)
@@ -65,7 +65,7 @@ def named(call: Call, dirfd: int, address: int, flags: int = 0) -> Target:
 
 def change(call: Call, world: Supervision, target: Target, perform: Callable[[int], None]) -> Reply:
     """Let ``perform`` change the metadata of what the target names, which it is given as a descriptor."""
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         thing = target.find(sight)
         sight.check_writable(thing)
         if thing.path is not None:
@@ -211,7 +211,7 @@ def truncate(call: Call, world: Supervision) -> Reply:
     if size < 0:
         raise failure(errno.EINVAL)
     path = read_path(call, call.args[0])
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         thing = sight.object(AT_FDCWD, path)
         found = os.fstat(thing.fd)
         if not stat.S_ISREG(found.st_mode):

@@ -18,7 +18,7 @@ from holdfast.supervisor.proc import is_in_proc
 from holdfast.supervisor.resolve import split
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolve import Sight, Spot, Thing
+    from holdfast.supervisor.resolve import PathResolver, ResolvedName, ResolvedObject
 
 _RESOLVE_CACHED = 0x20
 _CLOSED = RESOLVE_BENEATH | RESOLVE_IN_ROOT
@@ -26,28 +26,28 @@ _KNOWN = 0x3F
 
 
 class Confined:
-    """Looks as `Sight` does, under such rules."""
+    """Looks as `PathResolver` does, under such rules."""
 
-    def __init__(self, sight: Sight, resolve: int) -> None:
+    def __init__(self, sight: PathResolver, resolve: int) -> None:
         self._sight = sight
         # (Where a link in /proc leads would be the keeper's, not the caller's.)
         self._resolve = resolve | RESOLVE_NO_MAGICLINKS
         self._start = -1
         self._head = b""
 
-    def object(self, dirfd: int, path: bytes, *, follow: bool = True) -> Thing:
-        """See `Sight.object`."""
+    def object(self, dirfd: int, path: bytes, *, follow: bool = True) -> ResolvedObject:
+        """See `PathResolver.object`."""
         self._begin(dirfd, path)
         fd = self._open(path, 0 if follow else os.O_NOFOLLOW)
         return self._sight.named(self, fd, dirfd, path, follow=follow)
 
-    def locate(self, dirfd: int, path: bytes) -> Spot:
-        """See `Sight.locate`."""
+    def locate(self, dirfd: int, path: bytes) -> ResolvedName:
+        """See `PathResolver.locate`."""
         self._begin(dirfd, path)
         return self._parent(path)
 
-    def follow(self, _spot: Spot, link: int, /) -> Spot | Thing:
-        """See `Sight.follow`."""
+    def follow(self, _spot: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
+        """See `PathResolver.follow`."""
         if self._resolve & RESOLVE_NO_SYMLINKS:
             raise failure(errno.ELOOP)
         target = os.readlink(b"", dir_fd=link)
@@ -69,7 +69,7 @@ class Confined:
             elif not self._resolve & RESOLVE_NO_SYMLINKS or b".." in path.split(b"/"):
                 raise failure(errno.EXDEV)  # the way might lead over the caller's root, where the kernel would go on
 
-    def _parent(self, path: bytes) -> Spot:
+    def _parent(self, path: bytes) -> ResolvedName:
         self._head, name, slash = split(path)
         dir_fd = self._open(self._head, os.O_DIRECTORY) if self._head else self._start
         return self._sight.spot(dir_fd, name, slash, self._head)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.supervisor.call import Reply
 from holdfast.supervisor.memory import read_path, read_paths
 from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
-from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing
+from holdfast.supervisor.resolve import AT_FDCWD, PathResolver, ResolvedName, ResolvedObject
 from holdfast.supervisor.territory import SELF_FD, keeps_log
 from holdfast.undo.records import FileType, file_type
 
@@ -24,7 +24,12 @@ _AT_EMPTY_PATH = 0x1000
 
 
 def make(
-    sight: Sight, call: Call, world: Supervision, spot: Spot, type_: FileType, perform: Callable[[], None]
+    sight: PathResolver,
+    call: Call,
+    world: Supervision,
+    spot: ResolvedName,
+    type_: FileType,
+    perform: Callable[[], None],
 ) -> Reply:
     """Let ``perform`` make something that is not there."""
     performed = sight.creating(perform)
@@ -37,7 +42,7 @@ def make(
 
 def _mkdir(call: Call, world: Supervision, dirfd: int, address: int, mode: int) -> Reply:
     path = read_path(call, address)
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         spot = sight.parent(dirfd, path, makes=True)
         return make(sight, call, world, spot, "d", lambda: os.mkdir(spot.full, mode, dir_fd=spot.dir_fd))
 
@@ -59,7 +64,7 @@ def _mknod(call: Call, world: Supervision, dirfd: int, address: int, mode: int, 
         raise failure(errno.EPERM)
     if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK):
         raise failure(errno.EINVAL)
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         spot = sight.parent(dirfd, path, makes=True)
 
         def perform() -> None:
@@ -82,13 +87,13 @@ def _symlink(call: Call, world: Supervision, target_address: int, dirfd: int, ad
     target, path = read_paths(call, target_address, address)
     if not target:
         raise failure(errno.ENOENT)
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         spot = sight.parent(dirfd, path, makes=True)
         _check_link(spot)
         return make(sight, call, world, spot, "l", lambda: os.symlink(target, spot.full, dir_fd=spot.dir_fd))
 
 
-def _check_link(spot: Spot) -> None:
+def _check_link(spot: ResolvedName) -> None:
     """Raise EACCES where a link would lead to a place for an undo log, which nobody makes but Holdfast."""
     if keeps_log(spot.name):
         raise failure(errno.EACCES)
@@ -107,7 +112,7 @@ def symlinkat(call: Call, world: Supervision) -> Reply:
 def _link(call: Call, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int) -> Reply:
     old, new = read_paths(call, source[1], target[1])
     check_flags(flags, _AT_SYMLINK_FOLLOW | _AT_EMPTY_PATH)
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         if not old and flags & _AT_EMPTY_PATH:
             thing = sight.descriptor(source[0]) if source[0] != AT_FDCWD else sight.thing(sight.start(AT_FDCWD))
         else:
@@ -116,7 +121,9 @@ def _link(call: Call, world: Supervision, source: tuple[int, int], target: tuple
         return _name_again(sight, call, world, thing, spot)
 
 
-def _name_again(sight: Sight, call: Call, world: Supervision, thing: Thing, spot: Spot) -> Reply:
+def _name_again(
+    sight: PathResolver, call: Call, world: Supervision, thing: ResolvedObject, spot: ResolvedName
+) -> Reply:
     def perform() -> None:
         source = b"%d" % thing.fd
         os.link(source, spot.full, src_dir_fd=SELF_FD, dst_dir_fd=spot.dir_fd, follow_symlinks=True)
@@ -144,7 +151,7 @@ def _name_again(sight: Sight, call: Call, world: Supervision, thing: Thing, spot
     return Reply()
 
 
-def _crossing(sight: Sight, spot: Spot) -> OSError:
+def _crossing(sight: PathResolver, spot: ResolvedName) -> OSError:
     return failure(errno.EEXIST if sight.is_taken(spot) else errno.EXDEV)
 
 

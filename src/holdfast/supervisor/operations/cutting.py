@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.supervisor.call import Reply
 from holdfast.supervisor.operations.arguments import integer
-from holdfast.supervisor.resolve import Sight
+from holdfast.supervisor.resolve import PathResolver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ def _ask(call: Call, world: Supervision, lost: Callable[[int], int], *, appends:
     number = integer(call.args[0])
     if not world.interceptor.is_guarded:
         return Reply(native=True)
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         try:
             thing = sight.descriptor(number)
             mode = os.stat(b"fd/%d" % number, dir_fd=sight.caller.fd, follow_symlinks=False).st_mode

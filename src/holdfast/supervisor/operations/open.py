@@ -20,7 +20,7 @@ from holdfast.supervisor.operations.confined import Confined, check_resolve
 from holdfast.supervisor.operations.terminal import open_terminal
 from holdfast.supervisor.operations.waiting import LEASED, NOBODY_READS, NOTHING, reopen_in_time
 from holdfast.supervisor.proc import is_native, is_setting, may_cut_unasked
-from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot, Thing
+from holdfast.supervisor.resolve import AT_FDCWD, PathResolver, ResolvedName, ResolvedObject
 from holdfast.supervisor.territory import reopen
 from holdfast.supervisor.walk import MOST_LINKS, step
 from holdfast.undo.safeguard import risk_of
@@ -73,7 +73,7 @@ def open_path(call: Call, world: Supervision, dirfd: int, path: bytes, wish: Wis
         return _read_confined(call, world, dirfd, path, wish) if call.name == "openat2" else Reply(native=True)
     if flags & os.O_CREAT and flags & os.O_DIRECTORY:
         raise failure(errno.EINVAL)
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         look = Confined(sight, wish.resolve) if wish.resolve else sight
         if flags & O_TMPFILE or not flags & os.O_CREAT:
             follow = not flags & os.O_NOFOLLOW
@@ -93,7 +93,7 @@ def _read_confined(call: Call, world: Supervision, dirfd: int, path: bytes, wish
     """`openat2` without writing. What cannot be handed over fails as where the call is unknown: programs fall back."""
     if wish.flags & os.O_PATH:
         raise failure(errno.ENOSYS)
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         look = Confined(sight, wish.resolve) if wish.resolve else sight
         thing = look.object(dirfd, path, follow=not wish.flags & os.O_NOFOLLOW)
         mode = os.fstat(thing.fd).st_mode
@@ -107,7 +107,7 @@ def _read_confined(call: Call, world: Supervision, dirfd: int, path: bytes, wish
 
 
 def _open_or_create(
-    sight: Sight, call: Call, world: Supervision, look: Sight | Confined, spot: Spot, wish: Wish
+    sight: PathResolver, call: Call, world: Supervision, look: PathResolver | Confined, spot: ResolvedName, wish: Wish
 ) -> Reply:
     for _ in range(MOST_LINKS):
         if not spot.is_special:
@@ -123,22 +123,22 @@ def _open_or_create(
         if not stat.S_ISLNK(mode):
             if wish.flags & os.O_EXCL:
                 raise failure(errno.EEXIST)
-            return open_found(sight, call, world, Thing(fd, spot.where), wish)
+            return open_found(sight, call, world, ResolvedObject(fd, spot.where), wish)
         if wish.flags & os.O_NOFOLLOW:
             raise failure(errno.ELOOP)
         following = look.follow(spot, fd)
-        if isinstance(following, Thing):
+        if isinstance(following, ResolvedObject):
             return open_found(sight, call, world, following, wish)
         spot = following
     raise failure(errno.ELOOP)
 
 
-def _is_there(spot: Spot) -> bool:
+def _is_there(spot: ResolvedName) -> bool:
     # (To be told by an exception takes longer than the system does.)
     return os.access(spot.name, os.F_OK, dir_fd=spot.dir_fd, follow_symlinks=False)
 
 
-def _create(sight: Sight, call: Call, world: Supervision, spot: Spot, wish: Wish) -> Reply:
+def _create(sight: PathResolver, call: Call, world: Supervision, spot: ResolvedName, wish: Wish) -> Reply:
     sight.check_writable(spot, makes=True)
     flags, mode = wish.flags | os.O_EXCL, wish.mode & 0o7777  # which follows no link
     performed = sight.creating(lambda: os.open(spot.name, flags, mode, dir_fd=spot.dir_fd))
@@ -149,7 +149,7 @@ def _create(sight: Sight, call: Call, world: Supervision, spot: Spot, wish: Wish
     return _reply(fd, wish)
 
 
-def open_found(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish) -> Reply:
+def open_found(sight: PathResolver, call: Call, world: Supervision, thing: ResolvedObject, wish: Wish) -> Reply:
     """Open an object that is there, as ``wish`` says."""
     found = os.fstat(thing.fd)
     kind = stat.S_IFMT(found.st_mode)
@@ -206,7 +206,9 @@ def _is_harmless(call: Call, wish: Wish) -> bool:
     return wish.flags & os.O_ACCMODE in _CAN_WRITE and not may_cut_unasked()
 
 
-def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish: Wish, found: os.stat_result) -> Reply:
+def _open_file(
+    sight: PathResolver, call: Call, world: Supervision, thing: ResolvedObject, wish: Wish, found: os.stat_result
+) -> Reply:
     """Open a file that is there. It is cut short only when its content has been captured."""
     if thing.path is None:
         return _reply(reopen_in_time(sight, thing.fd, wish.flags & ~_NAMING, LEASED), wish)
@@ -231,7 +233,7 @@ def _open_file(sight: Sight, call: Call, world: Supervision, thing: Thing, wish:
     return _reply(fd, wish)
 
 
-def _open_pipe(sight: Sight, thing: Thing, flags: int) -> int:
+def _open_pipe(sight: PathResolver, thing: ResolvedObject, flags: int) -> int:
     """Open a named pipe; without a reader that waits, for as long as the caller does."""
     if flags & os.O_ACCMODE == os.O_RDWR:
         with sight.acting():

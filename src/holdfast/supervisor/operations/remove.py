@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.supervisor.call import Reply
 from holdfast.supervisor.memory import read_path
 from holdfast.supervisor.operations.arguments import check_flags, integer
-from holdfast.supervisor.resolve import AT_FDCWD, Sight
+from holdfast.supervisor.resolve import AT_FDCWD, PathResolver
 
 if TYPE_CHECKING:
     from holdfast.supervisor.call import Call, Handler, Supervision
@@ -18,7 +18,7 @@ _AT_REMOVEDIR = 0x200
 
 def _unlink(call: Call, world: Supervision, dirfd: int, address: int) -> Reply:
     path = read_path(call, address)
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         spot = sight.parent(dirfd, path)
         perform = sight.by_caller(lambda: os.unlink(spot.full, dir_fd=spot.dir_fd))
         if spot.path is None or spot.slash:  # with a slash it can only fail
@@ -30,7 +30,7 @@ def _unlink(call: Call, world: Supervision, dirfd: int, address: int) -> Reply:
 
 def _rmdir(call: Call, world: Supervision, dirfd: int, address: int) -> Reply:
     path = read_path(call, address)
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         spot = sight.parent(dirfd, path)
         perform = sight.by_caller(lambda: os.rmdir(spot.name, dir_fd=spot.dir_fd))
         if spot.path is None:

@@ -12,7 +12,7 @@ from holdfast.files.kernel import renameat2 as rename_on_descriptors
 from holdfast.supervisor.call import Reply
 from holdfast.supervisor.memory import read_paths
 from holdfast.supervisor.operations.arguments import check_flags, failure, integer, unsigned
-from holdfast.supervisor.resolve import AT_FDCWD, Sight, Spot
+from holdfast.supervisor.resolve import AT_FDCWD, PathResolver, ResolvedName
 
 if TYPE_CHECKING:
     from holdfast.supervisor.call import Call, Handler, Supervision
@@ -26,7 +26,7 @@ def _rename(call: Call, world: Supervision, source: tuple[int, int], target: tup
     if (flags & RENAME_EXCHANGE and flags != RENAME_EXCHANGE) or flags & _WHITEOUT:
         # A whiteout is a device: only overlay file systems make them, and nothing here could reverse it.
         raise failure(errno.EINVAL)
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         origin, place = sight.parent(source[0], old), sight.parent(target[0], new)
         perform = sight.by_caller(
             lambda: rename_on_descriptors(origin.dir_fd, origin.full, place.dir_fd, place.full, flags)
@@ -51,12 +51,12 @@ def _rename(call: Call, world: Supervision, source: tuple[int, int], target: tup
         return Reply()
 
 
-def _is_directory(sight: Sight, spot: Spot) -> bool:
+def _is_directory(sight: PathResolver, spot: ResolvedName) -> bool:
     with sight.acting():
         return stat.S_ISDIR(os.stat(spot.name, dir_fd=spot.dir_fd, follow_symlinks=False).st_mode)
 
 
-def _crossing(origin: Spot, place: Spot, flags: int) -> OSError:
+def _crossing(origin: ResolvedName, place: ResolvedName, flags: int) -> OSError:
     """Why nothing is renamed into the workspace or out of it: no undo could bring it back.
 
     For renames it is a file system of its own; every program that moves files knows what to do then.

@@ -20,7 +20,7 @@ from holdfast.supervisor.operations.attributes import AT_EMPTY_PATH, Target, cha
 from holdfast.supervisor.operations.create import make
 from holdfast.supervisor.operations.cutting import cut
 from holdfast.supervisor.operations.open import open_found, wish_of
-from holdfast.supervisor.resolve import AT_FDCWD, Sight
+from holdfast.supervisor.resolve import AT_FDCWD, PathResolver
 from holdfast.supervisor.territory import reopen
 
 if TYPE_CHECKING:
@@ -91,14 +91,14 @@ def bind(call: Call, world: Supervision) -> Reply:
     if _FAMILY.unpack_from(address)[0] != socket.AF_UNIX or not path:
         if landlock.version():
             return Reply(native=True)
-        with Sight(call, world) as sight:
+        with PathResolver(call, world) as sight:
             bound = _socket_of(sight, call)
             with sight.acting():
                 check(_libc.bind(bound, address, length))
             return Reply()
     if length > _UNIX_MAX:
         raise failure(errno.EINVAL)
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         spot = sight.parent(AT_FDCWD, path, makes=True)
         bound = _socket_of(sight, call)
 
@@ -116,7 +116,7 @@ def bind(call: Call, world: Supervision) -> Reply:
         return make(sight, call, world, spot, "s", perform)
 
 
-def _socket_of(sight: Sight, call: Call) -> int:
+def _socket_of(sight: PathResolver, call: Call) -> int:
     """The caller's own socket, in our hands."""
     found = sight.held(call.reach.descriptor(call, integer(call.args[0])))
     if not stat.S_ISSOCK(os.fstat(found).st_mode):
@@ -133,7 +133,7 @@ def open_by_handle_at(call: Call, world: Supervision) -> Reply:
     if not 0 < size <= _HANDLE_MAX:
         raise failure(errno.EINVAL)
     handle = read(call, call.args[1], _HANDLE.size + size)
-    with Sight(call, world) as sight:
+    with PathResolver(call, world) as sight:
         mount = integer(call.args[0])
         anywhere = sight.start(AT_FDCWD) if mount == AT_FDCWD else sight.descriptor(mount).fd
         usable = sight.held(reopen(anywhere, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))

@@ -11,7 +11,7 @@ from holdfast.supervisor.operations.arguments import failure
 from holdfast.supervisor.territory import reopen
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolve import Sight
+    from holdfast.supervisor.resolve import PathResolver
 
 _TTY_NUMBER = 4
 """The place of the terminal in ``stat``, counted from behind the name (proc_pid_stat(5), field 7)."""
@@ -19,7 +19,7 @@ _PSEUDO = range(136, 144)
 _PSEUDO_EACH = 256
 
 
-def open_terminal(sight: Sight, flags: int) -> int:
+def open_terminal(sight: PathResolver, flags: int) -> int:
     """The terminal that controls the caller's session, opened as ``flags`` say.
 
     Raises `OSError`: ENXIO if it has none, as in the kernel; EACCES if it is no pseudo-terminal, and for a caller that

@@ -10,7 +10,7 @@ from holdfast.supervisor.call import LaterError
 from holdfast.supervisor.territory import reopen
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolve import Sight
+    from holdfast.supervisor.resolve import PathResolver
     from holdfast.supervisor.retries import Pipe
 
 LEASED = errno.EAGAIN
@@ -26,7 +26,7 @@ def _pipe(fd: int) -> Pipe:
     return found.st_dev, found.st_ino
 
 
-def reopen_in_time(sight: Sight, fd: int, flags: int, waits: int) -> int:
+def reopen_in_time(sight: PathResolver, fd: int, flags: int, waits: int) -> int:
     """Open what ``fd`` refers to again, with the caller's credentials.
 
     Where that fails with ``waits``, whoever asks for ``O_NONBLOCK`` is told, and for anybody else it is tried again.

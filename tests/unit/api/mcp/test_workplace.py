@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from holdfast.api.mcp.workplace import MOST_AT_ONCE, Workplace
-from holdfast.engine.hosted import WorkingDirectory
-from holdfast.engine.hosting import Host
+from holdfast.engine.hosting.host import Host
+from holdfast.engine.hosting.working_directory import WorkingDirectory
 from holdfast.model.errors import RefusedError
 
 

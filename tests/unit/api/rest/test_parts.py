@@ -22,8 +22,8 @@ from holdfast.api.rest.problems import WebError, problem, status_of
 from holdfast.api.rest.sending import pass_on
 from holdfast.api.rest.turns import Turns
 from holdfast.api.rest.working import Answer
-from holdfast.engine import tokens
-from holdfast.engine.opening import Opener
+from holdfast.engine.exports import tokens
+from holdfast.engine.opening.opening import Opener
 from holdfast.model.errors import (
     HoldfastError,
     LockedError,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.experiments import comparing
 from holdfast.engine.experiments.attempts import Measure, Outcome
-from holdfast.engine.results import Diff
+from holdfast.engine.results.results import Diff
 from holdfast.model.ids import CheckpointId
 
 from .building import outcome

@@ -164,7 +164,7 @@ def test_scripts_of_this_project_and_machine_get_an_answer() -> None:
 
 def test_nobody_loads_the_parser_who_does_not_ask() -> None:
     code = (
-        "import sys, holdfast.engine.safety.classify, holdfast.engine.workspace\n"
+        "import sys, holdfast.engine.safety.classify, holdfast.engine.workspace.workspace\n"
         "assert not any('tree_sitter' in name for name in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

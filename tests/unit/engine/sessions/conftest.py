@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.engine.opening import Opener
+from holdfast.engine.opening.opening import Opener
 from holdfast.engine.sessions.sessions import Sessions
 from holdfast.model.session import CommandResult
 from holdfast.testing.clocks import ManualClock

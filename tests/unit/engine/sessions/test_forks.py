@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.engine.sessions import holding
 from holdfast.engine.sessions.holding import is_held, lock_path
-from holdfast.engine.workspace import Workspace
+from holdfast.engine.workspace.workspace import Workspace
 from holdfast.files.index import Columns, load
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UnsupportedError, UsageError

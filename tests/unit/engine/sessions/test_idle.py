@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine import undo_note
+from holdfast.engine.opening import undo_note
 from holdfast.engine.sessions import states
 from holdfast.engine.sessions.holding import lock_path
 from holdfast.engine.sessions.idle import save_idle

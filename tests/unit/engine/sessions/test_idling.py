@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast.engine.opening import Opener
+from holdfast.engine.opening.opening import Opener
 from holdfast.engine.sessions import idling
 from holdfast.engine.sessions.idling import Idling, Plan
 from holdfast.engine.sessions.sessions import Sessions

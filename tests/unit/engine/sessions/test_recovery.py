@@ -142,7 +142,7 @@ def killed(*_, **__):
 
 def half(bench):
     """A restore that is killed when its journal is written."""
-    from holdfast.engine.workspace import Workspace
+    from holdfast.engine.workspace.workspace import Workspace
 
     real = Workspace.restore
 

@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 
-from holdfast.engine.retention import Policy
 from holdfast.engine.sessions.keeping import Shelf
+from holdfast.engine.upkeep.retention import Policy
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, UsageError
 
 
@@ -369,7 +369,7 @@ def test_collection_removes_what_nothing_names(bench):
 
 
 def test_the_watchers_upkeep_moves_old_states(bench):
-    from holdfast.engine.watch import Saver
+    from holdfast.engine.watching.watch import Saver
 
     with bench.start() as session:
         bench.clock.advance(4000)

@@ -1,0 +1,1 @@
+"""What two states differ in, and what is in them."""

@@ -1,0 +1,142 @@
+"""What two states differ in, renames told apart, and the changesets that led from one to the other, remembered for as
+long as the process runs.
+
+Whoever serves many merges asks for the same again and again: how a production differs from the state that forks were
+made from, and what a fork has done. A difference is named by the roots of both manifests, a stack by the hash of its
+changesets as they are stored, so that what is remembered is never out of date.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from holdfast.engine.diffs.diff import Contents, diff
+from holdfast.engine.history.uncaptured import only_uncaptured
+from holdfast.engine.merging.threeway import Side, by_path
+from holdfast.engine.results.results import Diff
+from holdfast.model.ids import hash_bytes
+from holdfast.store.changeset import decode_changeset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.entries import Change
+    from holdfast.model.ids import CheckpointId
+
+MOST_CHANGES = 200_000
+"""So many changes are remembered at most, of all differences together, and as many of all stacks."""
+
+_T = TypeVar("_T")
+_Stack = list[list["Change"]]
+
+
+class _Remembered(Generic[_T]):
+    """What was asked for last; ``size`` tells how many changes are in one. For several threads."""
+
+    def __init__(self, size: Callable[[_T], int]) -> None:
+        self._lock = Lock()
+        self._found: OrderedDict[tuple[object, ...], _T] = OrderedDict()
+        self._size = size
+        self._changes = 0
+
+    def get(self, key: tuple[object, ...]) -> _T | None:
+        with self._lock:
+            found = self._found.get(key)
+            if found is not None:
+                self._found.move_to_end(key)
+            return found
+
+    def put(self, key: tuple[object, ...], value: _T) -> None:
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = value
+                self._changes += self._size(value)
+            while self._changes > MOST_CHANGES:
+                _, dropped = self._found.popitem(last=False)
+                self._changes -= self._size(dropped)
+
+    def clear(self) -> None:
+        with self._lock:
+            self._found.clear()
+            self._changes = 0
+
+
+_SIDES = _Remembered[Side](lambda side: 1 + len(side.changes) + len(side.renamed))
+_STACKS = _Remembered[_Stack](lambda stack: 1 + sum(map(len, stack)))
+
+
+def forget_all() -> None:
+    """Forget everything, as a test or a measurement wants it."""
+    _SIDES.clear()
+    _STACKS.clear()
+
+
+def decoded(tenant: str, changesets: Sequence[bytes]) -> _Stack:
+    """`decode_changeset` of each; not to be changed, as others are given the same."""
+    key = tenant, hash_bytes(b"".join(map(hash_bytes, changesets)))
+    found = _STACKS.get(key)
+    if found is None:
+        found = [decode_changeset(one) for one in changesets]
+        _STACKS.put(key, found)
+    return found
+
+
+def side(context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change] | None = None) -> Side:
+    """How ``target`` differs from ``base``, renames told apart; ``changes`` if that is known but for those.
+
+    Raises `NotFoundError` for a checkpoint that was forgotten.
+    """
+    catalog = context.catalog
+    roots = catalog.checkpoint(base).root, catalog.checkpoint(target).root
+    key = (context.store.tenant, *roots)
+    found = _SIDES.get(key)
+    if found is None:
+        if changes is None:
+            made = diff(context, base, target)
+            found = Side(made.changes, made.renamed)
+        else:
+            found = _told_apart(context, base, target, changes)
+        _SIDES.put(key, found)
+    return found
+
+
+def fork_side(
+    context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change] | None = None
+) -> tuple[Side, frozenset[bytes]]:
+    """What a fork has done, as `side`, and the paths that it captures no more, of which it has done nothing."""
+    found = side(context, base, target, changes)
+    all_ = _all(found)
+    spared = only_uncaptured(context, target, all_)
+    if spared:
+        found = _told_apart(context, base, target, [one for one in all_ if one.path not in spared])
+    return found, spared
+
+
+def production_side(context: Context, base: CheckpointId, target: CheckpointId) -> Side:
+    """What production has done, as `side`. What it captures no more has gone nowhere: nothing is taken for its new
+    name, so that what a fork has done to it is not brought to another file.
+    """
+    found = side(context, base, target)
+    if not found.renamed:
+        return found
+    all_ = _all(found)
+    kept = only_uncaptured(context, target, all_)
+    if not any(one.before_path in kept for one in found.renamed):
+        return found
+    rest = _told_apart(context, base, target, [one for one in all_ if one.path not in kept])
+    return Side(sorted([*rest.changes, *(one for one in all_ if one.path in kept)]), rest.renamed)
+
+
+def _all(found: Side) -> list[Change]:
+    return sorted(by_path(found).values())
+
+
+def _told_apart(context: Context, base: CheckpointId, target: CheckpointId, changes: Sequence[Change]) -> Side:
+    if not any(one.before is None for one in changes) or not any(one.after is None for one in changes):
+        return Side(changes)
+    from holdfast.engine.diffs.renames import detect
+
+    return Side(*detect(changes, Contents(context, Diff(base, target, changes, [], 0)).read_small))

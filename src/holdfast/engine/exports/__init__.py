@@ -1,0 +1,1 @@
+"""Workspaces that are served, each under a name, and their maintenance."""

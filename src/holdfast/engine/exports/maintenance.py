@@ -1,0 +1,491 @@
+"""The upkeep of all exports of a home, in one place: saving by themselves, retention, collection, sessions.
+
+One thread waits for all of them and does nothing else; a bounded number of others does the work, each export at one of
+them at a time, so that one that is broken, gone or slow holds up no other. Four more threads see to the leases and the
+list of exports, to collection, to idle sessions, and to finding directories that were moved. Of several processes on
+one catalog one does it for a tenant, as its lease says; the others take over when that one ends.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from holdfast.engine.exports.search import Finder
+from holdfast.engine.exports.worker import Care
+from holdfast.engine.sessions.idling import Idling
+from holdfast.engine.upkeep.upkeep import collect
+from holdfast.files.tree import ROOT_GONE
+from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.log import Log
+from holdfast.store.export_rows import ExportRows, tenants_that_serve
+from holdfast.store.lease import Lease
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.engine.exports.worker import Told
+    from holdfast.engine.opening.opening import Opener
+    from holdfast.model.clock import Clock
+    from holdfast.model.ids import WorkspaceId
+    from holdfast.store.export_rows import ExportRow
+
+_LOG = Log(__name__)
+
+LEASE = "exports"
+"""With the machine behind it where several share a catalog: each sees to its own directories."""
+_LAST_RETRY = 300.0
+_LONGEST_WAIT = 30.0
+_LEASE_EVERY = 10.0
+
+State = Literal["beginning", "watching", "broken", "elsewhere"]
+
+
+class Condition(NamedTuple):
+    """How the upkeep of one export goes."""
+
+    state: State
+    """``elsewhere``: another process sees to it, or it is not known here yet."""
+    backend: str
+    """How its changes are noticed; empty while they are not."""
+    problem: str | None
+
+
+class Setup(NamedTuple):
+    """How much may be done at once, and how often what is looked at; times in seconds."""
+
+    workers: int = 4
+    look_interval: float = 2.0
+    """How often the list of exports is read, for what other processes have changed."""
+    collect_interval: float = 3600.0
+    first_collect: float = 60.0
+    first_retry: float = 2.0
+    """How long one that is broken is left alone; twice as long after each further try."""
+    end_limit: float = 30.0
+    """How long ending may take all in all."""
+
+
+class _Charge:
+    """One export in our care. ``busy``: one of the workers has it."""
+
+    __slots__ = ("busy", "care", "due", "failures", "fileno", "is_gone", "problem", "row", "tenant", "turn", "wanted")
+
+    def __init__(self, tenant: str, row: ExportRow, due: float) -> None:
+        self.tenant = tenant
+        self.row = row
+        self.care: Care | None = None
+        self.busy = False
+        self.wanted = True
+        self.due = due
+        self.failures = 0
+        self.fileno = -1
+        """While it is in the selector."""
+        self.problem: str | None = None
+        self.is_gone = False
+        """Whether the problem is that its directory is not where it was."""
+        self.turn = threading.Lock()
+        """Held by whoever works on it."""
+
+
+class Maintenance:
+    """Sees to all exports from `start` to `stop`."""
+
+    def __init__(self, open_tenant: Callable[[str], Opener], told: Told, clock: Clock, setup: Setup) -> None:
+        """``open_tenant`` gives a new opener of a tenant (empty: of the settings' own)."""
+        self._open_tenant = open_tenant
+        self._told = told
+        self._clock = clock
+        self._setup = setup
+        self._lock = threading.Lock()
+        self._charges: dict[tuple[str, str], _Charge] = {}
+        self._done: deque[_Charge] = deque()
+        self._stopping = threading.Event()
+        self._look_now = threading.Event()
+        self._ours: set[str] = set()
+        self._pool = ThreadPoolExecutor(setup.workers, thread_name_prefix="holdfast-care")
+        self._wake_read, self._wake_write = socket.socketpair()
+        for end in (self._wake_read, self._wake_write):
+            end.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._threads = [
+            threading.Thread(target=work, name=f"holdfast-{name}", daemon=True)
+            for name, work in (
+                ("loop", self._loop),
+                ("leases", self._keep_leases),
+                ("collection", self._collect),
+                ("idle", self._save_idle),
+                ("finder", self._find),
+            )
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def look(self) -> None:
+        """The list of exports was changed: read it soon."""
+        self._look_now.set()
+
+    def stop(self) -> list[str]:
+        """Save what is unsaved, of those that save themselves, and end; what could not be saved, and why not.
+
+        Harmless a second time.
+        """
+        if self._stopping.is_set():
+            return []
+        self._stopping.set()
+        self._look_now.set()
+        self._wake()
+        end = self._clock.monotonic() + self._setup.end_limit
+        for thread in self._threads:
+            thread.join(max(0.1, end - self._clock.monotonic()))
+        unsaved: list[str] = []
+        with self._lock:
+            charges = list(self._charges.values())
+        ends = [(charge, self._pool.submit(self._end_last, charge)) for charge in charges]
+        for charge, ending in ends:
+            name = f"{charge.tenant}/{charge.row.name}"
+            try:
+                why = ending.result(max(0.1, end - self._clock.monotonic()))
+            except TimeoutError:
+                why = "it takes too long"
+            except Exception as error:  # noqa: BLE001 - the others have to be ended as well
+                why = str(error)
+            if why is not None:
+                unsaved.append(f"{name}: {why}")
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._selector.close()
+        self._wake_read.close()
+        self._wake_write.close()
+        return unsaved
+
+    def condition(self, tenant: str, export: str) -> Condition:
+        """How the upkeep of one export goes."""
+        with self._lock:
+            charge = self._charges.get((tenant, export))
+            if charge is None:
+                return Condition("elsewhere", "", None)
+            if charge.care is not None:
+                return Condition("watching", charge.care.backend, charge.care.service.failure)
+            return Condition("broken" if charge.problem else "beginning", "", charge.problem)
+
+    def counts(self) -> Mapping[State, int]:
+        """How many exports are in which state."""
+        found: dict[State, int] = {"beginning": 0, "watching": 0, "broken": 0, "elsewhere": 0}
+        with self._lock:
+            for charge in self._charges.values():
+                found["watching" if charge.care else "broken" if charge.problem else "beginning"] += 1
+        return found
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def _loop(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._turn()
+            except Exception:  # noqa: BLE001 - all exports depend on this thread
+                _LOG.exception("the upkeep of exports failed")
+                self._stopping.wait(1.0)
+
+    def _turn(self) -> None:
+        now = self._clock.monotonic()
+        with self._lock:
+            waiting = [charge for charge in self._charges.values() if not charge.busy]
+        wait = min((charge.due - now for charge in waiting), default=_LONGEST_WAIT)
+        ready: set[_Charge] = set()
+        for key, _ in self._selector.select(max(0.0, min(wait, _LONGEST_WAIT))):
+            if key.data is None:
+                with suppress(BlockingIOError):
+                    while self._wake_read.recv(4096):
+                        pass
+            else:
+                ready.add(key.data)
+        while self._done:
+            self._take_back(self._done.popleft())
+        now = self._clock.monotonic()
+        with self._lock:
+            for charge in self._charges.values():
+                if not charge.busy and (charge in ready or charge.due <= now or not charge.wanted):
+                    charge.busy = True
+                    ready.add(charge)
+                else:
+                    ready.discard(charge)
+        for charge in ready:
+            self._unregister(charge)
+            self._pool.submit(self._work, charge)
+
+    def _take_back(self, charge: _Charge) -> None:
+        """A worker is done with it."""
+        with self._lock:
+            charge.busy = False
+            if charge.care is None and not charge.wanted:
+                self._charges.pop((charge.tenant, charge.row.name), None)
+                self._look_now.set()  # (it may have been made anew under the same name)
+            elif charge.care is not None:
+                charge.fileno = charge.care.service.fileno()
+        if charge.fileno >= 0:
+            self._selector.register(charge.fileno, selectors.EVENT_READ, charge)
+
+    def _unregister(self, charge: _Charge) -> None:
+        if charge.fileno >= 0:
+            self._selector.unregister(charge.fileno)
+            charge.fileno = -1
+
+    def _wake(self) -> None:
+        with suppress(BlockingIOError, OSError):
+            self._wake_write.send(b"\0")
+
+    # -- the work -----------------------------------------------------------------------------------------------
+
+    def _work(self, charge: _Charge) -> None:
+        try:
+            with charge.turn:
+                if not self._stopping.is_set():
+                    self._see_to(charge)
+        except Exception as error:  # noqa: BLE001 - nothing that one export does may end a worker
+            self._failed(charge, error)
+        finally:
+            self._done.append(charge)
+            self._wake()
+
+    def _see_to(self, charge: _Charge) -> None:
+        row = charge.row
+        if not charge.wanted:
+            self._let_go(charge)
+            return
+        if charge.care is None:
+            opener = self._open_tenant(charge.tenant)
+            care = Care(opener, charge.tenant, row, self._told)
+            with self._lock:
+                charge.care, charge.problem, charge.failures = care, None, 0
+        care = charge.care
+        assert care is not None
+        care.service.save_by_itself(row.saves_itself)
+        care.turn()
+        if care.service.stopping:
+            self._let_go(charge)
+            charge.due = self._clock.monotonic() + _LAST_RETRY  # somebody wants to watch it in our stead
+            return
+        if care.has_moved():
+            _LOG.info("the export %s was moved, and is watched where it is now", row.name)
+            self._end(charge)  # (what is unsaved is saved there)
+            charge.due = self._clock.monotonic()
+            return
+        charge.due = self._clock.monotonic() + care.patience()
+
+    def _failed(self, charge: _Charge, error: Exception) -> None:
+        message = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+        if not isinstance(error, HoldfastError):
+            _LOG.exception("the upkeep of the export %s failed", charge.row.name)
+        elif charge.problem != message:
+            _LOG.warning("the export %s cannot be watched: %s", charge.row.name, message)
+        try:
+            self._end(charge)
+        except Exception:  # noqa: BLE001 - likewise
+            _LOG.exception("the upkeep of the export %s cannot be ended", charge.row.name)
+        with self._lock:
+            charge.problem = message
+            charge.is_gone = isinstance(error, HoldfastError) and error.code == ROOT_GONE
+            charge.due = self._clock.monotonic() + _retry(self._setup.first_retry, charge.failures)
+            charge.failures += 1
+
+    def _let_go(self, charge: _Charge) -> None:
+        """End its care for now; what could not be saved is told to the log, as nobody waits for it."""
+        why = self._end(charge)
+        if why is not None:
+            _LOG.warning("the export %s has unsaved changes: %s", charge.row.name, why)
+
+    def _end(self, charge: _Charge) -> str | None:
+        with self._lock:
+            care, charge.care = charge.care, None
+        return None if care is None else care.end()
+
+    def _end_last(self, charge: _Charge) -> str | None:
+        with charge.turn:
+            return self._end(charge)
+
+    # -- which exports there are, and whose they are ------------------------------------------------------------
+
+    def _keep_leases(self) -> None:
+        openers: dict[str, Opener] = {}
+        leases: dict[str, Lease] = {}
+        renew_at = 0.0
+        try:
+            while not self._stopping.is_set():
+                self._look_now.clear()
+                try:
+                    now = self._clock.monotonic()
+                    self._look(openers, leases, renew=now >= renew_at)
+                    if now >= renew_at:
+                        renew_at = now + _LEASE_EVERY
+                except HoldfastError as error:
+                    _LOG.warning("the list of exports cannot be read: %s", error.message)
+                except Exception:  # noqa: BLE001 - likewise
+                    _LOG.exception("the list of exports cannot be read")
+                self._look_now.wait(self._setup.look_interval)
+        finally:
+            for lease in leases.values():
+                with suppress(HoldfastError):
+                    lease.release()
+            for opener in openers.values():
+                opener.close()
+
+    def _look(self, openers: dict[str, Opener], leases: dict[str, Lease], *, renew: bool) -> None:
+        if "" not in openers:
+            openers[""] = self._open_tenant("")
+        serving = set(tenants_that_serve(openers[""].store().catalog.database))
+        for tenant in serving | set(leases):
+            if tenant not in openers:
+                openers[tenant] = self._open_tenant(tenant)
+            catalog = openers[tenant].store().catalog
+            if renew or tenant not in leases:
+                self._hold(
+                    leases,
+                    tenant,
+                    Lease(catalog.database, catalog.tenant, f"{LEASE} {catalog.machine}".strip(), self._clock),
+                )
+            rows = ExportRows(catalog).list() if tenant in leases and tenant in serving else []
+            self._adopt(tenant, rows)
+            if not rows and tenant in leases:
+                leases.pop(tenant).release()
+        self._ours = set(leases)
+
+    def _hold(self, leases: dict[str, Lease], tenant: str, new: Lease) -> None:
+        """Get the lease, or keep it."""
+        try:
+            if tenant in leases:
+                leases[tenant].renew()
+            else:
+                new.acquire()
+                leases[tenant] = new
+                _LOG.info("seeing to the exports", tenant=tenant)
+        except LockedError:
+            if leases.pop(tenant, None) is not None:
+                _LOG.warning("another process sees to the exports now", tenant=tenant)
+
+    def _adopt(self, tenant: str, rows: Iterable[ExportRow]) -> None:
+        """From now on ``rows`` are the tenant's exports that are in our care."""
+        now = self._clock.monotonic()
+        wanted = {(tenant, row.name): row for row in rows}
+        with self._lock:
+            for key, charge in self._charges.items():
+                if key[0] != tenant:
+                    continue
+                row = wanted.get(key)
+                charge.wanted = row is not None and row.workspace == charge.row.workspace
+                if row is not None and charge.wanted and row != charge.row:
+                    charge.row, charge.due = row, now
+            for key, row in wanted.items():
+                if key not in self._charges:
+                    self._charges[key] = _Charge(tenant, row, now)
+        self._wake()
+
+    # -- sessions -----------------------------------------------------------------------------------------------
+
+    def _save_idle(self) -> None:
+        found: dict[str, tuple[Opener, Idling]] = {}
+        wait = self._setup.look_interval
+        try:
+            while not self._stopping.wait(wait):
+                for tenant in sorted(self._ours - found.keys()):
+                    self._begin_idling(tenant, found)
+                for _, idling in found.values():
+                    idling.turn()
+                wait = min([self._setup.look_interval, *(idling.due_in() for _, idling in found.values())])
+        finally:
+            for opener, idling in found.values():
+                idling.end()
+                opener.close()
+
+    def _begin_idling(self, tenant: str, found: dict[str, tuple[Opener, Idling]]) -> None:
+        with ExitStack() as undo:
+            try:
+                opener = self._open_tenant(tenant)
+                undo.callback(opener.close)
+                found[tenant] = opener, Idling(opener, partial(self._saving, tenant))
+                undo.pop_all()
+            except HoldfastError as error:
+                _LOG.warning("sessions that are idle are not seen to yet: %s", error.message, tenant=tenant)
+
+    def _saving(self, tenant: str) -> list[WorkspaceId]:
+        """The workspaces of a tenant that are watched here and save by themselves."""
+        with self._lock:
+            charges = [one for one in self._charges.values() if one.tenant == tenant and one.care is not None]
+        return [one.row.workspace for one in charges if one.row.saves_itself]
+
+    # -- directories that are gone ------------------------------------------------------------------------------
+
+    def _find(self) -> None:
+        finder = Finder(self._open_tenant, self._clock, partial(_retry, self._setup.first_retry))
+        while not self._stopping.wait(self._setup.look_interval):
+            try:
+                finder.look(self._missing())
+            except HoldfastError as error:
+                _LOG.warning("what was moved cannot be looked for: %s", error.message)
+            except Exception:  # noqa: BLE001 - it is tried again
+                _LOG.exception("what was moved cannot be looked for")
+
+    def _missing(self) -> list[tuple[str, WorkspaceId]]:
+        with self._lock:
+            charges = [(charge, charge.care) for charge in self._charges.values() if charge.wanted]
+        return [
+            (charge.tenant, charge.row.workspace)
+            for charge, care in charges
+            if (charge.is_gone if care is None else not os.path.isdir(care.root))
+        ]
+
+    # -- collection ---------------------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        wait = self._setup.first_collect
+        while not self._stopping.wait(wait):
+            wait = self._setup.collect_interval
+            for tenant in sorted(self._ours):
+                if self._stopping.is_set():
+                    return
+                self._collect_of(tenant)
+
+    def _collect_of(self, tenant: str) -> None:
+        from holdfast.engine.sessions.sweeping import sweep_if_due
+
+        try:
+            opener = self._open_tenant(tenant)
+            try:
+                sweep_if_due(opener)
+                freed = collect(opener.open_home())
+            finally:
+                opener.close()
+        except LockedError:
+            return  # another process is at it
+        except HoldfastError as error:
+            _LOG.warning("collection failed: %s", error.message, tenant=tenant)
+        except Exception:  # noqa: BLE001 - likewise
+            _LOG.exception("collection failed", tenant=tenant)
+        else:
+            _LOG.info("collection: %d bytes freed", freed.bytes_freed, tenant=tenant)
+
+
+def _retry(first: float, failures: int) -> float:
+    """Seconds until the next try."""
+    return min(first * 2.0 ** min(failures, 20), _LAST_RETRY)
+
+
+def raise_limit_of_files() -> int:
+    """Let this process have as many open files as it may: each export takes about ten. How many that is."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return min(soft, os.sysconf("SC_OPEN_MAX")) if soft < 0 else soft

@@ -1,0 +1,1 @@
+"""Lines of work of their own: written out, mounted, and mounts of checkpoints."""

@@ -1,0 +1,189 @@
+"""Mounting a checkpoint: a directory that shows it and that nobody can change, read from the store as it is used."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.bridge.checkpoint_tree import CheckpointTree
+from holdfast.bridge.device import clear_dead, mount
+from holdfast.bridge.server import Server
+from holdfast.engine.forks.appearance import looks_of
+from holdfast.engine.forks.pins import RENEWED, MountPin, release_dead
+from holdfast.engine.forks.stored_content import StoredContent
+from holdfast.engine.opening.roots import refuse_own
+from holdfast.engine.upkeep.upkeep import with_ballast
+from holdfast.model.errors import NotFoundError, RefusedError, StorageError
+from holdfast.model.log import Log
+from holdfast.model.paths import display, under
+
+if TYPE_CHECKING:
+    from holdfast.bridge.looks import Looks
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.store.store import Store
+
+_LOG = Log(__name__)
+
+
+class Served:
+    """A checkpoint on a directory, served by threads of this process until `close`."""
+
+    def __init__(self, store: Store, root: Hash, looks: Looks, directory: bytes, *, allow_other: bool) -> None:
+        """Mount the manifest ``root`` on ``directory``, an empty one. Raises `UnsupportedError` where nothing can be
+        mounted.
+        """
+        content = StoredContent(store, root)
+        self._device = mount(directory, allow_other=allow_other)
+        # (Whatever is asked for may have to come from far away.)
+        self._server = Server(self._device.descriptor, CheckpointTree(content, looks), alone=False)
+        try:
+            self._server.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until nobody has it mounted any more, or `end`, at most ``timeout`` seconds; whether that is so."""
+        return self._server.wait(timeout)
+
+    def end(self) -> None:
+        """Have `wait` return. May be called by a signal handler."""
+        self._server.end()
+
+    def close(self) -> None:
+        """Unmount it."""
+        self._device.unmount()
+        if self._server.stop():
+            self._device.close()
+
+
+class Mounted:
+    """A mounted checkpoint, served by threads of this process. Use it as a context manager, or `close` it."""
+
+    def __init__(self, context: Context, checkpoint: Checkpoint, directory: bytes, *, allow_other: bool) -> None:
+        self.checkpoint: CheckpointId = checkpoint.id
+        self.path = directory
+        """Where it is, the real path."""
+        self._served: Served | None = None
+        with with_ballast(context):
+            self._pin = MountPin(context, checkpoint, directory)
+        self._made = False
+        try:
+            self._made = _prepare(directory)
+            looks = looks_of(context, checkpoint)
+            self._served = Served(context.store, checkpoint.root, looks, directory, allow_other=allow_other)
+        except BaseException:
+            self._end()
+            raise
+        self._renewed = time.monotonic()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until somebody unmounts it, or `end`, at most ``timeout`` seconds; whether somebody has.
+
+        To be called now and then, as it is what keeps the checkpoint from being collected for longer than a day.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._served is not None:
+            now = time.monotonic()
+            if now - self._renewed >= RENEWED:
+                self._pin.renew()
+                self._renewed = now
+            left = RENEWED if deadline is None else max(0.0, min(deadline - now, RENEWED))
+            if self._served.wait(left):
+                return True
+            if deadline is not None and time.monotonic() >= deadline:
+                return False
+        return True
+
+    def end(self) -> None:
+        """Have `wait` return as if somebody had unmounted it. May be called by a signal handler."""
+        if self._served is not None:
+            self._served.end()
+
+    def close(self) -> None:
+        """Unmount it. Files that are still open in it are of no more use. Harmless a second time."""
+        served, self._served = self._served, None
+        if served is not None:
+            served.close()
+            self._end()
+
+    def _end(self) -> None:
+        self._pin.release()
+        if self._made:
+            try:
+                os.rmdir(self.path)
+            except OSError as error:
+                _LOG.warning("%s stays: %s", display(self.path), error.strerror)
+
+    def __enter__(self) -> Mounted:
+        """The mount itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Unmount it."""
+        self.close()
+
+
+def mount_checkpoint(
+    context: Context, checkpoint: CheckpointId, directory: bytes, *, home: bytes, allow_other: bool = False
+) -> Mounted:
+    """Mount ``checkpoint`` on ``directory``, which must be empty, or is made for as long as it is mounted.
+
+    A mount of ours there whose process was killed is cleared away. Raises `UnsupportedError` where nothing can be
+    mounted, `RefusedError` for a directory that has something in it, or that a workspace would capture.
+    """
+    # (Not its own real path: a mount that is dead cannot be looked at.)
+    above, name = os.path.split(os.path.abspath(directory))
+    place = os.path.join(os.path.realpath(above), name)
+    if clear_dead(place):
+        _LOG.info("%s was a mount whose process had ended; it is cleared away", display(place))
+    release_dead(context)
+    real = os.path.realpath(place)
+    refuse_own(real, home)
+    for workspace in context.catalog.workspaces():
+        if workspace.live and under(real, workspace.path):
+            raise RefusedError(
+                f"{display(real)} lies in the workspace {display(workspace.path)}, which would capture what is mounted",
+                hint="mount on a directory outside of it",
+            )
+    return Mounted(context, context.catalog.checkpoint(checkpoint), real, allow_other=allow_other)
+
+
+def newest_at(context: Context, moment: int) -> CheckpointId:
+    """The workspace's newest checkpoint that was taken at ``moment`` (microseconds since 1970) or before it, by the
+    clock of then; of several the one that was recorded last.
+    """
+    for one in context.catalog.checkpoints(context.workspace.id):
+        if one.created_at <= moment:
+            return one.id
+    raise NotFoundError("there was no checkpoint yet at that time", hint="holdfast log lists the checkpoints")
+
+
+def _prepare(directory: bytes) -> bool:
+    """Make sure that there is an empty directory; whether it was made."""
+    try:
+        os.mkdir(directory, 0o700)
+        return True
+    except FileExistsError:
+        pass
+    except FileNotFoundError as error:
+        raise NotFoundError(
+            f"there is no {display(os.path.dirname(directory))} to make {display(os.path.basename(directory))} in",
+            hint="mount on a directory that is there, or make the one above it",
+            code="no_such_path",
+        ) from error
+    except OSError as error:
+        raise StorageError(f"cannot make {display(directory)}: {error.strerror}") from error
+    try:
+        with os.scandir(directory) as inside:
+            empty = next(inside, None) is None
+    except OSError as error:
+        raise RefusedError(f"cannot mount on {display(directory)}: {error.strerror}") from error
+    if not empty:
+        raise RefusedError(
+            f"{display(directory)} is not empty", hint="mount on a directory that does not exist or is empty"
+        )
+    return False

@@ -1,0 +1,92 @@
+"""What the process does that serves a mount when the command that asked for it has ended: see `mount_server`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Final
+
+from holdfast.engine.forks.mount import mount_checkpoint
+from holdfast.engine.forks.mount_server import decode_order
+from holdfast.engine.forks.serving import ServedFork
+from holdfast.engine.opening import fork_note
+from holdfast.engine.opening.logfile import open_log
+from holdfast.engine.opening.opening import Opener
+from holdfast.model.errors import HoldfastError, NotFoundError, unexpected
+from holdfast.model.ids import CheckpointId
+from holdfast.model.log import arrange
+from holdfast.processes.modules import Outcome, failure
+from holdfast.processes.worker import read_order, say
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.engine.forks.mount_server import Order
+    from holdfast.model.log import Level
+
+LOG: Final = b"mount.log"
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def main() -> None:
+    """Be such a process: read an `Order`, and serve until it is unmounted."""
+    given = read_order()
+    if not given:
+        return
+    order = decode_order(given)
+    opener = Opener(home=order.home, lenient=True)
+    try:
+        (_serve if order.checkpoint else _serve_fork)(opener, order)
+    except HoldfastError as error:
+        say(failure(error).encode())
+    except Exception as error:  # noqa: BLE001 - whoever waits is to hear of it
+        say(failure(unexpected(error)).encode())
+    finally:
+        opener.close()
+
+
+def _serve(opener: Opener, order: Order) -> None:
+    context = opener.open(order.root)
+    _log_to(context.folder, order.log_level)
+    checkpoint = CheckpointId(order.checkpoint)
+    with mount_checkpoint(
+        context, checkpoint, order.directory, home=order.home, allow_other=order.allow_other
+    ) as mounted:
+        _at_signals(mounted.end)
+        say(Outcome().encode())
+        mounted.wait()
+
+
+def _serve_fork(opener: Opener, order: Order) -> None:
+    context = opener.open_fork(order.root)
+    _log_to(context.folder, order.log_level)
+    note = fork_note.read(context.folder)
+    if note is None:
+        raise NotFoundError("this is no fork by mount any more", code="no_fork")
+    with ServedFork(context, note, order.directory) as served:
+        _at_signals(served.try_to_end)
+        say(Outcome().encode())
+        served.wait()
+
+
+def _log_to(folder: bytes, level: Level) -> None:
+    """From now on what there is to say goes to the log in the workspace's folder."""
+    log = open_log(folder, LOG)
+    os.dup2(log, 2)
+    os.close(log)
+
+    def send() -> None:
+        from holdfast.model import loglines
+
+        loglines.send(level, loglines.Lines(as_json=True))
+
+    arrange(level, send)
+
+
+def _at_signals(end: Callable[[], None]) -> None:
+    for number in _SIGNALS:
+        signal.signal(number, lambda _number, _frame: end())
+
+
+if __name__ == "__main__":
+    main()

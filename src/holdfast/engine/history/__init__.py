@@ -1,0 +1,1 @@
+"""What happened to a workspace, and the ways back and forward: checkpoints, restore, undo, redo, recovery."""

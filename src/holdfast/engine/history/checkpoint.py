@@ -1,0 +1,409 @@
+"""Taking a checkpoint: tree → entries → blobs and pages → one catalog commit.
+
+The order is I4's: the packs of content are durable before the pages that name it, the pages before the commit that
+makes them known. Killed anywhere before the commit, nothing but unreferenced objects is left, and collection removes
+those.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from holdfast.engine.history.git_heads import remember
+from holdfast.engine.history.known_states import noting
+from holdfast.engine.opening.early_scan import note as note_place
+from holdfast.engine.opening.mount_guard import refuse_other_mount
+from holdfast.engine.opening.saved_state import saved_in
+from holdfast.engine.upkeep.upkeep import make_room, make_room_for
+from holdfast.files.secret_files import is_environment
+from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
+from holdfast.model.entries import Change, Counts, count_changes
+from holdfast.model.errors import HoldfastError, StorageError, UsageError, lacks_room
+from holdfast.model.ids import new_checkpoint_id, new_pack_id
+from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display, under_any
+from holdfast.model.typed import TYPE_CHECKING
+from holdfast.store.late_writer import LateWriter
+from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Container, Iterator, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.files.tree import Scan
+    from holdfast.model.entries import NotCaptured
+    from holdfast.model.ids import Hash
+    from holdfast.model.sinks import Content, Progress
+    from holdfast.store.blob_writer import Written
+    from holdfast.store.manifest import Built
+
+_TRIES = 3
+_LOG = Log(__name__)
+
+
+class CheckpointResult(NamedTuple):
+    """What `checkpoint` did."""
+
+    checkpoint: Checkpoint
+    """The new checkpoint, or the one that already holds this state."""
+    created: bool
+    """False if nothing had changed."""
+    not_captured: Sequence[NotCaptured]
+    elapsed_ms: float
+    labelled: bool = False
+    """True if the checkpoint bears the label that was asked for; False if it has another one, or none was asked for."""
+
+
+class Request(NamedTuple):
+    """What is asked of a checkpoint."""
+
+    kind: Kind = "manual"
+    label: str = ""
+    provenance: Provenance = Provenance()
+    full_hash: bool = False
+
+
+class Recorded(NamedTuple):
+    """How a state is entered in the history, where it is not simply the next one."""
+
+    event: HistoryEvent
+    """Its numbers, time and checkpoint are filled in."""
+    redo_tip: int | None
+
+    @property
+    def is_way_back(self) -> bool:
+        """Whether it is what a restore, an undo or a redo has left."""
+        return self.event.operation in ("restore", "undo", "redo")
+
+
+def take(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
+    """Save the tree's present state, if it differs from the last one saved.
+
+    Waits for the workspace's lock (`LockedError` when that takes too long). Durable when it returns; atomic: it exists
+    whole or not at all. If nothing changed, no checkpoint is made (``created`` is False); the existing one then becomes
+    a manual one if that was asked for, with the label (``labelled`` tells) and the rest, as far as nobody has given it
+    any. Raises `StorageError`, `QuotaError`: nothing is lost then.
+    """
+    if request.kind not in KINDS:
+        raise UsageError(f"there is no kind of checkpoint {request.kind!r}", hint=f"one of {', '.join(KINDS)}")
+    if request.label and request.kind == "manual":
+        from holdfast.engine.opening.revisions import check_label
+
+        check_label(request.label)
+    with context.lock():
+        return take_locked(context, request, progress)
+
+
+def take_locked(
+    context: Context,
+    request: Request,
+    progress: Progress | None = None,
+    *,
+    meanwhile: Callable[[], None] | None = None,
+    recorded: Recorded | None = None,
+    also: Container[bytes] = (),
+) -> CheckpointResult:
+    """`take`, for callers that hold the workspace's lock already; ``meanwhile`` and ``also`` as `Tree.scan` has them.
+
+    With ``recorded`` the state is entered in the history so, also if it is the same as before.
+    """
+    started = context.clock.monotonic()
+    refuse_other_mount(context.folder, context.workspace)  # since it was opened
+    full_hash = request.full_hash
+    for left in reversed(range(_TRIES)):
+        try:
+            with noting(context) as note, context.store.keeping_ahead():
+                checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded, also)
+                note(checkpoint.root)
+            remember(context, checkpoint)
+            note_place(context, checkpoint.total_files)
+        except VanishedError:
+            # Collection was just deleting content that this manifest names: read and store all of it again.
+            full_hash = True
+            if not left:
+                raise
+            continue
+        finally:
+            context.store.ahead.forget()
+        if request.full_hash:
+            _mend(context, checkpoint)
+        elapsed = (context.clock.monotonic() - started) * 1000
+        labelled = bool(request.label) and checkpoint.label == request.label
+        return CheckpointResult(checkpoint, created, scan.not_captured, elapsed, labelled)
+    raise AssertionError("unreachable")
+
+
+def take_touched(
+    context: Context,
+    request: Request,
+    touched: Callable[[], Collection[bytes]],
+    progress: Progress | None = None,
+    *,
+    meanwhile: Callable[[], None] | None = None,
+    recorded: Recorded | None = None,
+) -> Checkpoint:
+    """`take_locked`, for what a restore or an undo is about to change, or has changed: on a disk that has no room for
+    all that is unsaved, what is at or below the paths that ``touched`` gives is saved, and the rest stays unsaved.
+
+    Raises `StorageError` if there is no room even for that, or ``touched`` gives nothing; the hint says what helps.
+    """
+    try:
+        return take_locked(context, request, progress, meanwhile=meanwhile, recorded=recorded).checkpoint
+    except StorageError as error:
+        if not lacks_room(error):
+            raise
+        try:
+            saved = _take_part(context, request, touched(), recorded)
+        except StorageError as still:
+            if not lacks_room(still):
+                raise
+            saved = None
+        if saved is None:
+            raise StorageError(
+                f"what would be overwritten or deleted has to be saved first, and there is no room: {error.message}",
+                hint=_what_makes_room(context),
+                code=error.code,
+            ) from error.__cause__
+        _LOG.warning("the disk is full: only what this changes was saved, other unsaved changes stay unsaved")
+        return saved
+
+
+def _take_part(
+    context: Context, request: Request, paths: Collection[bytes], recorded: Recorded | None
+) -> Checkpoint | None:
+    """Save what the tree holds at or below ``paths``; what else has changed is as in the last checkpoint. None if there
+    is no such path, or no checkpoint yet.
+    """
+    from holdfast.engine.history.status import present
+    from holdfast.files.tree import Scan
+    from holdfast.store import manifest
+
+    cursor = context.catalog.cursor(context.workspace.id)
+    if cursor.head is None or not paths:
+        return None
+    parent = context.catalog.checkpoint(cursor.head)
+    now = present(context, gone_is_empty=True)
+    writer = LateWriter(context.store.writer)
+    try:
+        changes: list[Change] = []
+        for change in now.changes():
+            if not under_any(change.path, frozenset(paths)):
+                continue
+            if change.after is not None:
+                content = context.tree.read(change.path)
+                found = (
+                    (writer.add(content), len(content)) if isinstance(content, bytes) else writer.add_stream(content)
+                )
+                change = change._replace(after=change.after._replace(hash=found[0], size=found[1]))
+            changes.append(change)
+        after = {change.path: change.after for change in changes}
+        built = manifest.update(context.store.pages, parent.root, after)
+        scan = Scan(parent.root, after, list(now.not_captured), 0)
+        return _store(context, request, cursor, parent, scan, built, changes, writer.finish(), recorded)
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def _what_makes_room(context: Context) -> str:
+    """What to do where the home has no room."""
+    can_collect = 0
+    with suppress(HoldfastError):
+        can_collect = context.store.collector().foresee(0).bytes_freed
+    room = (
+        f"`holdfast gc --grace 0` frees {can_collect:,} bytes"
+        if can_collect
+        else "`holdfast forget --keep-last N` and then `holdfast gc --grace 0` free some"
+    )
+    return f"{room}; `holdfast cat ID:PATH` and `holdfast fork ID DIR` onto another disk bring back what is stored"
+
+
+def _mend(context: Context, checkpoint: Checkpoint) -> None:
+    """Store anew what the checkpoint holds and the store has lost, as far as the tree still has it."""
+    from holdfast.store import manifest
+
+    entries = manifest.iterate(context.store.pages, checkpoint.root)
+    lost = dict(context.store.reader.lost(entry for _, entry in entries))
+    if not lost:
+        return
+
+    def contents() -> Iterator[Content]:
+        for path, entry in manifest.iterate(context.store.pages, checkpoint.root):
+            if entry.hash in lost:
+                try:
+                    yield context.tree.read(path)
+                except HoldfastError as error:
+                    _LOG.warning("%s: its lost content cannot be stored anew: %s", display(path), error.message)
+
+    mended = context.store.mend(contents())
+    _LOG.warning("content was missing from the store: %d of %d blobs were stored anew", mended, len(lost))
+
+
+def _attempt(
+    context: Context,
+    request: Request,
+    full_hash: bool,
+    progress: Progress | None,
+    meanwhile: Callable[[], None] | None,
+    recorded: Recorded | None,
+    also: Container[bytes],
+) -> tuple[Checkpoint, bool, Scan]:
+    catalog = context.catalog
+    is_way_back = request.kind == "rescue" or (recorded is not None and recorded.is_way_back)
+    cursor = catalog.cursor(context.workspace.id)
+    parent = None if cursor.head is None else catalog.checkpoint(cursor.head)
+    make_room(context, 0, refuse=not is_way_back)
+    writer = LateWriter(context.store.writer)
+    try:
+        scan = context.tree.scan(
+            writer,
+            base=None if parent is None else parent.root,
+            saved=saved_in(context, parent),
+            full_hash=full_hash,
+            progress=progress,
+            meanwhile=meanwhile,
+            also=also,
+        )
+        unchanged = parent is not None and scan.base is not None and not scan.changes
+        built, changes = (None, None) if unchanged else _manifest(context, parent, scan)
+        if parent is not None and (built is None or built.root == parent.root):
+            writer.abort()
+            context.tree.settle(parent.root)
+            if recorded is not None:
+                at, seq = context.clock.now(), context.undo_seq()
+                event = recorded.event._replace(at=at, checkpoint=parent.id, undo_seq=seq)
+                workspace, tip = context.workspace.id, recorded.redo_tip
+                catalog.record_event(workspace, event, expected=cursor, head=parent.id, redo_tip=tip)
+            return _claim(context, parent, request), False, scan
+        assert built is not None
+        written = writer.finish()
+        make_room_for(context, written, refuse=not is_way_back)
+        checkpoint = _store(context, request, cursor, parent, scan, built, changes, written, recorded)
+    except BaseException:
+        writer.abort()
+        raise
+    context.tree.settle(checkpoint.root)
+    if parent is None:
+        _tell_secrets(scan)
+    return checkpoint, True, scan
+
+
+def _tell_secrets(scan: Scan) -> None:
+    """At a first checkpoint: say that settings with secrets in them are among what is saved."""
+    found = sorted(path for path, entry in scan.changes.items() if entry is not None and is_environment(path))
+    if found:
+        from holdfast.model.wording import plural
+
+        more = f" and {plural(len(found) - 1, 'more file')} like it" if len(found) > 1 else ""
+        _LOG.warning(
+            "the first checkpoint saved %s%s, which may hold secrets. To leave such files out, add the line `.env*` to "
+            ".checkpointignore; to have the store encrypted, set `store.encryption_key`",
+            display(found[0]),
+            more,
+        )
+
+
+def _manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> tuple[Built, Sequence[Change] | None]:
+    """The manifest of what the scan found, and how it differs from the parent's (None: there is no parent)."""
+    from holdfast.store import manifest
+
+    pages = context.store.pages
+    if parent is not None and scan.base is not None:
+        before = manifest.get_many(pages, parent.root, sorted(scan.changes))
+        changes = [Change(path, before.get(path), after) for path, after in sorted(scan.changes.items())]
+        changes = [change for change in changes if change.before != change.after]
+        foreseen = context.store.ahead.manifest(parent.root, scan.changes)
+        return foreseen or manifest.update(pages, parent.root, scan.changes), changes
+    built = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
+    if parent is None:
+        return built, None
+    return built, manifest.diff(context.store.pages_with(built.new_pages), parent.root, built.root)
+
+
+def _store(
+    context: Context,
+    request: Request,
+    cursor: Cursor,
+    parent: Checkpoint | None,
+    scan: Scan,
+    built: Built,
+    changes: Sequence[Change] | None,
+    written: Written,
+    recorded: Recorded | None,
+) -> Checkpoint:
+    """Write the pages and commit. What was written stays unreferenced if this fails."""
+    from holdfast.store.blob_writer import write_pages
+    from holdfast.store.changeset import encode_changeset
+
+    store = context.store
+    checkpoint_id = new_checkpoint_id(context.random)
+    fresh = {blob.hash for blob in written.blobs}
+    # What is no longer there when the commit looks for it makes that fail with `VanishedError`, so this is no race.
+    shared = context.catalog.known(built.new_pages, pages=True)
+    pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
+    pages_written = write_pages(
+        store.objects,
+        pages_key(store.tenant, checkpoint_id),
+        new_pack_id(context.random),
+        pages,
+        store.page_bases,
+        store.ahead.pages,
+    )
+    named: set[Hash] = set()
+    if changes is None:
+        named.update(entry.hash for entry in scan.changes.values() if entry is not None)
+        counts = Counts(added=built.files)
+    else:
+        named.update(change.after.hash for change in changes if change.after is not None)
+        counts = count_changes(list(changes))
+    checkpoint = Checkpoint(
+        id=checkpoint_id,
+        workspace=context.workspace.id,
+        parent=None if parent is None else parent.id,
+        root=built.root,
+        kind=request.kind,
+        label=request.label,
+        created_at=context.clock.now(),
+        changes=counts,
+        total_files=built.files,
+        total_bytes=built.bytes,
+        new_blobs=sum(1 for blob in written.blobs if blob.kind == "blob"),
+        stored_bytes=written.stored_bytes + pages_written.stored_bytes,
+        not_captured=len(scan.not_captured),
+        provenance=request.provenance,
+    )
+    context.catalog.commit(
+        CheckpointCommit(
+            checkpoint=checkpoint,
+            changeset=None if changes is None else encode_changeset(list(changes)),
+            not_captured=scan.not_captured,
+            packs=[*written.packs, *pages_written.packs],
+            blobs=[*written.blobs, *pages_written.blobs],
+            # All content that this manifest names and its parent did not: what the tree remembered is not taken on
+            # trust.
+            relied_on=frozenset(named - fresh) | written.relied_on | shared,
+            expected=cursor,
+            event=(
+                HistoryEvent(0, 0, "checkpoint", checkpoint_id, cursor.position) if recorded is None else recorded.event
+            )._replace(at=checkpoint.created_at, checkpoint=checkpoint_id, undo_seq=context.undo_seq()),
+            redo_tip=None if recorded is None else recorded.redo_tip,
+        )
+    )
+    return checkpoint
+
+
+def _claim(context: Context, existing: Checkpoint, request: Request) -> Checkpoint:
+    """Make the checkpoint that already holds this state the user's, who asked for one: it is not thinned out any more.
+
+    What they say of it is taken where nobody has said anything yet.
+    """
+    if request.kind != "manual" or (existing.kind in ("fork", "import") and not request.label):
+        return existing  # (a fork's first and an imported one are kept in any case)
+    theirs = existing.kind == "manual"
+    label = existing.label if theirs and existing.label else request.label
+    said = (mine or new for mine, new in zip(existing.provenance, request.provenance, strict=True))
+    provenance = Provenance(*said) if theirs else request.provenance
+    if theirs and (label, provenance) == (existing.label, existing.provenance):
+        return existing
+    return context.catalog.claim(existing.id, label, provenance)

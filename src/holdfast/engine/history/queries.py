@@ -1,0 +1,105 @@
+"""Looking at what is saved: the log, one checkpoint, the content of one file."""
+
+from __future__ import annotations
+
+from holdfast.engine.results.results import Details, Log, beginnings
+from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+from holdfast.model.paths import display
+from holdfast.model.typed import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.engine.diffs.browsing import Read
+    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.model.entries import Entry
+    from holdfast.model.ids import CheckpointId
+
+
+def log(context: Context, limit: int | None = None, *, everything: bool = False) -> Log:
+    """The checkpoints of the workspace (``everything``: of all in the home) and what happened to its tree.
+
+    At most ``limit`` checkpoints, newest first, and the events since the oldest of them; None means all.
+    """
+    catalog, own = context.catalog, context.workspace
+    if everything:
+        found = log_of_home(context, limit)
+    else:
+        checkpoints = catalog.checkpoints(own.id, limit=_checked(limit))
+        found = Log(checkpoints, None, (), {own.id: own.path} if checkpoints else {})
+    events = catalog.events(own.id)
+    if limit is not None:
+        made = beginnings(events)
+        since = min((made[item.id] for item in found.checkpoints if item.id in made), default=None)
+        events = [event for event in events if since is not None and event.seq >= since]
+    return found._replace(head=catalog.cursor(own.id).head, events=events)
+
+
+def log_of_home(context: Shared, limit: int | None = None) -> Log:
+    """The checkpoints of all workspaces in the home, at most ``limit``, newest first."""
+    checkpoints = context.store.catalog.checkpoints(limit=_checked(limit))
+    belong = {item.workspace for item in checkpoints}
+    paths = {known.id: known.path for known in context.store.catalog.workspaces(everywhere=True) if known.id in belong}
+    return Log(checkpoints, None, (), paths)
+
+
+def _checked(limit: int | None) -> int | None:
+    if limit is not None and limit < 0:
+        raise UsageError(f"cannot list {limit} checkpoints; give a number from 0")
+    return limit
+
+
+def show(context: Context, name: CheckpointId) -> Details:
+    """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
+    from holdfast.engine.opening.saved_state import changes_of
+
+    checkpoint = context.catalog.checkpoint(name)
+    return Details(checkpoint, changes_of(context, checkpoint), context.catalog.not_captured(name))
+
+
+def cat(context: Context, name: CheckpointId, path: bytes) -> Iterator[bytes]:
+    """The content of ``path`` in a checkpoint, in pieces; raises `NotFoundError` if it is no file there."""
+    return _content(context, _entry(context, name, path))
+
+
+def read_part(context: Context, name: CheckpointId, path: bytes, offset: int, limit: int) -> Read:
+    """At most ``limit`` bytes of the file ``path`` in a checkpoint from ``offset``, verified: all of it is read for
+    that, however small the part. Raises as `cat`, and `RefusedError` (``not_a_file``) for a link.
+    """
+    from holdfast.engine.diffs.browsing import Read
+
+    entry = _entry(context, name, path)
+    if entry.is_symlink:
+        target = display(b"".join(_content(context, entry)))
+        raise RefusedError(f"{display(path)} is a link to {target} in {name[:12]}", code="not_a_file")
+    part, at = bytearray(), 0
+    for piece in _content(context, entry):
+        part += piece[max(0, offset - at) : max(0, offset + limit - at)]
+        at += len(piece)
+    return Read(bytes(part), offset, entry.size, entry.hash if len(part) == entry.size else None)
+
+
+def _entry(context: Context, name: CheckpointId, path: bytes) -> Entry:
+    from holdfast.store import manifest
+
+    pages, root = context.store.pages, context.catalog.checkpoint(name).root
+    entry = manifest.get(pages, root, path)
+    if entry is None:
+        below = next(manifest.iterate(pages, root, path), None)
+        if below is not None:
+            raise NotFoundError(
+                f"{display(path) or '.'} is a directory in {name[:12]}",
+                hint=f"name a file in it, such as {display(below[0])}",
+                code="no_such_path",
+            )
+        raise NotFoundError(
+            f"{display(path)} is not in {name[:12]}",
+            hint=f"`holdfast diff {name[:12]}` shows how the tree differs from it",
+            code="no_such_path",
+        )
+    return entry
+
+
+def _content(context: Context, entry: Entry) -> Iterator[bytes]:
+    content = next(context.store.reader.fetch((entry,)))
+    return iter((content,)) if isinstance(content, bytes) else content

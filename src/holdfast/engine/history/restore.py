@@ -1,0 +1,445 @@
+"""Bringing the tree to a checkpoint, in a way that can be taken back.
+
+A rescue checkpoint comes first (I6). The plan is the difference between that rescue and the target, so that only
+paths which the rescue holds and the target lacks are ever deleted (I5), and ignore rules that come back with the
+restore decide nothing. A journal in the workspace's folder lets the next command finish or take back a restore that
+was cut short (I3).
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, nullcontext, suppress
+
+from holdfast.engine.history.checkpoint import Recorded, Request, take_locked, take_touched
+from holdfast.engine.history.content_source import Stored, hold
+from holdfast.engine.history.databases import kept_together, with_logs
+from holdfast.engine.history.git_heads import warn_of_commits
+from holdfast.engine.history.known_states import tell_brought_back
+from holdfast.engine.history.partial_restore import Plan, half_written, sift
+from holdfast.engine.history.saved_rules import left_out, touches_rules
+from holdfast.engine.history.status import present
+from holdfast.engine.history.uncaptured import only_uncaptured
+from holdfast.engine.opening import restore_journal as journals
+from holdfast.engine.opening.mount_guard import make_root
+from holdfast.engine.opening.restore_journal import Journal, JournalNotes
+from holdfast.engine.opening.undo_log import kept_still
+from holdfast.engine.results.results import RestoreResult
+from holdfast.engine.upkeep.upkeep import with_ballast
+from holdfast.files.databases import database_of, with_companions
+from holdfast.files.secret_files import is_credential
+from holdfast.model.entries import NotCaptured, after_of
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.paths import display, under
+from holdfast.model.typed import TYPE_CHECKING
+from holdfast.store import manifest
+from holdfast.store.records import HistoryEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Sequence
+    from typing import Literal
+
+    from holdfast.engine.history.databases import WithLogs
+    from holdfast.engine.history.partial_restore import Mending
+    from holdfast.engine.opening.context import Context
+    from holdfast.files.tree import Applied
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.entries import Change
+    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.model.sinks import Progress, Supply
+    from holdfast.store.manifest import Pages
+
+NOT_THERE = "the state that it goes to does not capture it, and does not say that it was deleted: "
+"""Begins why something stays that a state of another workspace lacks; what that state says of it follows."""
+_LEFT_OUT = "it is left out there, as by an ignore rule"
+
+UNDO_COMMAND = "holdfast undo"
+REDO_COMMAND = "holdfast redo"
+
+_HELD_BYTES = 64 << 20
+"""Up to this much content is read and verified before the tree is touched, and kept; more is verified in a pass of
+its own."""
+
+
+def restore(
+    context: Context,
+    target: CheckpointId,
+    paths: Sequence[bytes] = (),
+    *,
+    dry_run: bool = False,
+    as_state: bool = False,
+    expected: CheckpointId | None = None,
+    exact: bool = False,
+    progress: Progress | None = None,
+) -> RestoreResult:
+    """Bring the tree, or only ``paths`` of it, to ``target``. Touches nothing that does not differ.
+
+    Where it leaves another state than the target, as with ``paths``, that is unsaved, among whatever comes next; with
+    ``as_state`` it is saved as what this restore did.
+
+    Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished or taken back by
+    `holdfast.engine.history.resume`. Files that changed meanwhile, or that no checkpoint holds, are left alone and listed in
+    ``skipped``; unless ``exact``, what another workspace's state does not capture, or ignores, is, too.
+    Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content that is
+    needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if the
+    tree is not as ``expected`` has it, which a merge asks for: that is then saved, and nothing else has happened.
+    """
+    with context.lock(), nullcontext() if dry_run else _going_back(context):
+        checkpoint = context.catalog.checkpoint(target)
+        if dry_run:
+            return preview(context, checkpoint, paths)
+        refuse_unfinished(context)
+        _check_named(context, checkpoint, paths)
+        part: set[bytes] = set()
+
+        def touched() -> set[bytes]:
+            part.update(member for path in paths for member in with_companions(path))
+            return part
+
+        rescue = save_first(context, progress, meanwhile=lambda: _foresee(context, checkpoint, paths), touched=touched)
+        if expected is not None and rescue.root != context.catalog.checkpoint(expected).root:
+            raise RefusedError(
+                f"{display(context.workspace.path)} has changed meanwhile; nothing was brought there",
+                hint=f"`holdfast diff {expected[:12]}` shows what has changed; try again",
+                code="changed_meanwhile",
+            )
+        if rescue.id == target:
+            return RestoreResult(target, rescue.id, [], [], [], dry_run=False, undo_command=None)
+        cursor = context.catalog.cursor(context.workspace.id)
+        journal = Journal(
+            operation="restore",
+            target=target,
+            rescue=rescue.id,
+            position=cursor.position,
+            state=None,
+            paths=tuple(paths),
+            nonce=new_nonce(context),
+            at=context.clock.now(),
+            redo_tip=cursor.redo_tip,
+            undo_seq=context.undo_seq(),
+        )
+        done = carry_out(
+            context, journal, rescue, checkpoint, progress, exact=exact, replaces_credentials=expected is None
+        )
+        if as_state and (done.written or done.deleted):
+            save_as_its_own(context, journal, progress)
+        if part and done.undo_command:
+            # What was not saved for want of room is no part of this: `undo` would take it for the newest change.
+            from shlex import quote
+
+            back = " ".join(quote(os.fsdecode(path)) for path in paths)
+            done = done._replace(undo_command=f"holdfast restore {rescue.id[:12]} {back}")
+        return done
+
+
+@contextmanager
+def _going_back(context: Context) -> Generator[None]:
+    with with_ballast(context), kept_still(context):
+        yield
+
+
+def save_as_its_own(context: Context, journal: Journal, progress: Progress | None) -> None:
+    """Enter what a restore has left in the history as its own state, unless it is the target's."""
+    if context.catalog.cursor(context.workspace.id).position == journal.position:
+        save_as(context, "restore", progress)
+
+
+def save_as(
+    context: Context, operation: Literal["checkpoint", "restore"], progress: Progress | None
+) -> tuple[Checkpoint, int]:
+    """Save what the tree holds as the next state, also if it is as before; the checkpoint and the state."""
+    cursor = context.catalog.cursor(context.workspace.id)
+    assert cursor.head is not None, "it was saved before anything was changed"
+    event = HistoryEvent(0, 0, operation, cursor.head, cursor.position)
+    saved = take_locked(context, Request(kind="rescue"), progress, recorded=Recorded(event, None)).checkpoint
+    position = context.catalog.cursor(context.workspace.id).position
+    assert position is not None, "a state was recorded"
+    return saved, position
+
+
+def save_first(
+    context: Context,
+    progress: Progress | None = None,
+    *,
+    meanwhile: Callable[[], None] | None = None,
+    touched: Callable[[], Collection[bytes]] = tuple,
+) -> Checkpoint:
+    """Save what the tree holds now, if anything is unsaved; return the checkpoint that holds it. Needs the lock.
+
+    A workspace whose directory is gone is made again, empty: that is then the state that was saved. ``meanwhile`` as
+    `Tree.scan` has it; ``touched`` gives the paths at and below which something is about to be changed, if not
+    anywhere: on a full disk those alone may be saved (`take_touched`).
+    """
+    make_root(context)
+    return take_touched(context, Request(kind="rescue"), touched, progress, meanwhile=meanwhile)
+
+
+def _foresee(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
+    """Load what comes after the look at the tree, and read the pages that the plan will need if nothing is unsaved.
+
+    That takes as long as the look itself, and changes nothing: what is wrong is met again, and reported, in its turn.
+    """
+    import json  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+    from holdfast.files import apply  # noqa: F401  # pyright: ignore[reportUnusedImport]
+
+    head = context.catalog.cursor(context.workspace.id).head
+    if head is not None:
+        with suppress(HoldfastError):
+            _plan(context.store.pages, context.catalog.checkpoint(head).root, target.root, paths)
+
+
+def refuse_unfinished(context: Context) -> None:
+    """Raise `RefusedError` if a restore was cut short and neither finished nor taken back."""
+    journal = journals.read(context.folder)
+    if journal is not None:
+        raise RefusedError(
+            f"a {journal.operation} to {journal.target[:12]} was cut short; the tree may be half way",
+            hint="`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back to what was before",
+            code="unfinished_restore",
+        )
+
+
+def new_nonce(context: Context) -> str:
+    """A fresh nonce for the names of temporary files."""
+    return context.random(8).hex()
+
+
+def preview(context: Context, target: Checkpoint, paths: Sequence[bytes] = ()) -> RestoreResult:
+    """What bringing the tree to ``target`` would do now. Changes nothing and stores nothing. Needs the lock."""
+    _check_named(context, target, paths)
+    now = present(context, gone_is_empty=True)
+    found = _planned(context, now.pages, now.root, target.root, paths)
+    plan, spared = _spare(context, target, found.plan, found.logs)
+    plan = kept_together(plan, found.logs, spared)
+    spared = [*found.spared, *spared]
+    return RestoreResult(
+        checkpoint=target.id,
+        rescue=None,
+        written=[change.path for change in plan.writes],
+        deleted=[change.path for change in plan.deletes],
+        skipped=spared,
+        dry_run=True,
+        undo_command=None,
+    )
+
+
+def carry_out(
+    context: Context,
+    journal: Journal,
+    now: Checkpoint,
+    target: Checkpoint,
+    progress: Progress | None,
+    *,
+    mending: Mending | None = None,
+    exact: bool = False,
+    replaces_credentials: bool = True,
+) -> RestoreResult:
+    """Bring the tree from the state ``now``, which it was just saved as, to ``target``, under the journal. Needs the
+    lock.
+
+    An undo or a redo deletes nothing that the target's own rules ignore: it was there, uncaptured, when that was the
+    state. Unless ``exact``, nothing deletes what another workspace's state does not capture, or ignores: it was there,
+    too. A file of credentials that is not captured is saved, and replaced, only where ``replaces_credentials``: a merge
+    brings the work of others, and leaves it alone as it does an ignored file.
+    """
+    plan, spared, logs = _planned(context, context.store.pages, now.root, target.root, journal.paths)
+    wanted = {change.path for change in plan.writes if change.before is None and is_credential(change.path)}
+    if wanted and replaces_credentials and mending is None and any(map(context.tree.is_there, wanted)):
+        # What is not captured, and is going to be overwritten, is in the rescue all the same.
+        now = take_locked(context, Request(kind="rescue"), progress, also=wanted).checkpoint
+        position = context.catalog.cursor(context.workspace.id).position
+        tip = position if journal.redo_tip == journal.position else journal.redo_tip
+        journal = journal._replace(rescue=now.id, position=position, redo_tip=tip)
+        plan, spared, logs = _planned(context, context.store.pages, now.root, target.root, journal.paths)
+    rules_change = touches_rules((*plan.deletes, *plan.writes))
+    if mending is not None:
+        first = _plan(context.store.pages, mending.evidence, target.root, journal.paths)
+        empty = now.total_files == 0
+        half = half_written(context.store, plan.writes, mending, journal.in_place)
+        plan, others = sift(context.store.pages, plan, first, mending, target.id, empty=empty, half=half)
+        spared = [*spared, *others]
+    if not exact:
+        plan, missed = _spare(context, target, plan, logs)
+        spared = [*spared, *missed]
+    if rules_change and journal.operation != "restore":
+        ignored = left_out(context, target.root, [change.path for change in plan.deletes])
+        ignored -= {log for log in logs if database_of(log) not in ignored}
+        plan = plan._replace(deletes=[one for one in plan.deletes if one.path not in ignored])
+    plan = kept_together(plan, logs, spared)
+    # Neither where it leads nor what leads back may be forgotten or collected; cut short, until that is settled.
+    pins = f"an unfinished restore in the workspace {context.workspace.id}"
+    back = now if journal.rescue is None else context.catalog.checkpoint(journal.rescue)
+    context.catalog.pin_all({one.id: one for one in (target, now, back)}.values(), pins)
+    try:
+        supply = _verified(context, plan.writes)
+        journals.write(context.folder, journal)
+    except BaseException:
+        if journals.read(context.folder) is None:
+            context.catalog.unpin_all(pins)
+        raise
+    writes = ((change, None if _same_content(change) else supply) for change in plan.writes)
+    notes = JournalNotes(context.folder, journal, [change.path for change in plan.writes])
+    applied = context.tree.apply(plan.deletes, writes, nonce=journal.nonce, progress=progress, notes=notes)
+    # (Before it was cut short it may have brought the rest there as well.)
+    brought = plan if mending is None else _plan(context.store.pages, mending.evidence, target.root, journal.paths)
+    tell_brought_back(context, (*brought.deletes, *brought.writes))
+    applied = applied._replace(skipped=[*spared, *applied.skipped])
+    reached = settled = not journal.paths and not applied.skipped
+    seen: Sequence[Change] = ()
+    if reached and (rules_change or mending is not None):
+        found = present(context)
+        seen = manifest.diff(found.pages, target.root, found.root)
+        # Files that were ignored, and are not any more, make it another state than the target. What the rules on the
+        # disk leave out does not: it was brought back all the same.
+        reached, settled = all(change.after is None for change in seen), not seen
+    head = target.id
+    if reached and not settled and target.kind == "merge" and journal.operation == "restore":
+        # What the merged rules leave out is no change to come: the next state would have it, and undo stop there.
+        from holdfast.engine.merging.merge import put_together
+
+        head = put_together(context, target.id, seen, target.provenance)
+    if mending is None or mending.apart is None:
+        _record(context, journal, reached, head)
+    elif reached:
+        event = context.event("restore", target.id, mending.apart)
+        workspace = context.workspace.id
+        context.catalog.record_event(workspace, event, expected=context.catalog.cursor(workspace), head=target.id)
+    else:
+        save_as(context, "restore", progress)
+    journals.remove(context.folder)
+    context.catalog.unpin_all(pins)
+    if settled:
+        context.tree.settle(target.root)
+    if not journal.paths:
+        warn_of_commits(context, target)
+    return result(journal, applied)
+
+
+def result(journal: Journal, applied: Applied) -> RestoreResult:
+    """What the caller is told of ``applied``."""
+    undo_command = REDO_COMMAND if journal.operation == "undo" else UNDO_COMMAND
+    if not (applied.written or applied.deleted):
+        undo_command = None  # nothing has changed: it would take back what was there before
+    elif applied.skipped and journal.operation in ("undo", "redo") and journal.rescue is not None:
+        # What was left alone stands in the way of walking on.
+        undo_command = f"holdfast restore {journal.rescue[:12]}"
+    return RestoreResult(
+        checkpoint=journal.target,
+        rescue=journal.rescue,
+        written=applied.written,
+        deleted=applied.deleted,
+        skipped=applied.skipped,
+        dry_run=False,
+        undo_command=undo_command,
+    )
+
+
+def _plan(pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan:
+    return _limited(manifest.diff(pages, now, target), paths)
+
+
+def _limited(changes: Sequence[Change], paths: Sequence[bytes]) -> Plan:
+    if paths:
+        changes = [change for change in changes if any(under(change.path, path) for path in paths)]
+    return Plan(
+        deletes=[change for change in changes if change.after is None],
+        writes=[change for change in changes if change.after is not None],
+    )
+
+
+def _planned(context: Context, pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> WithLogs:
+    """As `_plan`, with what databases need."""
+    changes = manifest.diff(pages, now, target)
+    return with_logs(context, _limited(changes, paths), changes, pages, now, target, paths)
+
+
+def _spare(context: Context, target: Checkpoint, plan: Plan, logs: frozenset[bytes]) -> tuple[Plan, list[NotCaptured]]:
+    """``plan`` without deleting what ``target`` does not capture or, as a state of another workspace, has begun to
+    ignore, but for ``logs`` of databases that it brings; and what that is.
+
+    It was there, as something that no checkpoint holds: that it is not in the state does not say that it was deleted.
+    """
+    if not plan.deletes:
+        return plan, []
+    missed = dict(context.catalog.not_captured(target.id))
+    if target.workspace == context.workspace.id:
+        spared = missed.keys() & {change.path for change in plan.deletes}
+    else:
+        spared = only_uncaptured(context, target.id, [*plan.deletes, *plan.writes])
+    spared -= logs
+    kept = [NotCaptured(path, NOT_THERE + missed.get(path, _LEFT_OUT)) for path in sorted(spared)]
+    return plan._replace(deletes=[change for change in plan.deletes if change.path not in spared]), kept
+
+
+def _check_named(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
+    """Every path that was asked for must be in the target, or in the last checkpoint (then it is deleted)."""
+    head = context.catalog.cursor(context.workspace.id).head
+    roots = {target.root} if head is None else {target.root, context.catalog.checkpoint(head).root}
+    for path in paths:
+        if path and not any(any(manifest.iterate(context.store.pages, root, path)) for root in roots):
+            raise NotFoundError(
+                f"{display(path)} is not in {target.id[:12]}",
+                hint=f"`holdfast show {target.id[:12]}` and `holdfast log` tell what is where",
+                code="no_such_path",
+            )
+
+
+def _verified(context: Context, writes: Sequence[Change]) -> Supply:
+    """What gives the content of every write, all of it verified before this returns: damage must show before the tree
+    is touched.
+    """
+    needed = [change for change in writes if not _same_content(change)]
+    supply = Stored(context.store.reader)
+    if sum(after_of(change).size for change in needed) <= _HELD_BYTES:
+        return hold(supply, needed)
+    for content in supply.fetch(needed):
+        if not isinstance(content, bytes):
+            for _ in content:
+                pass
+    return supply
+
+
+def _same_content(change: Change) -> bool:
+    """True if only the permissions of a regular file differ."""
+    before, after = change.before, change.after
+    return (
+        before is not None
+        and after is not None
+        and before.hash == after.hash
+        and not before.is_symlink
+        and not after.is_symlink
+    )
+
+
+def _record(context: Context, journal: Journal, reached: bool, head: CheckpointId) -> None:
+    """Append what happened; ``head`` is the target, or what is left of it under its own rules. A restore of some paths
+    only, or one that left the tree in another state than the target, leaves it where it was in its history, with
+    changes to save: they are then what `undo` takes back.
+    """
+    catalog, workspace = context.catalog, context.workspace.id
+    cursor = catalog.cursor(workspace)
+    if journal.state is not None:
+        tip = cursor.redo_tip if journal.redo_tip is None else journal.redo_tip
+        event, position = context.event(journal.operation, journal.target), journal.state
+        undone_steps = journal.position is not None and catalog.event(journal.position).ahead is not None
+        if journal.operation == "undo" and undone_steps and journal.position != journal.state:
+            # `redo` leads back to where steps were undone, and on by the undo log: a state that knows that.
+            before = catalog.event(journal.state).previous
+            event, position = event._replace(previous=before, ahead=journal.position), None
+        catalog.record_event(workspace, event, expected=cursor, head=journal.target, position=position, redo_tip=tip)
+    elif reached:
+        event = context.event("restore", head, journal.position)
+        catalog.record_event(workspace, event, expected=cursor, head=head)
+    elif journal.rescue is not None and (not journal.paths or cursor.position != journal.position):
+        # Cut short and finished, it is one change all the same: the half-way state, which was saved, is none to go back
+        # to.
+        event = context.event("restore", journal.target)
+        catalog.record_event(
+            workspace,
+            event,
+            expected=cursor,
+            head=journal.rescue,
+            position=journal.position,
+            redo_tip=journal.redo_tip,
+        )

@@ -1,0 +1,1 @@
+"""Working directories of a host: their commands, files and events."""

@@ -1,0 +1,477 @@
+"""One working directory of a host: its commands and files, its undo log, and what happens there that is an event."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from holdfast.engine.diffs import browsing
+from holdfast.engine.hosting.monitor import Mismatched, Monitor, RolledBack, Warned
+from holdfast.engine.hosting.nested_session import Inside
+from holdfast.engine.hosting.session import Session, oldest_step
+from holdfast.engine.opening.current_run import current_run
+from holdfast.engine.opening.home import own_directories
+from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.undo_log import limits as configured_limits
+from holdfast.engine.opening.undo_log import log_directory, make_log, reached, ready_log, required
+from holdfast.engine.running.run import configured_thresholds
+from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.log import Log
+from holdfast.model.paths import display, under
+from holdfast.undo.safeguards import OFF, strictest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.session import Executed, Lost, State
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.config import Isolation
+    from holdfast.model.ids import CheckpointId
+    from holdfast.supervisor.remote import Remote
+    from holdfast.undo.safeguards import Thresholds
+    from holdfast.undo.service import Limits, StepInfo, TicketInfo, UndoReport, UndoService
+    from holdfast.wire.control import Stream
+
+_log = Log(__name__)
+
+MAX_EDITED_BYTES: Final = browsing.MAX_READ_BYTES
+
+Access = Literal["read_write", "read_only"]
+
+
+class WorkingDirectory(NamedTuple):
+    """What a face is asked to work in."""
+
+    path: bytes
+    label: str = ""
+    """Another name for it. If it is empty, the last part of its path; all of that, if the part would not be clear."""
+    access: Access = "read_write"
+
+
+class Rules(NamedTuple):
+    """What holds in a working directory."""
+
+    thresholds: Thresholds
+    """When a person is asked."""
+    limits: Limits
+    """How much the undo log holds."""
+
+
+class Change(NamedTuple):
+    """What `HostedDirectory.edit_file` did."""
+
+    step: StepInfo | None
+    replaced: int
+    """How many times."""
+
+
+class HostedDirectory:
+    """One working directory of a host. Any thread may call; commands wait for each other, nothing else does.
+
+    Every method but those that look at files raises `RefusedError` (``read_only``) where nothing may be written.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        given: WorkingDirectory,
+        *,
+        home: bytes | None,
+        flags: Mapping[str, object] | None,
+        isolation: Isolation | Callable[[Isolation], Isolation] | None,
+        guard: bool,
+        notify: Callable[[HostedDirectory, Event], object],
+    ) -> None:
+        self.index = index
+        self.access: Access = given.access
+        self.given: bytes = os.path.realpath(given.path)
+        self.path: bytes = self.given
+        """The workspace's root, which may be above what was given."""
+        self.isolation: Isolation | None = None
+        """Where its commands run; None where none do."""
+        self.agent_command: Sequence[str] = ()
+        """The coding agent that prompts go to, as the settings have it."""
+        self._home = home
+        self._flags = flags
+        self._notify = notify
+        self._session: Session | None = None
+        self._inside: Inside | None = None
+        self._undo_log = b""
+        self._own: Sequence[bytes] = ()
+        """Directories that are out of reach, wherever they lie."""
+        self._thresholds: Thresholds | None = None
+        self._limits: Limits | None = None
+        self._others: Sequence[bytes] = ()
+        """The other working directories."""
+        self._monitor: Monitor | None = None
+        self._oldest: int | None = None
+        """Of the steps of commands in the undo log, after the last command."""
+        self._is_mismatched = False
+        """That the undo log is of another version was told."""
+        self._lock = threading.Lock()
+        if given.access == "read_only":
+            if not os.path.isdir(self.path):
+                raise NotFoundError(f"there is no directory {display(self.path)}", code="no_such_path")
+            opener = Opener(home=home, flags=flags)
+            self._own = own_directories(opener.home, opener.settings(None))
+            browsing.find_directory(self.path, b"", own=self._own)
+        else:
+            self._begin(isolation, guard)
+        self.label = given.label or os.fsdecode(os.path.basename(self.path)) or "/"
+
+    def _begin(self, isolation: Isolation | Callable[[Isolation], Isolation] | None, guard: bool) -> None:
+        opener = Opener(home=self._home, flags=self._flags)
+        try:
+            try:
+                context = opener.open(self.path)
+            except NotFoundError:
+                context, _ = opener.init(self.path)
+            self.path = context.workspace.path
+            self._own = own_directories(opener.home, context.settings)
+            browsing.find_directory(self.path, b"", own=self._own)
+            self._thresholds = configured_thresholds(context.settings.safeguard, guard=guard)
+            self._limits = configured_limits(context)
+            self.agent_command = context.settings.agent.command
+            configured = context.settings.isolation
+            self.isolation = isolation(configured) if callable(isolation) else isolation or configured
+            inside = current_run(context)
+            self._undo_log = make_log(context) if inside is None else log_directory(context)
+            self._own = (*self._own, self._undo_log)
+            if inside is not None:
+                self._inside = Inside(inside, self.path, self._undo_log, self._own)
+                self.isolation = None  # it is as the run's
+                self._thresholds = OFF
+                _tell_what_has_no_effect(guard=guard, isolation=isolation)
+            self._session = Session(
+                self.path,
+                self._undo_log,
+                home=opener.home,
+                flags=self._flags,
+                isolation=self.isolation,
+                thresholds=self._thresholds,
+                inside=self._inside,
+            )
+            self._session.on_join = self._joined
+        finally:
+            opener.close()
+
+    def keep_off(self, others: Sequence[bytes]) -> None:
+        """No command here may change anything beneath these directories."""
+        self._others = others
+        if self._session is not None:
+            self._session.read_only = others
+
+    def refuse_others(self, path: bytes) -> None:
+        """Raise `RefusedError` if the path lies in another working directory, where nothing is written from here."""
+        real = os.path.realpath(path)
+        for other in self._others:
+            if under(real, other.rstrip(b"/")):
+                raise RefusedError(
+                    f"{display(path)} lies in {display(other)}, another working directory of this session",
+                    hint="choose a path outside of them",
+                )
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """What the session does."""
+        return "stopped" if self._session is None else self._session.state
+
+    @property
+    def inside(self) -> str | None:
+        """The id of the run that this process belongs to, and is recorded with; None if there is none.
+
+        Its commands are that run's; what goes back is not to be asked for here, and safeguards are as that was told.
+        """
+        return None if self._inside is None else self._inside.run
+
+    @property
+    def run(self) -> str:
+        """The id of the session's run; empty before the first one."""
+        return "" if self._session is None else self._session.run
+
+    @property
+    def step(self) -> int | None:
+        """The step of the command that runs now."""
+        return None if self._session is None else self._session.step
+
+    def start(self) -> None:
+        """Finish what a killed keeper has left, which is an event, and begin a session. Nothing if there is one."""
+        session = self._writable()
+        if session.state in ("idle", "running"):
+            return
+        self.recover()
+        session.start()
+
+    def recover(self) -> None:
+        """Finish what a killed keeper has left. All that was rolled back, and nobody was told of yet, is an event; so
+        is, once, an undo log of another version, which is set aside, or raises `VersionMismatchError` (`ready_log`).
+        """
+        from holdfast.undo.version import VersionMismatchError
+
+        self._writable()
+        with self._opened() as (_, context):
+            try:
+                self._take_notice(context)
+            except VersionMismatchError as error:
+                if not self._is_mismatched:
+                    self._is_mismatched = True
+                    self._notify(self, Mismatched(error))
+                with context.lock(as_found=True):
+                    ready_log(context)
+        self._is_mismatched = False
+
+    def stop(self) -> None:
+        """End what runs, and the session; its end is saved."""
+        with self._lock:
+            monitor, self._monitor = self._monitor, None
+        if self._session is not None:
+            try:
+                self._session.stop()
+            finally:
+                if monitor is not None:
+                    monitor.stop()
+
+    def execute(
+        self,
+        command: str,
+        *,
+        directory: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+        on_output: Callable[[Stream, bytes], None],
+        on_start: Callable[[int], None] = lambda _step: None,
+        on_lost: Callable[[Lost], None] = lambda _lost: None,
+    ) -> Executed:
+        """See `Session.execute`. ``directory`` may lead there by links; raises `EscapeError` for one that leads out."""
+        self.start()
+        session = self._writable()
+        try:
+            place = browsing.find_directory(self.path, directory, own=self._own)
+        except HoldfastError as error:
+            if error.code not in ("no_such_path", "not_a_directory"):
+                raise
+            raise NotFoundError(error.message, code="no_directory") from None
+        try:
+            done = session.execute(
+                command,
+                directory=place,
+                environment=environment,
+                on_output=on_output,
+                on_start=on_start,
+                on_lost=on_lost,
+            )
+        except HoldfastError:
+            if session.state == "failed":
+                with suppress(HoldfastError):
+                    self.recover()
+            raise
+        if self._oldest is not None and (done.oldest is None or done.oldest > self._oldest):
+            gone = (
+                f"the undo log has forgotten step {self._oldest}, and maybe later ones: they cannot be undone any more"
+            )
+            self._notify(self, Warned("forgotten", gone))
+        self._oldest = done.oldest
+        if done.info is not None and done.info.unprotected:
+            self._notify(self, Warned("unprotected", done.info.unprotected, done.step))
+        return done
+
+    def cancel(self, only: int | None = None) -> bool:
+        """See `Session.cancel`."""
+        return self._writable().cancel(only)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def list_directory(self, path: bytes = b"", *, after: bytes = b"", limit: int | None = None) -> browsing.Listing:
+        """See `browsing.list_directory`."""
+        return browsing.list_directory(self.path, path, own=self._own, after=after, limit=limit)
+
+    def read_file(self, path: bytes, *, offset: int = 0, limit: int = browsing.MAX_READ_BYTES) -> browsing.Read:
+        """See `browsing.read_file`."""
+        return browsing.read_file(self.path, path, own=self._own, offset=offset, limit=limit)
+
+    def read_saved(self, checkpoint: str, path: bytes, *, offset: int, limit: int) -> browsing.Read:
+        """A part of the file ``path`` as a checkpoint holds it, see `look.read_part`."""
+        from holdfast.engine.history.queries import read_part
+
+        self._writable()
+        with self._opened() as (workspace, context):
+            return read_part(context, workspace.resolve(checkpoint), path, offset, limit)
+
+    def write_file(self, path: bytes, content: bytes, *, expected: bytes | None = None) -> StepInfo | None:
+        """See `UndoService.write`: a step of its own."""
+        self._writable()
+        if self._inside is not None:
+            self._inside.require_served()
+        fd = os.memfd_create("content", os.MFD_CLOEXEC)
+        try:
+            with open(fd, "wb", closefd=False) as file:
+                file.write(content)
+            with self._opened() as (_, context), self._reached(context, always=True) as log:
+                if self._inside is not None:
+                    return self._inside.write(required(log), path, fd, expected)
+                return required(log).write(path, fd, expected=expected, run=self.run)
+        finally:
+            os.close(fd)
+
+    def edit_file(self, path: bytes, old: bytes, new: bytes, *, every: bool = False) -> Change:
+        """Replace ``old``, which must be there once (``every``: at least once), by ``new``: a step of its own.
+
+        Nothing is written if somebody changes the file meanwhile (``changed``). Raises `NotFoundError`
+        (``no_match``), `RefusedError` (``many_matches``, ``too_large``), and as `read_file` and `write_file` do.
+        """
+        self._writable()
+        if not old:
+            raise UsageError("what is to be replaced is empty")
+        read = self.read_file(path, limit=MAX_EDITED_BYTES)
+        if read.hash is None and len(read.content) < MAX_EDITED_BYTES:
+            raise RefusedError(
+                f"{display(path)} was not written: somebody has changed it while it was read",
+                hint="read it again",
+                code="changed",
+            )
+        if read.hash is None:
+            raise RefusedError(f"{display(path)} is larger than {MAX_EDITED_BYTES} bytes", code="too_large")
+        count = read.content.count(old)
+        if len(read.content) + count * (len(new) - len(old)) > MAX_EDITED_BYTES:
+            raise RefusedError(f"{display(path)} would become larger than {MAX_EDITED_BYTES} bytes", code="too_large")
+        if not count:
+            raise NotFoundError(f"the text to replace is not in {display(path)}", code="no_match")
+        if count > 1 and not every:
+            raise RefusedError(
+                f"the text to replace is in {display(path)} {count} times",
+                hint="say more of what is around it, or replace all",
+                code="many_matches",
+            )
+        return Change(self.write_file(path, read.content.replace(old, new), expected=read.hash), count)
+
+    # -- undo ----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def workspace(self) -> Generator[Workspace]:
+        """The workspace, opened for the length of the block: checkpoints, undo, history; for one thread.
+
+        What a killed keeper has left is finished first, which is an event.
+        """
+        from holdfast.undo.version import VersionMismatchError
+
+        self._writable()
+        with self._opened() as (workspace, context):
+            with suppress(VersionMismatchError):  # for what needs the undo log to meet
+                self._take_notice(context)
+            yield workspace
+
+    def unfinished_restore(self) -> CheckpointId | None:
+        """Where a restore was to lead that was cut short: until it is finished or taken back nothing else goes back or
+        forth.
+        """
+        self._writable()
+        with self._opened() as (workspace, _):
+            journal = workspace.unfinished()
+            return None if journal is None else journal.target
+
+    @contextmanager
+    def undo_log(self) -> Generator[UndoService | None]:
+        """The undo log, or its keeper, for the length of the block; None if nothing was recorded yet."""
+        self._writable()
+        with self._opened() as (_, context), self._reached(context) as log:
+            yield log
+
+    def rolled_back(self, steps: Sequence[int]) -> None:
+        """To be called after an undo: what runs is told of the steps that were taken back."""
+        session = self._writable()
+        for step in steps:
+            session.notify_rollback(step)
+
+    def answer(self, ticket: int, *, asked_at: int, allow: bool) -> TicketInfo:
+        """Let the operation that was held at ``asked_at`` happen, or deny it. Raises `NotFoundError` if that does not
+        wait any more: another keeper counts its tickets anew, and a late answer must not meet one of those.
+        """
+        with self.undo_log() as found:
+            log = required(found)
+            if not any(held.id == ticket and held.asked_at == asked_at for held in log.held()):
+                raise NotFoundError("nothing waits for this answer, or not any more")
+            return log.answer(ticket, allow=allow)
+
+    def guard(self, thresholds: Thresholds) -> None:
+        """Change when a person is asked on behalf of this host, for as long as it lives. What others ask for holds
+        beside it, see `rules`.
+        """
+        session = self._writable()
+        with self._lock:
+            self._thresholds = thresholds
+            session.guard(thresholds)
+
+    def limit(self, limits: Limits) -> None:
+        """Change how much the undo log holds: at once, whoever keeps it, and where this host begins to keep it."""
+        session = self._writable()
+        with self._lock:
+            self._limits = session.limits = limits
+            with self.undo_log() as log:
+                if log is not None:
+                    log.configure(limits)
+
+    @property
+    def thresholds(self) -> Thresholds:
+        """When a person is asked on behalf of this host."""
+        self._writable()
+        assert self._thresholds is not None
+        return self._thresholds
+
+    def rules(self, log: UndoService | None) -> Rules:
+        """What holds for a command here, by the undo log (see `undo_log`): the strictest of what all ask for who are
+        there, and the last limits that were set.
+        """
+        assert self._limits is not None
+        if log is None:
+            return Rules(self.thresholds, self._limits)
+        held_to = strictest([self.thresholds, log.thresholds()])
+        return Rules(held_to if held_to.asks else self.thresholds, log.limits())
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def _writable(self) -> Session:
+        if self._session is None:
+            raise RefusedError(f"{self.label} is read-only here", code="read_only")
+        return self._session
+
+    @contextmanager
+    def _opened(self) -> Generator[tuple[Workspace, Context]]:
+        opener = Opener(home=self._home, flags=self._flags)
+        try:
+            context = opener.open(self.path)
+            yield Workspace(opener, context), context
+        finally:
+            opener.close()
+
+    def _reached(self, context: Context, *, always: bool = False) -> AbstractContextManager[UndoService | None]:
+        return reached(context, always=always, told=self._told, own_limits=self._limits)
+
+    def _take_notice(self, context: Context) -> None:
+        from holdfast.undo.unreported import take
+
+        if self._inside is not None:
+            return  # (The run has done it, before it began.)
+        with self._reached(context) as log:  # to reach it is to have finished what was left
+            for report in () if log is None else take(self._undo_log):
+                self._told(report)
+
+    def _told(self, report: UndoReport) -> None:
+        self._notify(self, RolledBack(report))
+
+    def _joined(self, keeper: Remote) -> None:
+        self._oldest = oldest_step(keeper)
+        with self._lock:
+            if self._monitor is None:
+                self._monitor = Monitor(self._undo_log, lambda event: self._notify(self, event), keeper)
+
+
+def _tell_what_has_no_effect(*, guard: bool, isolation: object) -> None:
+    for name, is_given in (("guard", guard), ("isolation", isolation is not None)):
+        if is_given:
+            _log.warning("%s has no effect inside of a run: it is as `holdfast run` was told", name)

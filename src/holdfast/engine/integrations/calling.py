@@ -1,0 +1,71 @@
+"""A hook's call, before it is known whether there is anything to do: who calls, and what comes on standard input.
+
+Most calls end here, as nothing but prompts concerns us outside of a run; so little is loaded for it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from holdfast.engine.opening.current_run import RUN_VARIABLE
+from holdfast.model.errors import FormatError, NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from holdfast.engine.integrations.client import Action, Client
+
+CLIENTS = ("claude", "codex", "gemini", "cursor", "opencode")
+
+MAX_BYTES = 8 << 20
+"""What a tool has read or written may be part of the input. Of more than this nothing is looked at."""
+MAX_SECONDS = 10.0
+
+_PIECE = 1 << 16
+
+
+def client(name: str) -> Client:
+    """All that is known of a client. Raises `NotFoundError`."""
+    if name not in CLIENTS:
+        raise NotFoundError(f"no client {name!r} is known", hint=f"one of {', '.join(CLIENTS)}")
+    return import_module(f"holdfast.engine.integrations.{name}").CLIENT
+
+
+def concerns(action: Action, environ: Mapping[str, str]) -> bool:
+    """Whether an event has to be looked at: outside of a run only prompts."""
+    return action == "prompt" or RUN_VARIABLE.decode() in environ
+
+
+def read(fd: int, *, limit: int = MAX_BYTES, seconds: float = MAX_SECONDS) -> bytes:
+    """All that comes on ``fd``: the client must not find it closed. Of more than ``limit`` bytes nothing is kept.
+
+    Raises `UsageError` on a terminal, `FormatError` for too much, and for an end that does not come in time.
+    """
+    if os.isatty(fd):
+        raise UsageError("a hook is called by a client, which tells it what happened on standard input")
+    pieces: list[bytes] = []
+    size = 0
+    for piece in _pieces(fd, time.monotonic() + seconds):
+        size += len(piece)
+        if size <= limit:
+            pieces.append(piece)
+        else:
+            pieces.clear()
+    if size > limit:
+        raise FormatError(f"the input has {size} bytes: more than {limit} are not looked at")
+    return b"".join(pieces)
+
+
+def _pieces(fd: int, deadline: float) -> Generator[bytes]:
+    ready = select.poll()
+    ready.register(fd, select.POLLIN)
+    while ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        piece = os.read(fd, _PIECE)
+        if not piece:
+            return
+        yield piece
+    raise FormatError("the input has no end")

@@ -1,0 +1,170 @@
+"""What there is to know of a client: its files, what is written into them, and which of its events call us."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from holdfast.model.named import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.engine.integrations.jsonedit import Path
+
+NAME = "holdfast"
+"""What our entry is called among a client's MCP servers."""
+
+COMMAND = "mcp"
+"""The command of ours that is an MCP server."""
+
+HOOKS = "hooks"
+"""The member that holds, by event, the hooks of every client that has them in JSON."""
+
+_OPERATORS = "();<>|&"
+"""Of a shell, beside the newline: whoever uses one does more than call us."""
+_HOOK_WORDS = 4
+
+Scope = Literal["project", "user"]
+
+Action = Literal["prompt", "begin", "end", "turn"]
+"""What an event is to us: a prompt comes in, a tool call begins, one has ended, the turn is over."""
+
+
+class Place(NamedTuple):
+    """For whom a client is to be configured, and by which command it reaches us."""
+
+    scope: Scope
+    root: str
+    """The project's directory, or the user's home; absolute."""
+    environ: Mapping[str, str]
+    program: Sequence[str]
+    """The command line of Holdfast, up to the command."""
+
+    def hook(self, client: str, event: str) -> str:
+        """The command line that a client's shell is to run for an event."""
+        return shlex.join((*self.program, "hook", client, event))
+
+    @property
+    def server(self) -> tuple[str, Sequence[str]]:
+        """The program of the MCP server, and its arguments."""
+        return self.program[0], (*self.program[1:], COMMAND)
+
+
+class Server(NamedTuple):
+    """Our entry among the MCP servers of a file; what else the user has put into it is kept."""
+
+    path: Path
+    value: Mapping[str, Any]
+    nested: Path = ()
+    """Where an object of servers may stand instead; if one does, the entry goes there."""
+
+
+class Hook(NamedTuple):
+    """An item in the array of an event's hooks. It is ours by the command that it runs."""
+
+    event: str
+    command: str
+    value: Mapping[str, Any]
+
+
+class Basis(NamedTuple):
+    """A member without which the file would be no configuration. It is set if it is missing, and stays."""
+
+    path: Path
+    value: object
+
+
+class JsonFile(NamedTuple):
+    """A file of JSON, comments allowed, and what is to be in it."""
+
+    path: str
+    entries: Sequence[Server | Hook | Basis]
+
+
+class TomlFile(NamedTuple):
+    """A file of TOML, and the table that is to be in it."""
+
+    path: str
+    table: tuple[str, ...]
+    value: Mapping[str, Any]
+
+
+class OwnFile(NamedTuple):
+    """A file that is all ours."""
+
+    path: str
+    content: str
+    mark: str
+    """What it begins with, whatever version of us has written it."""
+
+
+File = JsonFile | TomlFile | OwnFile
+
+
+class Client(NamedTuple):
+    """One client."""
+
+    name: str
+    title: str
+    program: str
+    """What it is started as."""
+    events: Mapping[str, Action]
+    """Its events that call us."""
+    files: Callable[[Place], Sequence[File]]
+    quiet_answer: str
+    """What a hook is to print if it has nothing to say."""
+    note: str
+    """What the user has to do, or to know, beyond what is written."""
+
+
+def is_ours(client: str, command: object) -> bool:
+    """Whether a hook's command line calls us for this client, and does nothing else."""
+    if not isinstance(command, str) or "`" in command or "\n" in command:
+        return False
+    try:
+        words = shlex.split(command)
+        operators = {word for word in _words(command) if not word.strip(_OPERATORS)}
+    except ValueError:
+        return False
+    if operators or len(words) < _HOOK_WORDS or words[-3:-1] != ["hook", client]:
+        return False
+    if words[0].rpartition("/")[2] == NAME:
+        options = words[1:-3]
+    elif NAME in words and words[words.index(NAME) - 1] == "-m":
+        options = [*words[1 : words.index(NAME) - 1], *words[words.index(NAME) + 1 : -3]]
+    else:
+        return False
+    # (What is no option, and no value of one, is another command, which may run anything.)
+    return "--" not in options and all(
+        word.startswith("-") or (place and options[place - 1].startswith("-")) for place, word in enumerate(options)
+    )
+
+
+def _words(command: str) -> shlex.shlex:
+    words = shlex.shlex(command, posix=True, punctuation_chars=_OPERATORS)
+    words.whitespace_split = True
+    words.commenters = ""
+    return words
+
+
+def starts_us(server: object) -> bool:
+    """Whether an entry among a client's MCP servers starts ours, by whatever path and with whatever options: what has
+    our name alone is somebody else's.
+    """
+    if not isinstance(server, dict):
+        return False
+    entry = cast("Mapping[str, object]", server)
+    words: list[object] = []
+    for part in (entry.get("command"), entry.get("args")):
+        words += cast("list[object]", part) if isinstance(part, list) else [part]
+    texts = [word for word in words if isinstance(word, str)]
+    before = texts[: texts.index(COMMAND)] if COMMAND in texts else []
+    return any(word.rpartition("/")[2] == NAME for word in before)
+
+
+def grouped(client: str, place: Place, event: str, *, matcher: str = "", **options: object) -> Hook:
+    """A hook as most clients have it: a group with one handler, and which tools it is for."""
+    command = place.hook(client, event)
+    handler = {"type": "command", "command": command, **options}
+    return Hook(event, command, {**({"matcher": matcher} if matcher else {}), HOOKS: [handler]})

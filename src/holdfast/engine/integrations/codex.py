@@ -1,0 +1,51 @@
+"""Codex CLI. Sources: developers.openai.com/codex/config-reference, /mcp and /hooks, as of November 2026."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.engine.integrations.client import NAME, Client, File, JsonFile, TomlFile, grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.engine.integrations.client import Action, Place
+
+_EVENTS: Mapping[str, Action] = {
+    "UserPromptSubmit": "prompt",
+    "PreToolUse": "begin",
+    "PostToolUse": "end",
+    "Stop": "turn",
+}
+_TOOLS = "^(Bash|apply_patch|Edit|Write)$"
+"""Those that write: `apply_patch` is known by the two last names, too."""
+_TIMEOUT = 60  # seconds
+
+
+def _files(place: Place) -> Sequence[File]:
+    own = place.environ.get("CODEX_HOME", "") if place.scope == "user" else ""
+    folder = os.path.join(place.root, own or ".codex")
+    command, arguments = place.server
+    hooks = [
+        grouped("codex", place, event, matcher=_TOOLS if action in ("begin", "end") else "", timeout=_TIMEOUT)
+        for event, action in _EVENTS.items()
+    ]
+    return (
+        TomlFile(
+            os.path.join(folder, "config.toml"), ("mcp_servers", NAME), {"command": command, "args": list(arguments)}
+        ),
+        JsonFile(os.path.join(folder, "hooks.json"), hooks),
+    )
+
+
+CLIENT = Client(
+    name="codex",
+    title="Codex",
+    program="codex",
+    events=_EVENTS,
+    files=_files,
+    quiet_answer="",
+    note="Codex runs no hook before you have trusted it: type /hooks there. It reads a project's .codex only if the "
+    "project is trusted.",
+)

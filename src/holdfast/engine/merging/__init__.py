@@ -1,0 +1,1 @@
+"""Bringing lines of work together."""

@@ -1,0 +1,225 @@
+"""Bringing two lines of work together: where they parted, what either has done since, and the state that comes of it.
+
+The merged state is a checkpoint of its own before anything touches the tree, so that the tree is brought there as by
+any restore: undoable, and finished or taken back where it is cut short.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.engine.upkeep.upkeep import make_room
+from holdfast.model.checkpoint import Checkpoint, Provenance
+from holdfast.model.entries import Change, count_changes
+from holdfast.model.errors import RefusedError
+from holdfast.model.ids import new_checkpoint_id, new_pack_id
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display
+from holdfast.model.sinks import SMALL_BLOB_BYTES
+from holdfast.store import manifest
+from holdfast.store.records import CheckpointCommit, TakenIn, pages_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.engine.merging.threeway import Plan, Prefer
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.results.results import RestoreResult
+    from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.store.blob_writer import Written
+    from holdfast.store.merges import Lineage
+
+_MOST_SAID = 4000
+"""Characters of a command that a merged state tells of."""
+
+
+def bases(
+    context: Context, ours: CheckpointId, theirs: CheckpointId, line: Lineage | None = None
+) -> list[CheckpointId]:
+    """The newest states that both hold the work of, the one recorded last first; ``line`` is the lineage of ``theirs``.
+
+    Usually one: where they parted, or what one has taken in of the other since. More if each has taken in a part of the
+    other. Raises `RefusedError` (code ``unrelated``) if there is none, or it was forgotten.
+    """
+    from holdfast.store.merges import newest_common
+
+    catalog = context.catalog
+    found = newest_common(catalog.lineage(theirs) if line is None else line, catalog.lineage(ours))
+    if not found:
+        raise RefusedError(
+            "the two have no state in common, so that nobody can tell what either has changed",
+            hint="a fork can be merged into what it was forked from, and into that one's other forks",
+            code="unrelated",
+        )
+    return found
+
+
+def plan_merge(
+    context: Context,
+    base: CheckpointId,
+    ours: CheckpointId,
+    theirs: CheckpointId,
+    *,
+    prefer: Prefer | None = None,
+    also: Sequence[CheckpointId] = (),
+) -> tuple[Plan, list[bytes]]:
+    """What would become of ``ours`` by all that ``theirs`` has done since ``base``, and what ``theirs`` only captures
+    no more: that stays. Changes nothing.
+
+    ``also`` are further states that both hold (see `bases`): a file of which they tell different things is in conflict.
+    Raises `NotFoundError` for a checkpoint that was forgotten.
+    """
+    from holdfast.engine.diffs.deltas import fork_side, production_side
+    from holdfast.engine.merging import classification
+    from holdfast.engine.merging.stacked import also_since
+
+    line, spared = fork_side(context, base, theirs)
+    here = production_side(context, base, ours)
+    found = classification.classify(here, line, [], prefer=prefer)
+    for other in also:
+        found = also_since(context, found, other, ours, theirs, prefer=prefer, settled={})
+    return found.plan, classification.not_deleted(spared, here)
+
+
+def put_together(
+    context: Context,
+    ours: CheckpointId,
+    changes: Sequence[Change],
+    provenance: Provenance,
+    *,
+    taken_in: TakenIn | None = None,
+    content: Written | None = None,
+    name: CheckpointId | None = None,
+) -> CheckpointId:
+    """A checkpoint of the workspace with the state ``ours`` and ``changes`` to it. Moves nothing. Needs the lock.
+
+    Durable when it returns, and with it that it has ``taken_in`` another line. ``name`` is the new id that it is to
+    have, for whoever notes it before there is anything to be left behind (None: any). All content that ``changes`` name
+    must be stored, or be the ``content`` that was written just now: raises `RefusedError` (code ``vanished``) if it was
+    collected meanwhile.
+    """
+    from holdfast.store.blob_writer import Written
+    from holdfast.store.blobs import write_pages
+    from holdfast.store.changeset import encode_changeset
+
+    store, catalog = context.store, context.catalog
+    before = catalog.checkpoint(ours)
+    built = manifest.update(store.pages, before.root, {change.path: change.after for change in changes})
+    make_room(context, 0)
+    fresh = content or Written([], [], frozenset(), 0)
+    identity = name or new_checkpoint_id(context.random)
+    shared = catalog.known(built.new_pages, pages=True)
+    pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
+    written = write_pages(
+        store.objects, pages_key(store.tenant, identity), new_pack_id(context.random), pages, store.read_bases
+    )
+    catalog.commit(
+        CheckpointCommit(
+            checkpoint=Checkpoint(
+                id=identity,
+                workspace=context.workspace.id,
+                parent=ours,
+                root=built.root,
+                kind="merge",
+                label="",
+                created_at=context.clock.now(),
+                changes=count_changes(changes),
+                total_files=built.files,
+                total_bytes=built.bytes,
+                new_blobs=len(fresh.blobs),
+                stored_bytes=written.stored_bytes + fresh.stored_bytes,
+                not_captured=0,
+                provenance=provenance,
+            ),
+            changeset=encode_changeset(list(changes)),
+            not_captured=[],
+            packs=[*fresh.packs, *written.packs],
+            blobs=[*fresh.blobs, *written.blobs],
+            relied_on=frozenset(
+                {change.after.hash for change in changes if change.after is not None}
+                - {blob.hash for blob in fresh.blobs}
+                | shared
+            ),
+            expected=catalog.cursor(context.workspace.id),
+            event=None,
+            taken_in=taken_in,
+        )
+    )
+    return identity
+
+
+def written(context: Context, new: Mapping[Hash, bytes]) -> Written:
+    """Store content that no state has yet; what was stored already costs nothing."""
+    make_room(context, 0)
+    writer = context.store.writer()
+    try:
+        for content in new.values():
+            if len(content) <= SMALL_BLOB_BYTES:
+                writer.add(content)
+            else:
+                writer.add_stream((content,))
+        return writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+
+
+def provenance(author: str, message: str, command: str = "") -> Provenance:
+    """Who has merged what and why, as a record of it can hold that: a command may be long, and no text."""
+    return Provenance(author, message, display(os.fsencode(command))[:_MOST_SAID])
+
+
+class Merged(NamedTuple):
+    """What merging did, or (``dry_run``) would do."""
+
+    base: CheckpointId
+    """The state since which changes were looked at."""
+    ours: CheckpointId
+    """The state before."""
+    theirs: CheckpointId
+    plan: Plan
+    restored: RestoreResult | None
+    """What happened to the tree; None if nothing did: a dry run, conflicts, or nothing to do."""
+    uncaptured: Sequence[bytes] = ()
+    """What ``theirs`` captures no more, and has not deleted: it stays as it is here. Sorted."""
+
+    @property
+    def done(self) -> bool:
+        """True unless something is in conflict."""
+        return not self.plan.conflicts
+
+
+def merge_into(
+    workspace: Workspace,
+    context: Context,
+    base: CheckpointId,
+    theirs: CheckpointId,
+    provenance: Provenance,
+    *,
+    prefer: Prefer | None = None,
+    dry_run: bool = False,
+    bring: Callable[[CheckpointId, CheckpointId], RestoreResult] | None = None,
+    whole: bool = False,
+    also: Sequence[CheckpointId] = (),
+) -> Merged:
+    """Bring what ``theirs`` has done since ``base`` into the tree of the workspace, which ``context`` is of, too.
+
+    ``bring(merged, ours)`` brings the tree, which is as ``ours``, to the state that is to come of it (None: by
+    `Workspace.restore`). The tree is saved first. If anything is in conflict, nothing else happens, and the answer says
+    what. ``whole``: the tree holds all of ``theirs`` then, so that a later merge looks at what comes after that alone.
+    ``also`` as `plan_merge` has it. Raises `RefusedError` (code ``changed_meanwhile``) if somebody changes the tree
+    meanwhile, and as ``bring``.
+    """
+    ours = workspace.checkpoint(kind="auto").checkpoint.id
+    plan, spared = plan_merge(context, base, ours, theirs, prefer=prefer, also=also)
+    restored = None
+    taken_in = TakenIn(theirs, base) if whole else None
+    if plan.changes and not plan.conflicts and not dry_run:
+        with context.lock():
+            merged = put_together(context, ours, plan.changes, provenance, taken_in=taken_in)
+        restored = workspace.restore(merged, expected=ours) if bring is None else bring(merged, ours)
+    elif taken_in is not None and not plan.conflicts and not dry_run and base not in (ours, theirs):
+        context.catalog.note_taken_in(ours, taken_in)
+    return Merged(base, ours, theirs, plan, restored, spared)

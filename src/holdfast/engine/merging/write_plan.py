@@ -1,0 +1,199 @@
+"""Writing and deleting files of a workspace by a plan: by content, or by the hash of what is stored already.
+
+What the plan leads to is a checkpoint before anything touches the tree, as of a merge; then the tree is brought there
+as by any restore: undoable, and finished or taken back where it is cut short. Only what the plan names is touched.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.merging.merge import put_together
+from holdfast.engine.upkeep.upkeep import make_room_for
+from holdfast.model.entries import Change, file_entry, symlink_entry
+from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+from holdfast.model.ids import format_hash
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import check_path, display
+from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
+from holdfast.store import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.results.results import RestoreResult
+    from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.checkpoint import Checkpoint, Provenance
+    from holdfast.model.entries import Entry, NotCaptured
+    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.model.sinks import Progress
+    from holdfast.store.blob_writer import Written
+
+MOST_FILES = 100_000
+
+
+class Write(NamedTuple):
+    """A file, or a symbolic link, that is to be there afterwards."""
+
+    path: bytes
+    content: bytes | Hash
+    """What it is to hold; with ``stored``, its hash."""
+    stored: bool
+    permissions: int = 0o644
+    link: bool = False
+    """Its content is the target of a symbolic link."""
+
+
+class Carried(NamedTuple):
+    """What became of a plan."""
+
+    before: CheckpointId
+    """The state before it."""
+    state: CheckpointId
+    """The state that it leads to."""
+    restored: RestoreResult | None
+    """What happened to the tree; None if it held all of this already."""
+    errors: Sequence[NotCaptured]
+    """What was left alone, with the reasons."""
+
+
+def carry_out(
+    workspace: Workspace,
+    context: Context,
+    writes: Sequence[Write],
+    deletes: Sequence[bytes],
+    provenance: Provenance,
+    *,
+    source: CheckpointId | None = None,
+    progress: Progress | None = None,
+) -> Carried:
+    """Bring the workspace, which ``context`` is of as well, from its present state to that with ``writes`` and without
+    ``deletes``. The present state is saved first.
+
+    ``source``: what is given by its hash has to be in this checkpoint. A path to delete that is not there is among the
+    errors. Raises `EscapeError` for a path that is never allowed, `UsageError` for a plan that contradicts itself,
+    `NotFoundError` (code ``no_blob``) for content that is not stored, `RefusedError` (``in_the_way``) where a file
+    would have to be a directory too, or somebody changes the tree meanwhile (``changed_meanwhile``).
+    """
+    _check(writes, deletes)
+    sizes = _sizes(context, writes, source)
+    ours = workspace.checkpoint(kind="auto").checkpoint
+    pages = context.store.pages
+    present = manifest.get_many(pages, ours.root, [*(write.path for write in writes), *deletes])
+    gone = {path for path in deletes if path in present}
+    errors = [_left(path) for path in deletes if path not in present]
+    for write in writes:
+        _refuse_in_the_way(context, ours, write.path, gone)
+    with context.lock():
+        written, added = _store(context, writes)
+        wanted: dict[bytes, Entry | None] = dict.fromkeys(gone)
+        for write, given in zip(writes, added, strict=True):
+            name, size = (given[0], given[1]) if given else (_hash_of(write), sizes[_hash_of(write)])
+            wanted[write.path] = symlink_entry(name, size) if write.link else file_entry(name, size, write.permissions)
+        changes = [
+            Change(path, present.get(path), after)
+            for path, after in sorted(wanted.items())
+            if present.get(path) != after
+        ]
+        if not changes:
+            return Carried(ours.id, ours.id, None, errors)
+        state = put_together(context, ours.id, changes, provenance, content=written)
+    restored = workspace.restore(state, expected=ours.id, progress=progress)
+    return Carried(ours.id, state, restored, [*errors, *restored.skipped])
+
+
+def _check(writes: Sequence[Write], deletes: Sequence[bytes]) -> None:
+    if len(writes) + len(deletes) > MOST_FILES:
+        raise UsageError(f"a plan has at most {MOST_FILES} files", hint="send several, one after the other")
+    paths = [write.path for write in writes]
+    for path in (*paths, *deletes):
+        check_path(path)
+    named = {*paths, *deletes}
+    if len(named) != len(paths) + len(deletes):
+        raise UsageError("the plan names a path twice", hint="each path is written once, or deleted once")
+    files = set(paths)
+    for path in paths:
+        for above in _above(path):
+            if above in files:
+                raise UsageError(f"the plan has {display(above)} as a file, and {display(path)} below it")
+    for write in writes:
+        content = write.content
+        if write.link and not write.stored and (not content or b"\0" in content or len(content) > 4095):
+            raise UsageError(f"{display(write.path)} cannot be a link to that: a target has 1 to 4095 bytes, no NUL")
+
+
+def _sizes(context: Context, writes: Sequence[Write], source: CheckpointId | None) -> Mapping[Hash, int]:
+    """How large what is stored already is; raises `NotFoundError` for what is not."""
+    hashes = {_hash_of(write) for write in writes if write.stored}
+    if not hashes:
+        return {}
+    if source is not None:
+        root = context.catalog.checkpoint(source).root
+        found = {entry.hash: entry.size for _, entry in manifest.iterate(context.store.pages, root)}
+    else:
+        known = context.catalog.known(hashes) - context.catalog.known(hashes, pages=True)
+        found = {name: location.size for name, location in context.catalog.locate(known).items()}
+    missing = sorted(hashes - found.keys())
+    if missing:
+        where = "" if source is None else f" in {source[:12]}"
+        raise NotFoundError(
+            f"there is no content {format_hash(missing[0])}{where}", hint="send the content itself", code="no_blob"
+        )
+    return found
+
+
+def _hash_of(write: Write) -> Hash:
+    from holdfast.model.ids import Hash
+
+    return Hash(write.content)
+
+
+def _refuse_in_the_way(context: Context, ours: Checkpoint, path: bytes, gone: set[bytes]) -> None:
+    pages = context.store.pages
+    above = [one for one in _above(path) if one not in gone]
+    in_the_way = list(manifest.get_many(pages, ours.root, above)) if above else []
+    in_the_way += (
+        below for below, _ in manifest.iterate(pages, ours.root, path) if below != path and below not in gone
+    )
+    if in_the_way:
+        raise RefusedError(
+            f"{display(path)} cannot be a file: {display(in_the_way[0])} is in the way",
+            hint="delete that in the same plan",
+            code="in_the_way",
+        )
+
+
+def _above(path: bytes) -> Iterator[bytes]:
+    at = path.find(b"/")
+    while at >= 0:
+        yield path[:at]
+        at = path.find(b"/", at + 1)
+
+
+def _left(path: bytes) -> NotCaptured:
+    from holdfast.model.entries import NotCaptured
+
+    return NotCaptured(path, "it is not there to be deleted, or no checkpoint holds it")
+
+
+def _store(context: Context, writes: Sequence[Write]) -> tuple[Written, list[tuple[Hash, int] | None]]:
+    """Store the contents that are given; hash and size of each, None for one that is stored already."""
+    writer = context.store.writer()
+    added: list[tuple[Hash, int] | None] = []
+    try:
+        for write in writes:
+            content = bytes(write.content)
+            if write.stored:
+                added.append(None)
+            elif len(content) <= SMALL_BLOB_BYTES:
+                added.append((writer.add(content), len(content)))
+            else:
+                pieces = (content[at : at + CHUNK_BYTES] for at in range(0, len(content), CHUNK_BYTES))
+                added.append(writer.add_stream(pieces))
+        written = writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+    make_room_for(context, written)
+    return written, added

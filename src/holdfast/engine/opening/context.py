@@ -1,0 +1,191 @@
+"""What every use-case works with: one workspace's tree, the store, the settings, time and randomness."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+
+from holdfast.engine.opening.folder import LOCK, UNDO_LOG, folder_in
+from holdfast.files.locking import exclusive
+from holdfast.model.errors import LockedError
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import UNDO_LOG_IN_TREE, display
+from holdfast.model.typed import TYPE_CHECKING, Protocol
+from holdfast.store.records import HistoryEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from typing import Literal
+
+    from holdfast.files.tree import Tree
+    from holdfast.model.clock import Clock
+    from holdfast.model.config import Settings
+    from holdfast.model.errors import ConfigError
+    from holdfast.model.ids import CheckpointId
+    from holdfast.store.catalog import Catalog
+    from holdfast.store.records import Workspace
+    from holdfast.store.store import Store
+    from holdfast.undo.service import UndoService
+
+
+class Shared(Protocol):
+    """What the use-cases work with that are about a whole home. A `Context` is one, too."""
+
+    @property
+    def store(self) -> Store:
+        """The home's store."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force; what concerns a home, no workspace's own file can set."""
+        ...
+
+    def folder_of(self, workspace: Workspace) -> bytes:
+        """The folder in the home that belongs to a workspace."""
+        ...
+
+
+class HomeContext(NamedTuple):
+    """A home, opened, without any of its workspaces."""
+
+    store: Store
+    settings: Settings
+    home: bytes
+
+    def folder_of(self, workspace: Workspace) -> bytes:
+        """See `Shared.folder_of`."""
+        return folder_in(self.home, workspace)
+
+
+class Context:
+    """One workspace, opened. Use-cases are functions over it; it holds no logic of its own."""
+
+    __slots__ = (
+        *("_make_tree", "_tree", "clock", "folder", "misconfigured", "random", "recovery_failed", "settings"),
+        *("store", "undo_log", "workspace"),
+    )
+
+    def __init__(
+        self,
+        *,
+        workspace: Workspace,
+        make_tree: Callable[[], Tree],
+        store: Store,
+        settings: Settings,
+        folder: bytes,
+        clock: Clock,
+        random: Callable[[int], bytes],
+        misconfigured: ConfigError | None = None,
+    ) -> None:
+        self.workspace = workspace
+        self._make_tree = make_tree
+        self._tree: Tree | None = None
+        self.store = store
+        self.settings = settings
+        self.folder = folder
+        """The workspace's own folder in the home: index, lock, journal, socket."""
+        self.clock = clock
+        self.random = random
+        self.misconfigured = misconfigured
+        """What is wrong with the workspace's own file, if it is not obeyed: then nothing is to be deleted by rules."""
+        self.undo_log: UndoService | None = None
+        """The undo log, for as long as this process has reached it (`holdfast.engine.opening.undo_log.reached`)."""
+        self.recovery_failed = False
+        """What a killed keeper left could not be rolled back, and that was said (`holdfast.engine.opening.undo_log.recover`)."""
+
+    @property
+    def tree(self) -> Tree:
+        """The workspace's tree, made on first use: what a watcher answers needs none, and loads nothing for it."""
+        if self._tree is None:
+            self._tree = self._make_tree()
+        return self._tree
+
+    @property
+    def catalog(self) -> Catalog:
+        """The store's catalog."""
+        return self.store.catalog
+
+    @property
+    def home(self) -> bytes:
+        """The home that the workspace is remembered in."""
+        return os.path.dirname(os.path.dirname(self.folder))
+
+    def folder_of(self, workspace: Workspace) -> bytes:
+        """See `Shared.folder_of`."""
+        return os.path.join(os.path.dirname(self.folder), workspace.id.encode())
+
+    @contextmanager
+    def lock(self, timeout: float | None = None, *, as_found: bool = False) -> Generator[None]:
+        """Hold the workspace's lock: one checkpoint, restore or fork at a time. Waits ``timeout`` seconds (None: the
+        settings').
+
+        Who holds it looks at the tree, or changes it, so what a killed keeper has left half done there is rolled back
+        first (I3), and noted for the next session; unless ``as_found``: the caller sees to it by reaching the undo log.
+        """
+        with exclusive(
+            os.path.join(self.folder, LOCK),
+            timeout=self.settings.lock.timeout if timeout is None else timeout,
+            clock=self.clock,
+            what=f"the workspace {display(self.workspace.path)}",
+        ):
+            if not as_found and self.undo_log is None and (log := self._half_done()) is not None:
+                from holdfast.engine.opening.undo_log import recover
+
+                recover(self, log, noted=True)
+            yield
+
+    def recover(self) -> None:
+        """Roll back what a killed keeper has left half done in the tree, and say so (I3). To be called before anything
+        is built on the tree: where nothing is half done that costs one look. Nothing while the keeper lives, or another
+        process has the workspace's lock.
+        """
+        if (log := self._half_done()) is not None:
+            from holdfast.engine.opening.undo_log import recover
+
+            with suppress(LockedError), self.lock(0, as_found=True):
+                recover(self, log, noted=False)
+
+    def event(
+        self,
+        operation: Literal["checkpoint", "restore", "undo", "redo", "fork", "run", "promote"],
+        checkpoint: CheckpointId,
+        previous: int | None = None,
+        *,
+        steps: tuple[int, ...] = (),
+        run: str = "",
+    ) -> HistoryEvent:
+        """Something that happens now, for the history; its number there is assigned."""
+        at, seq = self.clock.now(), self.undo_seq()
+        return HistoryEvent(0, at, operation, checkpoint, previous, steps=steps, run=run, undo_seq=seq)
+
+    def undo_seq(self) -> int | None:
+        """The largest sequence number that the undo log has given out, 0 without a log: what an event of the history is
+        to say, so that order never depends on a clock. None where it cannot be read.
+        """
+        logs = self._logs()
+        if not logs:
+            return 0
+        from holdfast.undo.beat import read_beat
+
+        if len(logs) > 1:
+            from holdfast.engine.opening.undo_log import log_directory
+
+            logs = [log_directory(self)]
+        beat = read_beat(logs[0])
+        return None if beat is None else beat.seq
+
+    def _half_done(self) -> bytes | None:
+        """The directory of an undo log in which something is half done."""
+        logs = self._logs()
+        if not logs:
+            return None
+        from holdfast.undo.beat import read_beat
+
+        # (One that cannot be read may hide that something is.)
+        return next((log for log in logs if (beat := read_beat(log)) is None or beat.at), None)
+
+    def _logs(self) -> list[bytes]:
+        """Where an undo log is. (Nearly always in one place, or none.)"""
+        places = os.path.join(self.folder, UNDO_LOG), os.path.join(self.workspace.path, UNDO_LOG_IN_TREE)
+        return [place for place in places if os.path.lexists(place)]

@@ -1,0 +1,76 @@
+"""Holdfast inside of a run: what is supervised may not write the home, so the run's launcher, outside, does it.
+
+The launcher answers on a socket in the workspace's folder, in the messages of the watcher, and nothing but
+`checkpoint`: it adds to what is kept, and changes no tree. Whoever asks to go back, or to let go of something, has to
+do so from outside: what is recorded never has a say in the record.
+"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.model.errors import RefusedError
+from holdfast.model.typed import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.engine.history.checkpoint import CheckpointResult, Request
+    from holdfast.engine.opening.context import Context, Shared
+
+RUN_VARIABLE = b"HOLDFAST_RUN"
+"""In the environment of all that runs: the id of the run."""
+
+
+def socket_of(run: str) -> bytes:
+    """The name of the socket in the workspace's folder where the launcher of a run answers."""
+    return b"run-" + os.fsencode(run)
+
+
+def current_run(context: Shared) -> str | None:
+    """The id of the run that this process belongs to and that keeps it from writing the home; None if there is none."""
+    run = os.environb.get(RUN_VARIABLE, b"")
+    # (A variable is easily inherited, or invented. Who may write needs nobody.)
+    return os.fsdecode(run) if run.isalnum() and context.store.catalog.database.read_only else None
+
+
+def refuse_hidden(home: bytes) -> None:
+    """Raise `RefusedError` if this process belongs to a run that is kept apart from the home."""
+    if RUN_VARIABLE not in os.environb or not os.path.isdir(home) or os.listdir(home):
+        return
+    if os.statvfs(home).f_flag & os.ST_RDONLY:
+        raise RefusedError(
+            "what runs isolated by namespaces has no access to what is saved",
+            hint="do it from another terminal, or `holdfast watch` saves by itself",
+            code="inside_run",
+        )
+
+
+def forbid_inside_run(context: Shared, what: str) -> None:
+    """Raise `RefusedError` if this process belongs to a run: ``what`` is asked for outside of it."""
+    run = current_run(context)
+    if run is not None:
+        raise RefusedError(
+            f"{what} cannot be asked for by what runs supervised, in the run {run}",
+            hint="do it from another terminal; inside of a run you can look at what is saved, and take checkpoints",
+            code="inside_run",
+        )
+
+
+def checkpoint_outside(context: Context, request: Request) -> CheckpointResult | None:
+    """Have the launcher of the run that this process belongs to take a checkpoint; None if it belongs to none.
+
+    Raises `RefusedError` if nobody is there to be asked: what a run has left running has no launcher any more.
+    """
+    run = current_run(context)
+    if run is None:
+        return None
+    from holdfast.engine.opening.watch_client import connect
+
+    launcher = connect(context.folder, name=socket_of(run))
+    if launcher is None:
+        raise RefusedError(
+            f"nobody takes this checkpoint: the run {run}, to which this process belongs, is over, or elsewhere",
+            hint="do it from another terminal, or `holdfast watch` saves by itself",
+            code="inside_run",
+        )
+    with launcher:
+        return launcher.checkpoint(request)

@@ -1,0 +1,172 @@
+"""The layers of a fork that is mounted: where they are, and what its tree is made of."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from holdfast.engine.opening.folder import FORK_LOCK, LAYER, OVERLAY
+from holdfast.files.kernel import birth_time
+from holdfast.model.errors import RefusedError, StorageError, room_hint
+from holdfast.model.ids import Hash
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.engine.opening.fork_note import ForkNote
+    from holdfast.files.layer import Layer
+    from holdfast.model.entries import Entry
+    from holdfast.store.store import Store
+
+_TRIES: Final = 10
+_PAUSE: Final = 0.02
+
+
+class LowerState:
+    """The checkpoint that a fork was made from, as its mount shows it: see `holdfast.files.seeding.Lower`."""
+
+    def __init__(self, store: Store, note: ForkNote) -> None:
+        self._store = store
+        self.root = Hash(bytes.fromhex(note.root))
+        self.changed_ns = note.changed_at * 1000
+
+    def entries(self, path: bytes) -> Iterator[tuple[bytes, Entry, int]]:
+        """See `Lower.entries`."""
+        from holdfast.bridge.checkpoint_tree import number_of_file
+        from holdfast.bridge.overlay import inode_of_lower
+        from holdfast.store import manifest
+        from holdfast.store.manifest_order import OrderedManifest
+
+        pages = self._store.pages
+        first = OrderedManifest(pages, self.root).find(path + b"/") if path else 0
+        below = path + b"/" if path else b""
+        position = first
+        for at, entry in manifest.iterate(pages, self.root, path):
+            if at.startswith(below):
+                yield at, entry, inode_of_lower(number_of_file(position))
+                position += 1
+
+    def entry(self, path: bytes) -> Entry | None:
+        """See `Lower.entry`."""
+        from holdfast.store import manifest
+
+        return manifest.get(self._store.pages, self.root, path)
+
+    def read(self, path: bytes, limit: int) -> bytes | None:
+        """See `Lower.read`."""
+        from holdfast.engine.opening.saved_state import read_saved
+
+        return read_saved(self._store, self.root, path, limit)
+
+
+def overlay_of(folder: bytes) -> bytes:
+    """The directory of the layers, in the folder of the workspace."""
+    return os.path.join(folder, OVERLAY)
+
+
+def lower_of(folder: bytes) -> bytes:
+    """Where the checkpoint is mounted, as long as it takes to mount the overlay."""
+    return os.path.join(overlay_of(folder), b"lower")
+
+
+def upper_of(folder: bytes) -> bytes:
+    """What was changed."""
+    return os.path.join(overlay_of(folder), b"upper")
+
+
+def work_of(folder: bytes) -> bytes:
+    """Where overlayfs prepares changes."""
+    return os.path.join(overlay_of(folder), b"work")
+
+
+def make_layers(folder: bytes, note: ForkNote) -> None:
+    """Make the directories of the layers where they are not there. Raises `StorageError`."""
+    upper = upper_of(folder)
+    try:
+        for path in (os.path.dirname(upper), lower_of(folder), work_of(folder)):
+            with suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+        with suppress(FileExistsError):
+            os.mkdir(upper, 0o700)
+            os.chown(upper, note.uid, note.gid)
+            os.chmod(upper, note.root_permissions)
+    except OSError as error:
+        raise StorageError(f"cannot make {display(upper)}: {error.strerror}", hint=room_hint(error)) from error
+
+
+def merged_of(folder: bytes) -> bytes:
+    """Where all of the fork is mounted while it is made a plain directory."""
+    return os.path.join(overlay_of(folder), b"merged")
+
+
+def layer_of(store: Store, folder: bytes, note: ForkNote) -> Layer:
+    """What a `LocalTree` has to know of the fork."""
+    from holdfast.files.layer import Layer
+
+    return Layer(upper_of(folder), note.attributes, LowerState(store, note), os.path.join(folder, LAYER))
+
+
+def is_mounted(folder: bytes, directory: bytes) -> bool:
+    """True if the fork whose workspace has this ``folder`` is mounted on ``directory``, served or not."""
+    try:
+        # The root of an overlay has the inode number and the birth of that of its upper layer, and not the device.
+        upper, seen = os.stat(upper_of(folder)), os.lstat(directory)
+        return (
+            stat.S_ISDIR(seen.st_mode)
+            and upper.st_dev != seen.st_dev
+            and upper.st_ino == seen.st_ino
+            and birth_time(upper_of(folder)) == birth_time(directory)
+        )
+    except OSError:
+        return False
+
+
+def is_served(folder: bytes) -> bool:
+    """True if a process serves the fork."""
+    try:
+        fd = os.open(os.path.join(folder, FORK_LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def refuse_unmounted(folder: bytes, directory: bytes) -> None:
+    """Raise `RefusedError` unless the fork is mounted and served: else what lies there is not its content."""
+    shown = display(directory)
+    if is_mounted(folder, directory):
+        if is_served(folder):
+            return
+        message = f"the process that serves the fork {shown} was ended; what it has changed is kept"
+    else:
+        message = f"the fork {shown} is not mounted; what it has changed is kept"
+    raise RefusedError(message, hint=f"`holdfast mount {shown}` mounts it again", code="not_mounted")
+
+
+def taken(folder: bytes) -> int | None:
+    """The lock of whoever serves the fork, as an open file to be kept; None if another process has it."""
+    path = os.path.join(folder, FORK_LOCK)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if not left:
+                os.close(fd)
+                return None
+            time.sleep(_PAUSE)  # it may be somebody who just looks whether it is held
+    with suppress(OSError):
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, b"%d\n" % os.getpid(), 0)
+    return fd

@@ -1,0 +1,472 @@
+"""Reaching the undo log of a workspace: its keeper where one runs, else the log itself for as long as it takes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
+
+from holdfast.engine.opening import undo_note
+from holdfast.engine.opening.current_run import current_run
+from holdfast.engine.opening.early_scan import recall
+from holdfast.engine.opening.folder import UNDO_LOG
+from holdfast.engine.opening.home import own_directories
+from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, StorageError
+from holdfast.model.log import Log
+from holdfast.model.paths import KEEPER_SOCKET, UNDO_LOG_IN_TREE, display
+from holdfast.model.typed import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+    from contextlib import AbstractContextManager
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.restore_journal import Journal
+    from holdfast.store.records import HistoryEvent
+    from holdfast.undo.beat import Beat
+    from holdfast.undo.service import BarrierInfo, ConflictInfo, Limits, PathChange, StepInfo, UndoReport, UndoService
+
+_LOG = Log(__name__)
+
+_PAUSE = 0.05
+_MOVING_SECONDS = 2.0
+"""How long another process may take to set a log aside."""
+_LOOKED_BACK = 10
+"""Events: their numbers grow, but of one that could not be known."""
+
+
+def log_directory(context: Context) -> bytes:
+    """Where the undo log of the workspace is, or would be.
+
+    In the workspace's folder of the home if a file can be renamed from the tree to there; else in the tree.
+    """
+    root = context.workspace.path
+    outside, in_the_tree = os.path.join(context.folder, UNDO_LOG), os.path.join(root, UNDO_LOG_IN_TREE)
+    if current_run(context) is not None:
+        # (What is tried otherwise would be recorded here, and held as anything else is. A run has a keeper.)
+        return in_the_tree if os.path.lexists(os.path.join(in_the_tree, KEEPER_SOCKET)) else outside
+    return in_the_tree if _is_other_mount(context.folder, root) else outside
+
+
+def limits(context: Context) -> Limits:
+    """How much the undo log may hold, as the settings say."""
+    from holdfast.undo.service import Limits
+
+    of = context.settings.undo
+    return Limits(of.max_log_bytes, of.max_steps, of.max_step_bytes)
+
+
+def least(context: Context) -> Beat:
+    """The numbers of the undo log that the history knows: one that was lost and is made anew has to give out larger
+    ones, or its steps would seem older than the states before them, and be taken for others of the same number.
+    """
+    from holdfast.undo.beat import NONE, read_beat
+
+    catalog, workspace = context.catalog, context.workspace.id
+    seq = max((event.undo_seq or 0 for event in catalog.events(workspace, limit=_LOOKED_BACK)), default=0)
+    beat = read_beat(log_directory(context))
+    if beat is not None and beat != NONE and beat.seq >= seq:
+        return NONE  # (it has given out all that the history knows)
+    events = catalog.events(workspace)
+    named = [step for event in events for step in event.steps]
+    with suppress(HoldfastError):  # (a damaged note is met by who depends on it)
+        note = undo_note.read(context.folder)
+        named += () if note is None else note.steps
+    return NONE._replace(
+        step=max(0, *named) if named else 0,
+        ambient=min(0, *named) if named else 0,
+        seq=max((event.undo_seq or 0 for event in events), default=0),
+    )
+
+
+@contextmanager
+def reached(
+    context: Context,
+    *,
+    always: bool = False,
+    looking: bool = False,
+    told: Callable[[UndoReport], object] | None = None,
+    own_limits: Limits | None = None,
+) -> Generator[UndoService | None]:
+    """The workspace's undo log; None if it has none (``always``: it is made, as by `ready_log`), or its directory is
+    gone.
+
+    What a killed keeper left is rolled back first, and reported: to the log, and to ``told``. ``own_limits`` hold for a
+    log that has no keeper (None: what the settings say). With ``looking`` nothing is changed, nor may the caller: what
+    a killed keeper left is only told of, and the log is as it was found. Raises
+    `VersionMismatchError`, `StorageError`, and `LockedError` if another process has the log without answering for it.
+    """
+    directory = log_directory(context)
+    if always and os.path.isdir(context.workspace.path):
+        ready_log(context)
+    elif not _is_there(context, directory):
+        yield None
+        return
+    from holdfast.supervisor.remote import visit
+
+    deadline = context.clock.monotonic() + context.settings.lock.timeout
+    while True:
+        keeper = visit(directory)
+        if keeper is not None:
+            with keeper, _at_hand(context, None if looking else keeper):
+                yield keeper
+            return
+        if not looking:
+            recall()  # what a killed keeper left is rolled back now
+        wait = context.clock.monotonic() < deadline
+        own = _open(context, directory, told, own_limits or limits(context), wait=wait, looking=looking)
+        if own is not None:
+            with own as service, _at_hand(context, None if looking else service):
+                yield service
+            return
+        time.sleep(_PAUSE)
+
+
+def recover(context: Context, found: bytes, *, noted: bool) -> None:
+    """Roll back what a killed keeper has left half done, and finish what it was reversing, in the log ``found``; say
+    so, and if ``noted``, leave word for the next session. Nothing while a keeper lives. Needs the lock.
+
+    Nobody is kept from anything where that cannot be done: it is said once, as is that the caller has not the right to.
+    """
+    from holdfast.undo.version import VersionMismatchError, check_version, is_half_done, is_kept
+
+    if is_kept(found):
+        return
+    failure = ""
+    try:
+        check_version(found)
+    except VersionMismatchError as error:
+        if not is_half_done(found):
+            return
+        failure = (
+            f"{error.message}, and that version alone can roll them back, by any command; `holdfast steps --discard` "
+            "leaves them as they are"
+        )
+    if failure:
+        pass
+    elif context.catalog.database.read_only:
+        failure = f"any command that may write to {display(context.home)} does that first"
+    else:
+        try:
+            with reached(context, told=_noting(found) if noted else None):
+                pass
+        except VersionMismatchError as error:
+            _LOG.debug("%s", error)  # (what needs the log says so)
+        except HoldfastError as error:
+            failure = f"that cannot be done now: {error}"
+    if failure and not context.recovery_failed:
+        _LOG.warning(
+            "recovery is needed: a command was killed in the middle of a step, and its changes are still there; %s",
+            failure,
+        )
+    context.recovery_failed = bool(failure)
+
+
+def _noting(directory: bytes) -> Callable[[UndoReport], object]:
+    from holdfast.undo.unreported import note
+
+    return partial(note, directory)
+
+
+def required(service: UndoService | None) -> UndoService:
+    """The log that there is; raises `NotFoundError` if there is none."""
+    if service is None:
+        raise NotFoundError(
+            "nothing was recorded in this workspace: it has no undo log",
+            hint="holdfast run -- COMMAND records all that a command changes",
+            code="no_undo_log",
+        )
+    return service
+
+
+def quiet(service: UndoService | None) -> AbstractContextManager[None]:
+    """Hold back what supervised processes change; what is done meanwhile makes no barrier."""
+    return nullcontext() if service is None else service.quiet()
+
+
+@contextmanager
+def kept(context: Context) -> Generator[UndoService | None]:
+    """The undo log as far as it costs nothing to reach: where this process has done so already, or a keeper runs."""
+    directory = log_directory(context) if context.undo_log is None else b""
+    if context.undo_log is not None or not _is_there(context, directory):
+        yield context.undo_log
+        return
+    if not os.path.lexists(os.path.join(directory, KEEPER_SOCKET)):
+        yield None
+        return
+    from holdfast.supervisor.remote import visit
+
+    keeper = visit(directory)
+    with keeper or nullcontext(), _at_hand(context, keeper):
+        yield keeper
+
+
+@contextmanager
+def kept_still(context: Context) -> Generator[None]:
+    """For what brings the tree to a checkpoint, with the lock: `quiet`, and the log reached, if that can be done.
+
+    Nobody is kept from going back by a log of another version, or one for which there is no room.
+    """
+    from holdfast.undo.version import VersionMismatchError
+
+    with ExitStack() as entered:
+        service = entered.enter_context(kept(context))
+        if service is None:
+            try:
+                service = entered.enter_context(reached(context))
+            except (VersionMismatchError, StorageError) as error:
+                advice = f"; {error.hint}" if error.hint else ""
+                _LOG.warning("the undo log is not told of what is restored: %s%s", error.message, advice)
+        entered.enter_context(quiet(service))
+        yield
+
+
+@contextmanager
+def _at_hand(context: Context, service: UndoService | None) -> Generator[None]:
+    before, context.undo_log = context.undo_log, service
+    try:
+        yield
+    finally:
+        context.undo_log = before
+
+
+def steps(context: Context) -> Sequence[StepInfo]:
+    """All steps in the undo log, oldest first; none without a log."""
+    if context.undo_log is not None:  # (which nobody else could open meanwhile)
+        return context.undo_log.steps()
+    with reached(context, looking=True) as service:
+        return [] if service is None else service.steps()
+
+
+def any_since(context: Context, event: HistoryEvent | Journal) -> bool:
+    """Whether steps have changed the tree that are there to be undone and had not ended when something happened. Where
+    the log cannot be read, that counts as if, and is said.
+    """
+    try:
+        found = steps(context)
+    except HoldfastError as error:
+        _LOG.warning("what steps have changed cannot be told: %s", error.message)
+        return True
+    return any(step.paths and step.state != "undone" and not has_ended(step, event) for step in found)
+
+
+def has_ended(step: StepInfo, by: HistoryEvent | Journal) -> bool:
+    """Whether a step had come to its end when something happened: by the numbers of the undo log, whatever the clock
+    said; by times only where an earlier version has recorded no number.
+    """
+    if step.ended_at is None:
+        return False
+    if step.ended is None or by.undo_seq is None:
+        return step.ended_at <= by.at * 1000
+    return step.ended <= by.undo_seq
+
+
+def changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
+    """One step, and what it did. Raises `NotFoundError`."""
+    with reached(context, looking=True) as service:
+        service = required(service)
+        (found,) = infos(service, [step])
+        return found, service.changes(step)
+
+
+def conflicts(context: Context, step: int) -> Sequence[ConflictInfo]:
+    """What was left as it is when the step was last undone, redone or rolled back. Raises `NotFoundError`."""
+    with reached(context, looking=True) as service:
+        return required(service).conflicts(step)
+
+
+def open_step(service: UndoService, run: str) -> StepInfo | None:
+    """The explicit step that takes in what the run changes now: its own, or that of somebody outside."""
+    opened = [step for step in service.steps() if step.kind == "explicit" and step.state == "open"]
+    return next((step for step in opened if step.run in (run, "")), None)
+
+
+def infos(service: UndoService, chosen: Sequence[int]) -> list[StepInfo]:
+    """What is known of steps, in the order of the log. Raises `NotFoundError` if one is not there."""
+    from holdfast.undo.log import no_step
+
+    wanted = set(chosen)
+    found = [step for step in service.steps() if step.id in wanted]
+    missing = wanted.difference(step.id for step in found)
+    if missing:
+        raise no_step(min(missing))
+    return found
+
+
+def touched(service: UndoService | None, steps: Iterable[int]) -> set[bytes]:
+    """The paths that steps have changed, by every name that is known."""
+    if service is None:
+        return set()
+    changes = [change for step in steps for change in service.changes(step)]
+    return {path for change in changes for path in (change.path, change.source) if path is not None}
+
+
+def barriers(context: Context) -> Sequence[BarrierInfo]:
+    """The edits by others that the undo log knows of, oldest first."""
+    with reached(context, looking=True) as service:
+        return [] if service is None else service.barriers()
+
+
+def discard(context: Context) -> int | None:
+    """Forget all finished steps, whatever version the log has, and logs of other versions that were set aside; how many
+    steps, None if that cannot be told.
+    """
+    from holdfast.undo.version import VersionMismatchError, discard_log
+
+    try:
+        with reached(context) as service:
+            return 0 if service is None else service.discard()
+    except VersionMismatchError:
+        discard_log(log_directory(context), least(context))
+        return None
+
+
+def discard_other_version(context: Context) -> bool:
+    """Forget the logs of other versions that were set aside, and nothing else; False if there are none."""
+    from holdfast.undo.version import forget_others, last_of_others
+
+    directory = log_directory(context)
+    if last_of_others(directory) is None:
+        return False
+    forget_others(directory)
+    return True
+
+
+def ready_log(context: Context) -> bytes:
+    """`make_log`, for who is about to record in it: a log of another version is set aside, which is said once.
+
+    Raises `VersionMismatchError` while a keeper of that version has it, or if a step in it is half done.
+    """
+    from holdfast.undo.version import VersionMismatchError, check_version, set_aside
+
+    directory = make_log(context)
+    deadline = context.clock.monotonic() + _MOVING_SECONDS
+    while True:
+        try:
+            check_version(directory)
+            return directory
+        except VersionMismatchError as error:
+            mismatch = error
+        try:
+            set_aside(directory, least(context), partial(_say_set_aside, directory))
+        except LockedError:
+            if context.clock.monotonic() > deadline:
+                raise mismatch from None
+            time.sleep(_PAUSE)  # (another process may be setting it aside)
+
+
+def _say_set_aside(directory: bytes) -> None:
+    _LOG.warning(
+        "the undo log in %s was written by another version of Holdfast: it is set aside, and a new one is begun. This "
+        "version cannot undo its steps (`holdfast restore` goes back by checkpoints); `holdfast steps --discard` "
+        "forgets it",
+        display(directory),
+    )
+
+
+def make_log(context: Context) -> bytes:
+    """The directory of the workspace's undo log, made if it is missing; warns if it has to be in the tree."""
+    directory = log_directory(context)
+    if _is_in_the_tree(context, directory):
+        _check_own(directory)
+        if not os.path.lexists(directory):
+            _LOG.warning(
+                "the home is on another file system than the workspace, so the undo log is in %s: "
+                "`git clean -xfd` deletes it, and copies of the directory carry it",
+                display(directory),
+            )
+    os.makedirs(directory, 0o700, exist_ok=True)
+    return directory
+
+
+def _is_there(context: Context, directory: bytes) -> bool:
+    if not (os.path.lexists(os.path.join(directory, b"version")) and os.path.isdir(context.workspace.path)):
+        return False
+    if _is_in_the_tree(context, directory):
+        _check_own(directory)
+    return True
+
+
+def _is_in_the_tree(context: Context, directory: bytes) -> bool:
+    return not directory.startswith(context.folder + b"/")
+
+
+def _check_own(directory: bytes) -> None:
+    """A log in the tree may have come with the tree, from somebody else: only one that we made is believed."""
+    for path, others in ((os.path.dirname(directory), 0o022), (directory, 0o077)):
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & others:
+            raise RefusedError(
+                f"{display(path)} is no undo log that Holdfast has made for you",
+                hint="remove it, if you do not know what it is",
+                code="foreign_log",
+            )
+
+
+def _is_other_mount(folder: bytes, root: bytes) -> bool:
+    """Whether nothing can be renamed from one directory to the other, bind mounts of one file system included."""
+    name = b"/.holdfast.tmp-" + os.urandom(8).hex().encode()
+    try:
+        # The kernel compares the mounts before it looks for the names, which are not there (rename(2): EXDEV).
+        os.rename(folder + name, root + name)
+    except OSError as error:
+        return error.errno == errno.EXDEV
+    raise AssertionError("a file with a random name was there")
+
+
+def _open(
+    context: Context,
+    directory: bytes,
+    told: Callable[[UndoReport], object] | None,
+    within: Limits,
+    *,
+    wait: bool,
+    looking: bool,
+) -> AbstractContextManager[UndoService] | None:
+    """The log opened by this process; None if another one has it and there is time to ``wait``."""
+    from holdfast.undo.log import UndoLog
+
+    # (A command may have left it so that its owner may not read it.)
+    root_fd = os.open(context.workspace.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        log = UndoLog(directory, root_fd, context.clock, limits=within, least=least(context))
+    except LockedError:
+        os.close(root_fd)
+        if not wait:
+            raise
+        return None
+    except BaseException:
+        os.close(root_fd)
+        raise
+
+    @contextmanager
+    def own() -> Generator[UndoService]:
+        from holdfast.undo.local_service import LocalUndoService
+        from holdfast.undo.logging import tell_outstanding
+        from holdfast.undo.recovery import is_cut_off, outstanding, recover
+        from holdfast.undo.views import report
+
+        try:
+            if looking:
+                left = outstanding(log)
+                tell_outstanding(left)
+                # (Steps that have ended, and are not in the log yet, are no change to the tree, and would not be seen.)
+                if any(left) or not is_cut_off(log):
+                    yield LocalUndoService(log, unfinished=left.finished)
+                    log.journal.withdraw()
+                    return
+            recovered = recover(log)
+            if told is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:
+                told(report(log.aside, [recovered.rolled_back]))
+            yield LocalUndoService(log, own=own_directories(context.home, context.settings))
+        finally:
+            log.close()
+            os.close(root_fd)
+
+    return own()

@@ -1,0 +1,224 @@
+"""Using the watcher beside a command: it knows what has changed, and holds still while others change the tree.
+
+Cheap to import and to ask: whether there is one costs a `connect`. A watcher that is gone, or is being replaced, is no
+watcher; every wait has a limit.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
+
+from holdfast.engine.opening.folder import WATCH_SOCKET
+from holdfast.engine.opening.messages import (
+    MAX_ANSWER_BYTES,
+    Call,
+    Watching,
+    decode_answer,
+    encode_call,
+    unpack_result,
+    unpack_status,
+    unpack_watching,
+)
+from holdfast.files import sockets
+from holdfast.model.clock import SystemClock
+from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Generator
+
+    from holdfast.engine.history.checkpoint import CheckpointResult, Request
+    from holdfast.engine.opening.messages import Json
+    from holdfast.engine.results.results import Status
+    from holdfast.model.clock import Clock
+
+
+GONE = "watcher_gone"
+"""The code of the error when the watcher stopped before it answered: the work can be done without it."""
+
+_LOG = Log(__name__)
+
+WAIT = 120.0
+"""Seconds that an answer may take: the watcher does one thing at a time, and a first checkpoint can be long."""
+STOP_WAIT = 30.0
+"""Seconds that stopping may take: longer than any save of a few files."""
+_CONNECT_WAIT = 1.0
+_PIECE = 1 << 16
+
+
+def connect(
+    folder: bytes, *, wait: float = WAIT, clock: Clock | None = None, name: bytes = WATCH_SOCKET
+) -> WatchClient | None:
+    """The watcher of the workspace whose folder in the home this is; None if none is there to be asked.
+
+    With another ``name`` it is whoever answers there (see `holdfast.engine.opening.current_run`).
+    """
+    connection = sockets.connect(folder, name, _CONNECT_WAIT)
+    if connection is None:
+        return None
+    return WatchClient(connection, wait, SystemClock() if clock is None else clock)
+
+
+def answering(folder: bytes, limit: float) -> WatchClient | None:
+    """As `connect`, but None as well, and said so, if the watcher gives no sign of life within ``limit`` seconds:
+    stopped, hung, or busy for long.
+
+    Then the work is done without it, under the workspace's lock.
+    """
+    watcher = connect(folder)
+    if watcher is None:
+        return None
+    try:
+        watcher.ping(limit)
+    except HoldfastError as error:
+        _LOG.warning("the watcher is not asked: %s", error.message)
+        return None
+    return watcher
+
+
+class WatchClient:
+    """A connection to a watcher. Every method raises what the watcher raised, `LockedError` if it takes too long."""
+
+    def __init__(self, connection: socket.socket, wait: float, clock: Clock) -> None:
+        self._socket = connection
+        self._wait = wait
+        self._clock = clock
+        self._rest = b""
+
+    def __enter__(self) -> Self:
+        """Return itself; leaving closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `close`."""
+        self.close()
+
+    def close(self) -> None:
+        """Hang up; a pause that this connection holds ends. Harmless a second time."""
+        self._socket.close()
+
+    def ping(self, wait: float | None = None) -> Watching:
+        """How the watcher does; waits ``wait`` seconds, or as long as for everything else."""
+        usual = self._wait
+        self._wait = usual if wait is None else wait
+        try:
+            return unpack_watching(self._ask(Call("ping")))
+        finally:
+            self._wait = usual
+
+    def checkpoint(self, request: Request) -> CheckpointResult:
+        """Have the watcher take a checkpoint. Raises `LockedError` while somebody else holds a pause."""
+        return unpack_result(self._ask(Call("checkpoint", request)))
+
+    def status(self) -> Status:
+        """How the tree differs from the last checkpoint, as the watcher finds it."""
+        return unpack_status(self._ask(Call("status")))
+
+    @contextmanager
+    def pause(self) -> Generator[None]:
+        """Keep the watcher from saving by itself for the length of the block, or of this process.
+
+        One that has stopped meanwhile needs no holding back.
+        """
+        try:
+            self._ask(Call("pause"))
+        except HoldfastError as error:
+            if error.code != GONE:
+                raise
+        try:
+            yield
+        finally:
+            try:
+                self._ask(Call("resume"))
+            except HoldfastError:
+                # It has died or does not answer: hanging up resumes it as well, and the block's own outcome counts.
+                self.close()
+
+    @contextmanager
+    def hush(self) -> Generator[None]:
+        """Keep the watcher from saving by itself for the length of the block, or of this process; whoever asks it to
+        save is served.
+        """
+        try:
+            self._ask(Call("hush"))
+        except HoldfastError as error:
+            _LOG.info("the watcher goes on saving by itself: %s", error.message)
+        try:
+            yield
+        finally:
+            self.close()
+
+    def stop(self) -> str | None:
+        """Have the watcher stop, and return when it has: its place is free. Returns None if everything was saved, else
+        why not.
+
+        Raises `LockedError`, with a way to end it, if it takes longer than the wait of this connection.
+        """
+        pid = sockets.peer(self._socket).pid
+        try:
+            unsaved: str | None = self._ask(Call("stop")).get("unsaved")
+            deadline = self._clock.monotonic() + self._wait
+            while self._receive(deadline):
+                pass
+        except LockedError as error:
+            raise LockedError(
+                f"the watcher (process {pid}) was told to stop and has not done so for {self._wait:g} s",
+                hint=f"it stops when it is done with what it is at; if it hangs, `kill -9 {pid}` ends it: nothing that "
+                "was saved is lost",
+            ) from error
+        return unsaved
+
+    def _ask(self, call: Call) -> Json:
+        deadline = self._clock.monotonic() + self._wait
+        try:
+            self._socket.settimeout(self._wait)
+            self._socket.sendall(encode_call(call))
+        except TimeoutError as error:
+            raise self._too_slow() from error
+        except OSError as error:
+            raise self._gone() from error
+        pieces = [self._rest]
+        size = len(self._rest)
+        while b"\n" not in pieces[-1]:
+            piece = self._receive(deadline)
+            if not piece:
+                raise self._gone()
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_ANSWER_BYTES:
+                self.close()
+                raise HoldfastError("the watcher's answer has no end", code="too_long")
+        line, _, self._rest = b"".join(pieces).partition(b"\n")
+        return decode_answer(line)
+
+    def _receive(self, deadline: float) -> bytes:
+        """Some bytes; none when the watcher has hung up."""
+        left = deadline - self._clock.monotonic()
+        if left <= 0:
+            raise self._too_slow()
+        try:
+            self._socket.settimeout(left)
+            return self._socket.recv(_PIECE)
+        except TimeoutError as error:
+            raise self._too_slow() from error
+        except ConnectionError:
+            return b""
+        except OSError as error:
+            raise self._gone() from error
+
+    def _too_slow(self) -> HoldfastError:
+        self.close()
+        return LockedError(
+            f"the watcher has not answered for {self._wait:g} s",
+            hint="it may be at work on something big: try again later, or stop it with `holdfast watch --stop`",
+        )
+
+    def _gone(self) -> HoldfastError:
+        self.close()
+        return HoldfastError(
+            "the watcher stopped before it answered",
+            hint="try again: the work can be done without it",
+            code=GONE,
+        )

@@ -1,0 +1,1 @@
+"""Commands whose every change can be taken back."""

@@ -1,0 +1,127 @@
+"""Where a command that is run runs: what the settings say of isolation, as a box for the supervisor."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine.opening.home import own_directories
+from holdfast.model.errors import UsageError
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.config import Isolation
+    from holdfast.sandbox.policy import Files
+    from holdfast.supervisor.box import Box
+
+
+def adjusted(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
+    """What is configured, with what ``said`` holds instead; what is hidden or let through adds up.
+
+    ``allow`` or ``dns`` mean the network ``allow``. Raises `UsageError` for what needs isolation where there is none.
+    """
+    given = dict(said)
+    if given.keys() & {"allow", "dns"}:
+        given.setdefault("network", "allow")
+    if given.get("level", configured.level) == "none" and given.keys() - {"level"}:
+        raise UsageError(
+            "what the network, paths and variables of a command are to be needs isolation", hint="--isolation namespace"
+        )
+    if given.get("network", "allow") != "allow":
+        # What is configured for another network is not meant.
+        given = {"allow": (), "dns": ()} | given
+    if given.get("level") == "none":
+        given = {"memory": 0, "processes": 0, "disk": 0} | given  # what is configured for namespaces is not meant
+    lists = {name: tuple(value) for name, value in given.items() if not isinstance(value, str | int)}
+    for name in ("hidden", "visible", "environment"):
+        if name in lists:
+            lists[name] = (*getattr(configured, name), *lists[name])
+    return configured._replace(**(given | lists))
+
+
+def make_box(
+    context: Context, isolation: Isolation, *, directory: bytes, log: bytes, readable: Sequence[bytes] = ()
+) -> Box | None:
+    """The box that ``isolation`` asks for; None if it asks for none.
+
+    ``directory`` is where the command is to run, ``log`` where the undo log is; ``readable`` are directories that it is
+    to see besides, wherever they lie, and cannot change. Before anything is begun, this raises `UnsupportedError` if
+    such a box cannot be had here, saying why and what would help, and `UsageError` if what is asked for contradicts
+    itself.
+    """
+    limits = isolation.memory, isolation.processes, isolation.disk
+    if isolation.level == "none":
+        if any(limits):
+            raise UsageError(
+                "isolation.memory, isolation.processes and isolation.disk limit a command in a namespace alone",
+                hint="--isolation namespace, or --isolation none to run without any limit",
+            )
+        return None
+    from holdfast.sandbox.bubblewrap import is_beneath
+    from holdfast.sandbox.namespace import Namespace
+    from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, Quota, parse_network
+    from holdfast.sandbox.possible import require
+    from holdfast.sandbox.secret_places import secret_places
+
+    own = own_directories(context.home, context.settings)
+    files = Files(
+        context.workspace.path,
+        secret=own if any(is_beneath(os.path.realpath(log), path) for path in own) else (*own, log),
+        hidden=absolute_paths(isolation.hidden),
+        writable=absolute_paths(isolation.writable),
+        readable=tuple(readable),
+        tmp=isolation.tmp,
+        lent=_lent(context.workspace.path, own),
+        credentials=secret_places(os.environ, (context.workspace.path, *own, log)),
+        visible=absolute_paths(isolation.visible),
+    )
+    network = parse_network(isolation.network, isolation.allow, isolation.dns)
+    policy = Policy(files, network, (*ENVIRONMENT, *isolation.environment), quota=Quota(*limits))
+    box = Namespace(policy)
+    _check_directory(os.path.realpath(directory), files)
+    with box.prepare([b"true"], directory=directory, environment={}):
+        pass  # it says what contradicts itself, and what is missing
+    require(policy)
+    return box
+
+
+def _lent(workspace: bytes, own: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Of the home, what a fork by `git` borrows objects from."""
+    from holdfast.sandbox.bubblewrap import is_beneath
+    from holdfast.snapshot.git.kept import lent_to
+
+    workspace = os.path.realpath(workspace)
+    if not any(is_beneath(workspace, path) for path in own):
+        return ()
+    return tuple(path for path in lent_to(workspace)[1:] if os.path.isdir(path))
+
+
+def absolute_paths(texts: Sequence[str]) -> tuple[bytes, ...]:
+    """The paths that texts of the settings mean. Raises `UsageError` for one that is not absolute."""
+    found = tuple(os.fsencode(os.path.expanduser(text)) for text in texts)
+    for path in found:
+        if not os.path.isabs(path):
+            raise UsageError(
+                f"isolation: {display(path)} is no absolute path", hint="write it from / on, or from the user's ~"
+            )
+    return found
+
+
+def _check_directory(directory: bytes, files: Files) -> None:
+    """Raise `UsageError` if the command's directory would not be there."""
+    from holdfast.sandbox.bubblewrap import TMP, is_beneath
+
+    if any(is_beneath(directory, path) for path in (files.workspace, *files.writable)):
+        return
+    if any(
+        is_beneath(directory, path)
+        for path in (*files.secret, *files.hidden, *files.credentials, *(TMP if files.tmp == "own" else ()))
+        if not any(is_beneath(directory, shown) for shown in files.visible)
+    ):
+        raise UsageError(
+            f"isolation: the command is to run in {display(directory)}, which is not visible inside",
+            hint="run it in the workspace",
+        )

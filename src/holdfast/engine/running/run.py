@@ -1,0 +1,345 @@
+"""Running a command in a workspace so that all that it changes can be taken back.
+
+A checkpoint is taken before it and after it, and the history names the run at both; in between the supervisor records
+every change in the undo log, in steps.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.engine.history.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.history.outside_policy import check, note_run
+from holdfast.engine.history.recovery import catch_up, nevertheless
+from holdfast.engine.opening.child_environment import handed_on
+from holdfast.engine.opening.current_run import RUN_VARIABLE, forbid_inside_run
+from holdfast.engine.opening.home import own_directories
+from holdfast.engine.opening.undo_log import has_ended, least, reached, ready_log
+from holdfast.engine.opening.undo_log import limits as configured_limits
+from holdfast.engine.running.isolation import make_box
+from holdfast.model.checkpoint import Provenance
+from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.model.log import Log, inherited
+from holdfast.model.paths import UNDO_LOG_IN_TREE, under
+from holdfast.model.wording import listed
+from holdfast.store.records import HistoryEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.config import Isolation, OutsidePolicy, Safeguard
+    from holdfast.model.ids import CheckpointId
+    from holdfast.store.records import Cursor
+    from holdfast.supervisor.settings import Settings
+    from holdfast.undo.safeguards import Thresholds
+    from holdfast.undo.service import Limits, Parting, StepInfo, TicketInfo, UndoReport
+
+_LOG = Log(__name__)
+
+_LOOK_SECONDS = 0.2
+
+
+class RunResult(NamedTuple):
+    """What became of a run."""
+
+    run: str
+    exit_code: int
+    """The command's; 128 and the number of the signal that ended it."""
+    before: CheckpointId
+    """The state that it began in."""
+    after: CheckpointId
+    """The state that it left."""
+    steps: Sequence[StepInfo]
+    """Those of the run that changed anything."""
+    isolation: Isolation
+    """What held for it."""
+    unanswered: Sequence[TicketInfo] = ()
+    """What safeguards held, and nobody answered in time: the step of each was taken back."""
+    forgotten: int = 0
+    """So many of its steps are not among them any more: the undo log could not hold them within its limits."""
+
+    @property
+    def standing(self) -> Sequence[StepInfo]:
+        """Those of the steps that were not taken back before it ended, as what is denied or rolled back inside is."""
+        return [step for step in self.steps if step.state in ("open", "done")]
+
+    @property
+    def left(self) -> Sequence[StepInfo]:
+        """Those that were taken back in part: something was left as it is (`UndoService.conflicts`)."""
+        return [step for step in self.steps if step.state == "partly"]
+
+
+def run(
+    context: Context,
+    command: Sequence[bytes],
+    *,
+    directory: bytes | None = None,
+    environment: Mapping[bytes, bytes] | None = None,
+    one_step: bool = False,
+    fails_whole: bool = False,
+    guard: bool = False,
+    isolation: Isolation | None = None,
+    ask: Callable[[TicketInfo], bool | None] | None = None,
+    identity: str | None = None,
+    told: Callable[[UndoReport], object] | None = None,
+    read_only: Sequence[int] = (),
+    thresholds: Thresholds | None = None,
+    limits: Limits | None = None,
+    bridge: bool = False,
+    outside: OutsidePolicy | None = None,
+) -> RunResult:
+    """Run ``command`` under supervision until it ends. The terminal is its own meanwhile.
+
+    Nothing runs if the first checkpoint fails, or if it cannot be supervised or isolated as asked for
+    (`UnsupportedError`). ``one_step``: the whole run is one step. ``guard``: the safeguards' preset, where the settings
+    do not say otherwise. ``isolation``: None means what the settings say. What it leaves running goes on, supervised,
+    but for namespaces, which end with it, and with ``fails_whole``, if it has failed. ``ask``, on a thread of its own,
+    is asked of operations that safeguards hold: True lets one happen, False denies it, None leaves it to others.
+    ``identity`` is the run's id (`new_run_id`), if somebody has to know it before. ``told`` is told of what a killed
+    keeper had left open, and was rolled back.
+    ``read_only`` are descriptors of directories that it may not change, nor anything beneath; see `supervise`. It sees
+    them, isolated or not.
+    ``thresholds``: when a person is asked (None: as the settings and ``guard`` say); what other runs here ask for holds
+    beside it. ``limits``: of the undo log, if nobody keeps it yet (None: as the settings say).
+    ``bridge``: it is not supervised; what it changes comes by a mount over the workspace that it alone sees. That goes
+    with neither isolation nor ``read_only``.
+    ``outside``: whether undo stops at what others have changed (None: as the settings say).
+    """
+    from holdfast.engine.running.checkpoint_server import answering_run
+    from holdfast.files.local import LocalTree
+    from holdfast.supervisor.launch import supervise
+    from holdfast.supervisor.settings import Settings
+    from holdfast.supervisor.territory import absolute
+
+    shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
+    forbid_inside_run(context, "another run")
+    outside = context.settings.undo.outside if outside is None else outside
+    check(outside)
+    with context.lock(as_found=True):
+        log = ready_log(context)
+        with reached(context, told=told) as service:
+            catch_up(context, service)  # what a killed keeper left is brought to its end, and told, before any save
+            forgotten = () if service is None else service.forgotten()
+    isolation = context.settings.isolation if isolation is None else isolation
+    directory = os.getcwdb() if directory is None else directory
+    if bridge:
+        _check_bridge(context, isolation, read_only)
+    others = [absolute(fd) for fd in read_only]
+    box = make_box(context, isolation, directory=directory, log=log, readable=others)
+    identity = begin_run(context, shown, identity)
+    note_run(context, identity, outside)
+    before = _head(context)
+    asked_for = configured_thresholds(context.settings.safeguard, guard=guard) if thresholds is None else thresholds
+    tree = context.tree
+    assert isinstance(tree, LocalTree)  # (what is supervised is a directory of this machine)
+    settings = Settings(
+        root=context.workspace.path,
+        log=log,
+        exclude=tree.sources.exclude,
+        user=(tree.sources.user.home, tree.sources.user.config_home),
+        forbidden=tuple(filter(os.path.isdir, own_directories(context.home, context.settings))),
+        limits=limits or configured_limits(context),
+        least=least(context),
+        outside_blocks=outside == "barrier",
+        server="holdfast.engine.running.bridge",
+        log_level=inherited(),
+    )
+    surroundings = handed_on(os.environb if environment is None else environment)
+    surroundings[RUN_VARIABLE] = identity.encode()
+    parting: list[Parting] = []
+    try:
+        with _asking(settings.log, ask if asked_for.asks else None), answering_run(context, identity):
+            code = supervise(
+                command,
+                settings,
+                run=identity,
+                directory=directory,
+                environment=surroundings,
+                one_step=one_step,
+                fails_whole=fails_whole,
+                box=box,
+                read_only=read_only,
+                thresholds=asked_for,
+                entry=_entry(context, settings, directory, command) if bridge else None,
+                parted=parting.append,
+            )
+    finally:
+        steps = end_run(context, identity, shown, told, forgotten)
+    (last,) = parting
+    return RunResult(
+        identity, code, before, _head(context), steps, isolation, unanswered=last.unanswered, forgotten=last.forgotten
+    )
+
+
+def _check_bridge(context: Context, isolation: Isolation, read_only: Sequence[int]) -> None:
+    if isolation.level != "none" or read_only:
+        raise UnsupportedError(
+            "what is served by a mount (--bridge fuse) cannot be isolated as well",
+            hint="--isolation none, or leave --bridge away: a supervised run is isolated by --isolation namespace",
+        )
+    if context.workspace.path == b"/":
+        raise UnsupportedError("nothing can be mounted over the root of the file system")
+
+
+def _entry(
+    context: Context, settings: Settings, directory: bytes, command: Sequence[bytes]
+) -> Callable[[int], Sequence[bytes]]:
+    """What to execute with a channel, so that the command sees the workspace by a mount."""
+    from holdfast.engine.running.mounted_entry import arguments
+
+    root = os.path.realpath(settings.root)
+    others = [os.path.join(one.path, UNDO_LOG_IN_TREE) for one in context.catalog.workspaces() if one.path != root]
+    own = [*settings.forbidden, os.path.realpath(settings.log), *filter(os.path.isdir, others)]
+    outermost = [path for path in own if not any(path != other and under(path, other) for other in own)]
+    return lambda channel: arguments(channel, root, list(dict.fromkeys(outermost)), directory, command)
+
+
+@contextmanager
+def _asking(log: bytes, ask: Callable[[TicketInfo], bool | None] | None) -> Generator[None]:
+    """For the length of the block, see what is held, and ask."""
+    if ask is None:
+        yield
+        return
+    over = threading.Event()
+    thread = threading.Thread(target=_ask_about, args=(log, ask, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _ask_about(log: bytes, ask: Callable[[TicketInfo], bool | None], over: threading.Event) -> None:
+    from holdfast.supervisor.remote import connect
+
+    asked = 0
+    while not over.wait(_LOOK_SECONDS):
+        try:
+            keeper = connect(log)
+            if keeper is None:
+                continue
+            with keeper:
+                for ticket in keeper.held():
+                    if ticket.id > asked:
+                        asked = ticket.id
+                        answer = ask(ticket)
+                        if answer is not None:
+                            keeper.answer(ticket.id, allow=answer)
+        except HoldfastError as error:
+            # It was answered elsewhere, or its time was over, or the keeper has ended.
+            _LOG.info("%s", error.message)
+
+
+def new_run_id(random: Callable[[int], bytes]) -> str:
+    """An id that no run has."""
+    return random(6).hex()
+
+
+def begin_run(context: Context, command: str, identity: str | None = None) -> str:
+    """Save what is there, and note in the history that a run begins; returns its id."""
+    identity = identity or new_run_id(context.random)
+    with context.lock():
+        take_locked(context, Request("run", provenance=_provenance(context, identity, "begins", command)))
+        _note(context, identity, ())
+    return identity
+
+
+def end_run(
+    context: Context,
+    identity: str,
+    command: str,
+    told: Callable[[UndoReport], object] | None = None,
+    forgotten: Collection[str] = (),
+) -> list[StepInfo]:
+    """Save what the run left, and note that it is over; returns its steps. What the undo log has forgotten is said, but
+    for the runs ``forgotten`` before.
+    """
+    with context.lock(as_found=True), reached(context, told=told) as service:
+        with nevertheless():
+            catch_up(context, service)
+        steps = [] if service is None else [step for step in service.steps() if step.run == identity]
+        acted = [step for step in steps if step.paths]
+        cursor, ids = context.catalog.cursor(context.workspace.id), tuple(step.id for step in steps)
+        if service is not None:
+            _say_forgotten(identity, [one for one in service.forgotten() if one not in forgotten])
+        recorded = None
+        if acted and cursor.head is not None and not _is_undone_to(context, cursor, acted):
+            # A state of its own, also if all that was changed is ignored: what is changed later is behind its steps.
+            event = HistoryEvent(0, 0, "run", cursor.head, cursor.position, steps=ids, run=identity)
+            recorded = Recorded(event, None)
+        request = Request("run", provenance=_provenance(context, identity, "ended", command))
+        take_locked(context, request, recorded=recorded)
+        if recorded is None:
+            _note(context, identity, ids)
+    # (Of a step that was taken back all may have been left alone.)
+    return [step for step in steps if step.paths or step.state == "partly"]
+
+
+def _say_forgotten(identity: str, runs: Sequence[str]) -> None:
+    if identity in runs:
+        _LOG.warning(
+            "steps of this run are forgotten already: the undo log was full (undo.max_log_bytes), or was discarded. "
+            "`holdfast undo --run %s --force` takes back what is left, and the rest by the checkpoint that the run "
+            "began with: ignored files that the forgotten steps changed stay as they are",
+            identity,
+        )
+    if others := [run for run in runs if run != identity]:
+        _LOG.warning(
+            "the undo log was full (undo.max_steps, undo.max_log_bytes) or discarded: %s %s cannot be undone whole any "
+            "more",
+            "run" if len(others) == 1 else "runs",
+            listed(others),
+        )
+
+
+def _is_undone_to(context: Context, cursor: Cursor, steps: Sequence[StepInfo]) -> bool:
+    """Whether an undo has led to where the history stands, and no step has ended since: the way forward stays open."""
+    if cursor.redo_tip is None or cursor.position == cursor.redo_tip:
+        return False
+    moves = (event for event in context.catalog.events(context.workspace.id) if event.operation in ("undo", "redo"))
+    last = next(moves, None)
+    return last is not None and all(has_ended(step, last) for step in steps)
+
+
+def configured_thresholds(settings: Safeguard, *, guard: bool) -> Thresholds:
+    """What safeguards ask about; ``guard`` turns the preset on."""
+    from holdfast.undo.safeguards import OFF, PRESET
+
+    preset = PRESET if guard or settings.preset == "guard" else OFF
+    own = settings._asdict()
+    chosen = {
+        "deletes": own["deletes"],
+        "overwrite_bytes": own["overwrite_bytes"],
+        "rename_over": own["rename_over"],
+    }
+    known = {key: type(getattr(preset, key))(value) for key, value in chosen.items() if value >= 0}
+    return preset._replace(timeout=settings.timeout, **known)
+
+
+def _provenance(context: Context, identity: str, what: str, command: str) -> Provenance:
+    return Provenance(context.settings.identity.author, f"run {identity} {what}", command)
+
+
+def _note(context: Context, identity: str, steps: tuple[int, ...]) -> None:
+    catalog, workspace = context.catalog, context.workspace.id
+    cursor = catalog.cursor(workspace)
+    assert cursor.head is not None
+    event = context.event("run", cursor.head, steps=steps, run=identity)
+    catalog.record_event(
+        workspace,
+        event,
+        expected=cursor,
+        head=cursor.head,
+        position=cursor.position,
+        redo_tip=cursor.redo_tip,
+    )
+
+
+def _head(context: Context) -> CheckpointId:
+    head = context.catalog.cursor(context.workspace.id).head
+    assert head is not None
+    return head

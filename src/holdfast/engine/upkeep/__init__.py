@@ -1,0 +1,1 @@
+"""Retention, collection, verification, the quota, bundles, and what this machine allows."""

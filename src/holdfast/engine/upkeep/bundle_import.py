@@ -1,0 +1,188 @@
+"""Taking in the checkpoints of a bundle, which is hostile until all of it has been verified."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from holdfast.engine.upkeep.bundle_check import Checker, Spool
+from holdfast.engine.upkeep.bundle_format import BundleReader, Large
+from holdfast.engine.upkeep.upkeep import make_room, make_room_for
+from holdfast.model.checkpoint import Checkpoint, Provenance
+from holdfast.model.entries import Counts, NotCaptured, count_changes
+from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, StorageError
+from holdfast.model.ids import CheckpointId, Hash, new_pack_id
+from holdfast.model.paths import display
+from holdfast.store.records import VanishedError
+
+if TYPE_CHECKING:
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.upkeep.bundle_head import Record
+    from holdfast.store.blobs import BlobWriter, Written
+
+_TRIES = 3
+
+
+def import_bundle(context: Context, file: bytes) -> list[CheckpointId]:
+    """Take the checkpoints of the bundle ``file`` in, as this workspace's; returns their ids, parents first.
+
+    The file is hostile until all of it has been verified, and until then nothing of it is visible. Those that are here
+    already are left as they are, so that repeating an import that was cut short finishes it. No head is moved.
+
+    Raises `NotFoundError` for a missing file, `FormatError` or `IntegrityError` for one that is not sound,
+    `RefusedError` (code ``different``) if it says something else of an id that is known here, `QuotaError` if it is
+    larger than the store may become, `StorageError`.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            return _import_once(context, file)
+        except VanishedError:
+            # Collection has just deleted content that was stored for a later checkpoint, or that was here.
+            if not left:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _import_once(context: Context, file: bytes) -> list[CheckpointId]:
+    writer = None
+    try:
+        with _opened(file) as source, tempfile.TemporaryFile(dir=context.folder) as spool:
+            reader = BundleReader(source)
+            head = reader.head()
+            new = [record for record in head.checkpoints if not _is_here(context, record)]
+            if new:
+                make_room(context, os.fstat(source.fileno()).st_size)
+            writer = context.store.writer()
+            checker = Checker(head, Spool(cast("BinaryIO", spool)))
+            _take_in(reader, checker, writer)
+            if new:
+                written = writer.finish()
+                make_room_for(context, written, head.page_bytes)
+                with context.lock():
+                    roots = {record.id: Hash(record.root) for record in head.checkpoints}
+                    for number, record in enumerate(new):
+                        _commit(context, checker, record, roots, written if not number else None)
+    except OSError as error:
+        raise StorageError(f"cannot import {display(file)}: {error.strerror}") from error
+    finally:
+        if writer is not None:
+            writer.abort()
+    return [CheckpointId(record.id) for record in head.checkpoints]
+
+
+def _opened(file: bytes) -> BinaryIO:
+    try:
+        return open(file, "rb")
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no file {display(file)}", code="no_such_path") from None
+
+
+def _is_here(context: Context, record: Record) -> bool:
+    try:
+        known = context.catalog.checkpoint(CheckpointId(record.id))
+    except NotFoundError:
+        return False
+    said = (record.root, record.created_at, record.author, record.message, record.command)
+    if (known.root, known.created_at, *known.provenance) != said:
+        raise RefusedError(
+            f"the bundle has another checkpoint {record.id} than the one that is here: nothing was imported",
+            code="different",
+            hint="the bundle is damaged or forged; a checkpoint's id is never used for two states",
+        )
+    return True
+
+
+def _take_in(reader: BundleReader, checker: Checker, writer: BlobWriter) -> None:
+    """Verify all of a bundle and give its contents to ``writer``."""
+    manifests_checked = False
+    for item in reader.items():
+        if not isinstance(item, Large) and item.kind == "pages":
+            checker.page(item.hash, item.data)
+            continue
+        if not manifests_checked:
+            checker.manifests()
+            manifests_checked = True
+        if isinstance(item, Large):
+            checker.content(item.hash, item.size)
+            stored, size = writer.add_stream(item.pieces)
+        else:
+            checker.content(item.hash, len(item.data))
+            stored, size = writer.add(item.data), len(item.data)
+        if stored != item.hash or (isinstance(item, Large) and size != item.size):
+            raise IntegrityError(f"bundle: content {item.hash.hex()} has another hash")
+    if not manifests_checked:
+        checker.manifests()
+    checker.complete()
+
+
+def _commit(
+    context: Context, checker: Checker, record: Record, roots: dict[str, Hash], written: Written | None
+) -> None:
+    """Commit one checkpoint of a verified bundle; ``written`` is what was stored for all of them, with the first."""
+    from holdfast.store.blobs import write_pages
+    from holdfast.store.changeset import encode_changeset
+    from holdfast.store.records import CheckpointCommit, pages_key
+
+    store, catalog = context.store, context.catalog
+    root = Hash(record.root)
+    new, shared, contents = _new_pages(context, checker, root)
+    identity = CheckpointId(record.id)
+    pages = write_pages(
+        store.objects,
+        pages_key(catalog.name, identity),
+        new_pack_id(context.random),
+        [(name, data, None) for name, data in zip(new, checker.spool.read(new), strict=True)],
+        store.reader.read_bases,
+    )
+    changes = None if record.parent is None else checker.changes(roots[record.parent], root)
+    files, size = checker.totals(root)
+    blobs = [*(written.blobs if written else ()), *pages.blobs]
+    stored = pages.stored_bytes + (written.stored_bytes if written else 0)
+    catalog.commit(
+        CheckpointCommit(
+            checkpoint=Checkpoint(
+                id=identity,
+                workspace=context.workspace.id,
+                parent=None if record.parent is None else CheckpointId(record.parent),
+                root=root,
+                kind="import",
+                label=record.label,
+                created_at=record.created_at,
+                changes=Counts(added=files) if changes is None else count_changes(changes),
+                total_files=files,
+                total_bytes=size,
+                new_blobs=sum(1 for blob in blobs if blob.kind == "blob"),
+                stored_bytes=stored,
+                not_captured=len(record.not_captured),
+                provenance=Provenance(record.author, record.message, record.command),
+            ),
+            changeset=None if changes is None else encode_changeset(changes),
+            not_captured=[NotCaptured(path, reason) for path, reason in record.not_captured],
+            packs=[*(written.packs if written else ()), *pages.packs],
+            blobs=blobs,
+            relied_on=frozenset(shared | contents | (written.relied_on if written else frozenset()))
+            - {blob.hash for blob in blobs},
+            expected=catalog.cursor(context.workspace.id),
+            event=None,
+        )
+    )
+
+
+def _new_pages(context: Context, checker: Checker, root: Hash) -> tuple[list[Hash], set[Hash], set[Hash]]:
+    """Of the manifest ``root``: the pages that the store lacks, those below them that it has, the former's contents."""
+    new: list[Hash] = []
+    shared: set[Hash] = set()
+    contents: set[Hash] = set()
+    seen = {root}
+    level = {root}
+    while level:
+        known = context.catalog.known(level, pages=True)
+        shared |= known
+        lacking = sorted(level - known)
+        new += lacking
+        below, named = checker.children(lacking)
+        contents |= named
+        level = below - seen
+        seen |= below
+    return new, shared, contents

@@ -1,0 +1,468 @@
+"""What this machine, the home and a workspace allow, what Holdfast does because of it, and what would change that.
+
+Everything is found out by trying it, in temporary directories of its own where something has to be written. Nothing is
+mended and nothing is begun: a home or a workspace that is not there is not made.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Literal
+
+from holdfast.engine.history.outside_policy import INSTEAD, WHY_NO_LOCK
+from holdfast.engine.opening.current_run import current_run
+from holdfast.engine.opening.opening import Opener
+from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import UNDO_LOG_IN_TREE, display, under
+from holdfast.model.wording import named_steps, plural, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.files.watch import Backend
+    from holdfast.snapshot.port import Capabilities, Provider
+
+Verdict = Literal["good", "limited", "wrong"]
+"""It is as it can be; something cannot be had, or costs more; something is broken, and commands will fail."""
+
+Area = Literal["system", "home", "store", "workspace", "watching", "supervision", "isolation", "mounting", "snapshots"]
+
+_LITTLE_BYTES: Final = 1 << 30
+_PATIENCE_SECONDS: Final = 20.0
+_LOCK_SECONDS: Final = 3.0
+_APART_SECONDS: Final = 60.0
+"""By so much the clocks of machines that share a catalog may differ without a word."""
+_FOR_TRIALS: Final = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+_NOT_INSIDE: Final = (
+    "the home, the workspace, watching, supervision and isolation are not looked at, "
+    "as what runs supervised may not try them"
+)
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at."""
+
+    area: Area
+    verdict: Verdict
+    message: str
+    """What was found, and what follows from it."""
+    help: str = ""
+    """What would change it."""
+
+
+def diagnose(
+    path: str | bytes | os.PathLike[str] = ".", *, home: str | bytes | os.PathLike[str] | None = None
+) -> Sequence[Finding]:
+    """Look at everything; ``path`` is in the workspace, if there is one. Takes a second or two.
+
+    Raises nothing for what it finds: what cannot be looked at is a finding too.
+    """
+    directory = os.path.realpath(os.fsencode(path))
+    found: list[Finding] = []
+    try:
+        # (A catalog elsewhere that does not answer is asked several times.)
+        opener = Opener(home=None if home is None else os.fsencode(home), flags={"lock.timeout": _LOCK_SECONDS})
+    except HoldfastError as error:
+        return [*_system(), _failed("home", error)]
+    run = None
+    if os.path.isdir(opener.home):
+        with suppress(HoldfastError, OSError):
+            run = current_run(opener.open_home())
+    if run is not None:
+        found = [*_system(), Finding("system", "good", f"inside of a run, {run}: {_NOT_INSIDE}", "look from outside")]
+        opener.close()
+        return found
+    areas: Sequence[tuple[Area, Callable[[], Iterator[Finding]]]] = (
+        ("system", _system),
+        ("home", lambda: _home(opener)),
+        ("store", lambda: _store(opener)),
+        ("workspace", lambda: _workspace(opener, directory)),
+        ("watching", lambda: _watching(directory)),
+        ("supervision", lambda: _supervision(directory)),
+        ("isolation", _isolation),
+        ("mounting", _mounting),
+        ("snapshots", lambda: _snapshots(opener, directory)),
+    )
+    try:
+        for area, look in areas:
+            try:
+                found.extend(look())
+            except HoldfastError as error:
+                found.append(_failed(area, error))
+            except OSError as error:
+                found.append(_failed(area, unexpected(error)))
+    finally:
+        opener.close()
+    return found
+
+
+def _failed(area: Area, error: HoldfastError) -> Finding:
+    return Finding(area, "wrong", error.message, error.hint or "")
+
+
+# -- the machine ------------------------------------------------------------------------------------------------------
+
+
+def _system() -> Iterator[Finding]:
+    from importlib.metadata import version
+
+    about = os.uname()
+    text = f"Holdfast {version('holdfast')}, Python {platform.python_version()}, {about.sysname} {about.release}"
+    yield Finding("system", "good", f"{text} on {about.machine}, user {os.geteuid()}")
+
+
+def _trial(directory: bytes) -> tempfile.TemporaryDirectory[str]:
+    """A new directory, outside of the workspace that ``directory`` is in: also where ``TMPDIR`` is in it, whose mtime
+    would tell of this.
+    """
+    for above in _FOR_TRIALS:
+        if os.access(above, os.W_OK | os.X_OK) and not under(directory, os.fsencode(os.path.realpath(above))):
+            return tempfile.TemporaryDirectory(prefix="holdfast-", dir=above)
+    return tempfile.TemporaryDirectory(prefix="holdfast-")
+
+
+def _supervision(directory: bytes) -> Iterator[Finding]:
+    """Whether `holdfast run` can record what a command does: tried with one that does nothing."""
+    from holdfast.supervisor import landlock
+    from holdfast.supervisor.launch import yama_scope
+
+    with _trial(directory) as folder:
+        os.mkdir(os.path.join(folder, "tree"))
+        words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch", "--root", os.path.join(folder, "tree")]
+        words += ["--log", os.path.join(folder, "log"), "--", "true"]
+        path = os.pathsep.join(filter(None, sys.path))
+        try:
+            tried = subprocess.run(
+                words,
+                env=os.environ | {"PYTHONPATH": path},
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_PATIENCE_SECONDS,
+                check=False,
+            )
+            reason = tried.stderr.decode("utf-8", "replace").strip().removeprefix("holdfast: ")
+        except subprocess.TimeoutExpired:
+            tried, reason = None, f"nothing happened for {_PATIENCE_SECONDS:.0f} seconds"
+    if tried is None or tried.returncode:
+        text = f"`holdfast run` cannot record what a command does here: {reason or 'it ended without a word'}"
+        yield Finding("supervision", "limited", text, "`holdfast watch` saves without supervision")
+        return
+    yield Finding("supervision", "good", "`holdfast run` records every change that a command makes, as it is made")
+    for text in landlock.shortcomings():
+        yield Finding("supervision", "limited", text)
+    if scope := yama_scope():
+        text = f"each path of a call is asked for by way of the command's parent (kernel.yama.ptrace_scope is {scope})"
+        yield Finding("supervision", "limited", text, "`sudo sysctl kernel.yama.ptrace_scope=0` makes that faster")
+
+
+def _isolation() -> Iterator[Finding]:
+    from holdfast.sandbox.possible import findings
+
+    for found in findings():
+        text = found.name if found.works else f"{found.name}: {found.reason}"
+        yield Finding("isolation", "good" if found.works else "limited", text, found.help)
+
+
+def _mounting() -> Iterator[Finding]:
+    """Whether checkpoints can be mounted, and forked by mount: looked up, as trying it would show up everywhere."""
+    device = os.access("/dev/fuse", os.R_OK | os.W_OK)
+    helped = shutil.which("fusermount3") is not None
+    if device and (os.geteuid() == 0 or helped):
+        yield Finding("mounting", "good", "checkpoints can be mounted")
+    else:
+        lacking = "fusermount3" if device else "access to /dev/fuse"
+        advice = "the package fuse3, or root" if device else "the module fuse; in a container `--device /dev/fuse`"
+        yield Finding("mounting", "limited", f"checkpoints cannot be mounted: there is no {lacking}", advice)
+    with open("/proc/filesystems", encoding="ascii") as file:
+        overlay = any(line.split()[-1] == "overlay" for line in file)
+    if device and overlay and os.geteuid() == 0:
+        yield Finding("mounting", "good", "they can be forked by mount, if the home can hold an upper layer")
+    else:
+        lacking = "it needs root, or a user namespace" if overlay else "the kernel has no overlayfs loaded"
+        advice = "root (`unshare --user --map-root-user --mount`)" if overlay else "modprobe overlay"
+        yield Finding("mounting", "limited", f"they cannot be forked by mount: {lacking}", advice)
+
+
+def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
+    """Which providers could make copies of the workspace, which one is chosen, and why."""
+    from holdfast.engine.forks.providers import providers_of
+    from holdfast.snapshot.choosing import choose
+
+    try:
+        context = opener.open(directory)
+    except NotFoundError as error:
+        if error.code != "no_workspace":
+            raise
+        return
+    if not os.path.isdir(context.workspace.path):
+        return
+    yield from _images()
+    yield from _damaged_entries(context)
+    providers = providers_of(context, "doctor")
+    found = [provider.detect() for provider in providers]
+    for one in found:
+        carried = "everything, ignored files too" if one.carries_ignored else "what it captures only"
+        about = (
+            f"score {one.score}, modes {', '.join(one.modes)}, copies hold {carried}" if one.score else "cannot be used"
+        )
+        text = "; ".join((f"{one.provider}: {about}", *one.notes, *_how_much(context, one)))
+        yield Finding("snapshots", "good" if one.score else "limited", text)
+    yield from _promoting(context, providers)
+    try:
+        choice = choose(providers, context.settings.snapshot.provider, detected=found)
+    except UnsupportedError as error:
+        yield Finding("snapshots", "limited", error.message, "docs/snapshots.md says what each provider needs")
+        return
+    yield Finding("snapshots", "good", f"{choice.provider.name} is used, as {choice.reason}")
+
+
+def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Finding]:
+    """What would make the copy that a promotion to the workspace is built in."""
+    from holdfast.snapshot.choosing import choose
+
+    beside = os.path.dirname(context.workspace.path)
+    found = [provider.detect_beside(beside) for provider in providers]
+    try:
+        choice = choose(
+            providers, context.settings.promote.provider, ignored=True, key="promote.provider", detected=found
+        )
+    except UnsupportedError as error:
+        yield Finding("snapshots", "limited", error.message, "docs/promotion.md says what can make such a copy")
+        return
+    text = f"a promotion to it is built in a copy that {choice.provider.name} makes, as {choice.reason}"
+    yield Finding("snapshots", "good", text)
+
+
+def _how_much(context: Context, provider: Capabilities) -> Iterator[str]:
+    """What would be copied, where that is everything."""
+    from holdfast.engine.forks.providers import place_of
+    from holdfast.snapshot.whole import MOST_BYTES, size_of_copy
+
+    if provider.provider != "copy" or not provider.score:
+        return
+    found, most = (
+        size_of_copy(place_of(context, "doctor", "copy"), context.workspace.path),
+        context.settings.snapshot.max_copy_bytes,
+    )
+    yield f"that is {plural(found.files, 'file')} of {size(found.bytes)} now"
+    if most and found.bytes > most:
+        yield f"which is refused, as it is more than the {size(most)} of {MOST_BYTES}"
+
+
+def _damaged_entries(context: Context) -> Iterator[Finding]:
+    from holdfast.engine.opening.folder import SNAPSHOTS
+    from holdfast.snapshot.ledger import damaged_in
+
+    folder = os.path.join(context.folder, SNAPSHOTS)
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        for damage in damaged_in(os.path.join(folder, name)):
+            yield Finding("snapshots", "wrong", damage.message, damage.hint or "")
+
+
+def _images() -> Iterator[Finding]:
+    """Whether there can be snapshots of disks."""
+    if shutil.which("qemu-img") is None:
+        yield Finding("snapshots", "limited", "there can be no disk images: there is no qemu-img", "qemu-utils has it")
+    else:
+        yield Finding("snapshots", "good", "there can be disk images, by qemu-img")
+
+
+# -- the home and the workspace ---------------------------------------------------------------------------------------
+
+
+def _home(opener: Opener) -> Iterator[Finding]:
+    home = opener.home
+    if not os.path.isdir(home):
+        yield Finding("home", "good", f"{display(home)} is not there yet: `holdfast init` makes it")
+        return
+    about = os.stat(home)
+    if about.st_uid != os.geteuid():
+        text = f"{display(home)} belongs to user {about.st_uid}, not to you"
+        yield Finding("home", "wrong", text, "HOLDFAST_HOME and --home name another one")
+        return
+    if stat.S_IMODE(about.st_mode) & 0o077:
+        text = f"others may look into {display(home)} (mode {stat.S_IMODE(about.st_mode):04o})"
+        yield Finding("home", "limited", text, "the next command that saves takes that away")
+    known = len(opener.open_home().store.catalog.workspaces())
+    yield Finding("home", "good", f"{display(home)}, on {_file_system(home)}; workspaces in it: {known}")
+    if opener.settings(None).store.catalog:
+        yield from _catalog(opener)
+    usage = shutil.disk_usage(home)
+    if usage.free < _LITTLE_BYTES:
+        text = f"{usage.free >> 20} MiB are left on the file system of the home"
+        yield Finding("home", "limited", text, "`holdfast forget` and `holdfast gc` free what nobody needs")
+
+
+def _catalog(opener: Opener) -> Iterator[Finding]:
+    """What the server is like that the catalog is on. (Whether it answers has just been seen.)"""
+    from holdfast.store.postgresql import PostgresDatabase
+    from holdfast.store.postgresql_about import about
+
+    database = opener.store().catalog.database
+    assert isinstance(database, PostgresDatabase)
+    found = about(database)
+    text = f"its catalog is {found.shown}, on PostgreSQL {found.server}, {found.milliseconds:.1f} ms away"
+    yield Finding("home", "good", text)
+    if found.standby:
+        text = "the catalog's server is a standby: what is saved can be looked at, and nothing saved"
+        yield Finding("home", "limited", text, "name the primary in store.catalog, or all servers, with commas between")
+    if found.forgetful:
+        text = f"the catalog's server may lose with its power what was saved: {', '.join(found.forgetful)} is off"
+        yield Finding("home", "wrong", text, "set it to on in postgresql.conf")
+    if not found.guarded:
+        text = "the way to the catalog's server is open: what goes there and back can be read and changed"
+        yield Finding("home", "limited", text, "sslmode=verify-full in store.catalog (docs/postgresql.md)")
+    if abs(found.clock) > _APART_SECONDS:
+        text = f"the clock of the catalog's server differs from this machine's by {abs(found.clock):.0f} seconds"
+        yield Finding("home", "limited", text, "set both by NTP: leases and the grace time go by them")
+
+
+def _store(opener: Opener) -> Iterator[Finding]:
+    """Where objects are and whether that works: tried, if it is a bucket; whether they are encrypted."""
+    if not os.path.isdir(opener.home):
+        return
+    from holdfast.engine.upkeep import stores
+
+    settings = opener.settings(None).store
+    about = stores.info(opener)
+    if about.remote:
+        found = stores.probe(opener)
+        for step in found.steps:
+            if not step.ok:
+                text = f"objects cannot be kept in {found.location}: {step.name}: {step.message}"
+                yield Finding("store", "wrong", text, "docs/object-stores.md says what a bucket has to let us do")
+        if found.ok:
+            claim = f", claimed by this store ({about.id})" if about.claimed else ""
+            yield Finding("store", "good", f"objects are kept in {found.location}{claim}")
+            if found.conditional_writes == "yes":
+                yield Finding("store", "good", "its server has conditional writes")
+            else:
+                how = "has no conditional writes" if found.conditional_writes == "no" else "answers them wrongly"
+                yield Finding("store", "good", f"its server {how}: claims go by listing")
+    else:
+        yield Finding("store", "good", f"objects are kept in the directory {about.location}")
+    if about.encryption_key:
+        old = f", {plural(len(settings.old_keys), 'older one is', 'older ones are')} known" if settings.old_keys else ""
+        yield Finding("store", "good", f"objects are encrypted with the key {about.encryption_key}{old}")
+
+
+def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:
+    try:
+        context = opener.open(directory)
+    except NotFoundError as error:
+        if error.code != "no_workspace":
+            raise
+        text = f"{display(directory)} is in no workspace"
+        yield Finding("workspace", "good", text, error.hint or "")
+        return
+    root = context.workspace.path
+    if not os.path.isdir(root):
+        text = f"{display(root)} is gone; its checkpoints are not"
+        yield Finding("workspace", "limited", text, "`holdfast restore @` brings it back")
+        return
+    yield Finding("workspace", "good", f"{display(root)}, on {_file_system(root)}")
+    yield _begun(context)
+    yield from _undoing(context)
+    if context.settings.undo.outside == "lock":
+        yield Finding("workspace", "wrong", f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", INSTEAD)
+    yield _sharing(context)
+    yield _removing(context)
+
+
+def _begun(context: Context) -> Finding:
+    from holdfast.engine.opening import restore_journal
+
+    unfinished = restore_journal.read(context.folder)
+    if unfinished is None:
+        return Finding("workspace", "good", "no restore was cut short in it")
+    text = f"a {unfinished.operation} was cut short, and files may be half way"
+    help_ = "`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back"
+    return Finding("workspace", "limited", text, help_)
+
+
+def _undoing(context: Context) -> Iterator[Finding]:
+    from holdfast.engine.opening import undo_note
+
+    if (note := undo_note.read(context.folder)) is not None:
+        text = f"the {note.operation} of {named_steps(note.steps)} was cut short"
+        yield Finding("workspace", "limited", text, "the next command that changes anything finishes it first")
+
+
+def _sharing(context: Context) -> Finding:
+    from holdfast.files.reflink import share_blocks
+
+    with (
+        tempfile.TemporaryFile(dir=context.folder) as source,
+        tempfile.TemporaryFile(dir=context.workspace.path) as target,
+    ):
+        source.write(bytes(1 << 16))
+        source.flush()
+        shares = share_blocks(source.fileno(), target.fileno())
+    if shares:
+        return Finding("workspace", "good", "its files share their blocks with copies of them (reflinks)")
+    text = "its files cannot share blocks with copies in the home: a file that a step writes to is copied first"
+    return Finding("workspace", "limited", text, "btrfs, or XFS with reflinks, for the tree and the home together")
+
+
+def _removing(context: Context) -> Finding:
+    from holdfast.engine.opening.undo_log import log_directory
+
+    if log_directory(context) != os.path.join(context.workspace.path, UNDO_LOG_IN_TREE):
+        return Finding("workspace", "good", "what a step removes is renamed into the undo log, and not copied")
+    text = "the home is on another mount, so that the undo log lies in the workspace, as .holdfast/undo"
+    return Finding("workspace", "good", text)
+
+
+def _file_system(path: bytes) -> str:
+    from holdfast.files.watch.root import WatchedRoot
+
+    root = WatchedRoot(path)
+    try:
+        return display(root.mount().type) or "a file system of no known kind"
+    finally:
+        root.close()
+
+
+# -- watching ---------------------------------------------------------------------------------------------------------
+
+
+def _watching(directory: bytes) -> Iterator[Finding]:
+    """What `holdfast watch` would see changes by; tried on a directory without anything below it."""
+    from holdfast.files.watch import open_watcher
+    from holdfast.files.watch.root import WatchedRoot
+
+    if not os.path.isdir(directory):
+        return
+    root = WatchedRoot(directory)
+    mount = root.mount()
+    root.close()
+    if mount.remote:
+        text = f"{display(directory)} is on {display(mount.type)}, where others change files unseen by this kernel"
+        yield Finding("watching", "limited", f"{text}: all of it is looked at again and again")
+        return
+    with _trial(directory) as folder:
+        places: dict[Backend, bytes] = {"fanotify": directory, "inotify": os.fsencode(folder)}
+        for backend, where in places.items():
+            try:
+                watcher = open_watcher(where, backend)
+            except UnsupportedError as error:
+                text = error.message.removeprefix(f"cannot watch {display(where)} by {backend}: ")
+                yield Finding("watching", "limited", f"{backend} cannot be had: {text}", error.hint or "")
+                continue
+            limits = watcher.limits
+            watcher.close()
+            yield Finding("watching", "good", f"`holdfast watch` sees changes by {backend}")
+            if limits:
+                yield Finding("watching", "limited", limits)
+            return
+    yield Finding("watching", "limited", "all of the workspace is looked at again and again")

@@ -1,0 +1,1 @@
+"""Saving by itself: the watch service."""

@@ -1,0 +1,501 @@
+"""The watch service of one workspace: saves by itself, and does for other commands what it can do at less cost.
+
+One thread and one loop over the watcher's descriptor, the private socket and signals. The engine is reached through
+`Saver`; while that works, calls wait in their sockets and changes in the kernel's queue.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from holdfast.engine.history.checkpoint import CheckpointResult, Request
+from holdfast.engine.opening import messages
+from holdfast.engine.watching.changes import Changes
+from holdfast.engine.watching.listener import Client, Limits, Listener, claim
+from holdfast.engine.watching.schedule import Pace, Scheduler
+from holdfast.files.watch import open_watcher
+from holdfast.model.clock import isoformat
+from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.log import Log
+from holdfast.model.named import NamedTuple
+from holdfast.model.paths import display
+from holdfast.processes.stopping import stopped_by_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.results.results import Status
+    from holdfast.engine.watching.changes import Exclusion
+    from holdfast.engine.watching.periodic import PeriodicTask
+    from holdfast.files.dirty import DirtySource
+    from holdfast.files.watch import Backend, Watcher
+    from holdfast.model.clock import Clock
+
+_log = Log(__name__)
+_FIRST_RETENTION = 60.0
+_FIRST_REST = 0.005
+"""As `Setup.rest`, after it was quiet, or saved; half as much again each time that there is more."""
+_PREPARED_AT_ONCE = 16
+"""Some milliseconds' work."""
+_T = TypeVar("_T")
+
+
+class Saver(Protocol):
+    """The engine of one workspace, as far as the service needs it; it got the `DirtySource` when it was opened."""
+
+    def checkpoint(self, request: Request) -> CheckpointResult:
+        """See `holdfast.engine.history.checkpoint.take`."""
+        ...
+
+    def status(self) -> Status:
+        """See `holdfast.engine.history.status.status`."""
+        ...
+
+    def prepare(self, paths: Sequence[bytes], *, last: bool) -> None:
+        """Do now what the next checkpoint would have to do for files that have changed, ``last`` if these are all that
+        were noticed so far; nothing depends on it.
+        """
+        ...
+
+    def retention(self) -> None:
+        """Let old checkpoints go by the settings' policy."""
+        ...
+
+    def close(self) -> None:
+        """Save the index and let go of the store."""
+        ...
+
+
+class Setup(NamedTuple):
+    """What a service watches, and how; times in seconds."""
+
+    root: bytes
+    folder: bytes
+    """The workspace's own folder in the home, mode 0700: lock and socket are there."""
+    backend: Backend = "auto"
+    pace: Pace = Pace()
+    full_walk_interval: float = 900.0
+    """How often everything counts as changed, for what no watcher can notice."""
+    retention_interval: float = 3600.0
+    poll_interval: float = 10.0
+    """How often the tree is looked at where watching is impossible."""
+    rest: float = 0.25
+    """How long at most the watcher is left alone after it was read, so that a storm of events costs few wake-ups."""
+    look_interval: float = 30.0
+    """How often it is read without being told to: it cannot announce that its root has come back."""
+    prepare: bool = True
+    """Whether to work ahead for what has changed, while there is nothing else to do."""
+    limits: Limits = Limits()
+
+
+def setup_of(context: Context, *, poll_interval: float) -> Setup:
+    """What the settings of a workspace say of how it is watched; how often it is polled depends on by whom."""
+    settings = context.settings
+    return Setup(
+        root=context.workspace.path,
+        folder=context.folder,
+        backend=settings.watch.backend,
+        pace=Pace(settings.watch.debounce, settings.watch.max_interval, settings.watch.max_per_hour),
+        full_walk_interval=settings.watch.full_walk_interval,
+        retention_interval=settings.retention.interval,
+        poll_interval=poll_interval,
+    )
+
+
+class Service:
+    """Watches until `stop`. Owns the saver and the watcher: `run` closes both."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        watcher: Watcher,
+        exclusion: Exclusion,
+        open_saver: Callable[[DirtySource], Saver],
+        clock: Clock,
+        beside: PeriodicTask | None = None,
+    ) -> None:
+        """Bind the socket in ``setup.folder``, whose lock the caller holds."""
+        self._setup = setup
+        self._watcher = watcher
+        self._clock = clock
+        self._beside = beside
+        self._scheduler = Scheduler(setup.pace, clock)
+        self._changes = Changes(watcher, exclusion, self._scheduler.changed, self._scheduler.doubted)
+        self._started_at = clock.now()
+        self._made = 0
+        self._failure: str | None = None
+        self._stopping = False
+        self._ended = False
+        """The last save has been tried."""
+        self._holds_itself = False
+        self._holders: set[Client] = set()
+        self._hushing: set[Client] = set()
+        """Those who want nothing saved by itself, while others may save as they like."""
+        now = clock.monotonic()
+        self._walk_at = now + setup.full_walk_interval
+        # Soon for the first time: a watcher that is started every morning may never live for a whole interval.
+        self._retention_at = now + min(setup.retention_interval, _FIRST_RETENTION)
+        self._look_at = now
+        self._look_due = False
+        self._resting = False
+        self._pause = 0.0
+        """How long the watcher was left alone the last time."""
+        self._wake_read, self._wake_write = socket.socketpair()
+        with ExitStack() as undo:
+            undo.callback(self._wake_read.close)
+            undo.callback(self._wake_write.close)
+            self._wake_read.setblocking(False)
+            self._wake_write.setblocking(False)
+            self._selector = undo.enter_context(selectors.DefaultSelector())
+            self._selector.register(self._wake_read, selectors.EVENT_READ, self._wake_read)
+            self._saver = open_saver(self._changes)
+            undo.callback(self._saver.close)
+            self._listener = Listener(setup.folder, self._selector, clock, self._answer, self._left, setup.limits)
+            undo.pop_all()
+
+    def stop(self) -> None:
+        """End `run` soon. May be called from another thread."""
+        self._stopping = True
+        self._wake()
+
+    def _told_to_stop(self) -> None:
+        self._stopping = True
+
+    def run(self, *, signals: bool = False, ready: Callable[[Watcher], None] | None = None) -> str | None:
+        """Serve until `stop`, a call to stop, or (``signals``) a signal; then save once more, and close everything.
+
+        Returns None if everything is saved, else why not. ``ready`` is called when calls are answered from now on.
+        """
+        with ExitStack() as rest:
+            rest.callback(self._wake_read.close)
+            rest.callback(self._wake_write.close)
+            if signals:
+                rest.enter_context(stopped_by_signals(self._told_to_stop, self._wake_write.fileno()))
+            rest.callback(self._close)
+            if ready is not None:
+                ready(self._watcher)
+            self.begin()
+            while not self._stopping:
+                self.turn(self.patience())
+            if not self._ended:
+                self._save_last()
+        return self._unsaved()
+
+    # -- for who has many of them, and one loop: in place of `run` ------------------------------------------------
+
+    @property
+    def stopping(self) -> bool:
+        """True once it was told to stop: `end` is due."""
+        return self._stopping
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last thing that it tried has failed; None if it has not."""
+        return self._failure
+
+    def fileno(self) -> int:
+        """Readable when `turn` has something to do; the same as long as it lives."""
+        return self._selector.fileno()
+
+    def begin(self) -> None:
+        """Answer calls, and notice changes, from now on."""
+        self._listen_to_watcher()
+        self._look()
+
+    def save_by_itself(self, wanted: bool) -> None:
+        """Whether to save by itself from now on; calls are answered, and changes noticed, in any case."""
+        if wanted != self._holds_itself:
+            return
+        self._holds_itself = not wanted
+        if wanted:
+            self._scheduler.resume()
+        else:
+            self._scheduler.pause()
+
+    def look_by(self, scan: Callable[[], None]) -> None:
+        """Do ``scan``, which looks at the tree and takes what was noticed by then. That somebody else works on the tree
+        just now is nothing: it is tried again at the next occasion.
+        """
+
+        def scanned() -> None:
+            try:
+                with self._doubting():
+                    scan()
+            except LockedError:
+                return
+            self._scanned()
+
+        self._attempt("watching", scanned)
+
+    def end(self) -> str | None:
+        """Save once more, and close everything; None if all is saved, or it does not save by itself, else why not."""
+        with ExitStack() as rest:
+            rest.callback(self._wake_read.close)
+            rest.callback(self._wake_write.close)
+            rest.callback(self._close)
+            if not self._ended:
+                self._save_last()
+        return None if self._holds_itself else self._unsaved()
+
+    # -- the loop -----------------------------------------------------------------------------------------------
+
+    def turn(self, wait: float = 0.0) -> None:
+        """Wait, for at most so many seconds, for something to do, and do it."""
+        ready = self._selector.select(wait)
+        for key, _ in ready:
+            if key.data is self._watcher:
+                self._look()
+            elif key.data is self._wake_read:
+                self._clear_wake()
+            else:
+                self._listener.serve(key.data)
+        now = self._clock.monotonic()
+        if self._look_due:
+            self._look()
+        elif now >= self._look_at:
+            if self._resting:
+                self._listen_to_watcher()
+            else:
+                self._look()
+        if now >= self._walk_at:
+            self._walk_at = now + self._setup.full_walk_interval
+            self._changes.doubt()
+        if self._stopping:
+            return
+        due = self._scheduler.due_in()
+        if due is not None and due <= 0:
+            self._save()
+        elif now >= self._retention_at and not self._holders:
+            self._retention_at = now + self._setup.retention_interval
+            self._attempt("retention", self._saver.retention)
+        elif not ready and self._may_prepare():
+            self._prepare()
+        if self._beside is not None and not self._holders:
+            self._beside.turn()
+
+    def patience(self) -> float:
+        """How long to wait for something to happen."""
+        if self._look_due or self._may_prepare():
+            return 0.0
+        now = self._clock.monotonic()
+        ends = [self._look_at - now, self._walk_at - now]
+        if not self._holders:
+            ends.append(self._retention_at - now)
+            if self._beside is not None:
+                ends.append(self._beside.due_in())
+        waits = (self._scheduler.due_in(), self._listener.expire())
+        ends.extend(wait for wait in waits if wait is not None)
+        return max(0.0, min(ends))
+
+    def _listen_to_watcher(self) -> None:
+        self._resting = False
+        self._look_at = self._clock.monotonic() + self._setup.look_interval
+        self._selector.register(self._watcher.fileno(), selectors.EVENT_READ, self._watcher)
+
+    def _look(self) -> None:
+        """Read the watcher, then leave it alone for a while, and the longer, the more often it has something to say."""
+        now = self._clock.monotonic()
+        quiet = now >= self._look_at + 2 * self._setup.rest
+        self._pause = min(_FIRST_REST if quiet else 1.5 * self._pause or _FIRST_REST, self._setup.rest)
+        self._look_due = False
+        self._attempt("watching", self._changes.look)
+        if not self._resting:
+            self._selector.unregister(self._watcher.fileno())
+        self._resting = True
+        self._look_at = self._clock.monotonic() + self._pause
+
+    def _may_prepare(self) -> bool:
+        return self._setup.prepare and self._changes.unprepared and not self._holders and not self._stopping
+
+    def _prepare(self) -> None:
+        """Work ahead, a little at a time: whoever calls meanwhile waits for it."""
+        paths = self._changes.to_prepare(_PREPARED_AT_ONCE)
+        try:
+            self._saver.prepare(paths, last=not self._changes.unprepared)
+        except HoldfastError as error:
+            _log.debug("nothing is prepared: %s", error.message)
+        except Exception:  # noqa: BLE001 - as in `_attempt`
+            _log.exception("preparing failed")
+
+    def _wake(self) -> None:
+        try:
+            self._wake_write.send(b"\0")
+        except (BlockingIOError, OSError):
+            pass  # it is awake already, or gone
+
+    def _clear_wake(self) -> None:
+        try:
+            while self._wake_read.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    # -- saving -------------------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        """Take a checkpoint, or learn why not and try again later."""
+        request = Request("auto", f"auto-{isoformat(self._clock.now())[:19]}Z")
+        result = self._attempt("saving", lambda: self._saver.checkpoint(request))
+        if result is None:
+            self._changes.doubt()
+            self._scheduler.failed()
+            return
+        self._saved(counted=result.created)
+        if result.created:
+            self._made += 1
+            _log.info("saved %s %s", result.checkpoint.id[:12], request.label)
+
+    def _save_last(self) -> None:
+        self._ended = True
+        if self._beside is not None:
+            self._beside.end()
+        if self._scheduler.unsaved and not self._scheduler.paused:
+            self._save()
+
+    def _unsaved(self) -> str | None:
+        """Why something is not saved; None if everything is."""
+        if not self._scheduler.unsaved:
+            return None
+        return self._failure or "another command was just changing the tree"
+
+    def _saved(self, *, counted: bool) -> None:
+        self._failure = None
+        self._scanned()
+        self._scheduler.saved(counted=counted)
+
+    def _scanned(self) -> None:
+        self._look_due = self._changes.scanned() or self._look_due
+        # What comes now is new.
+        self._pause = 0.0
+        if self._resting:
+            self._look_at = self._clock.monotonic()
+
+    def _attempt(self, what: str, work: Callable[[], _T]) -> _T | None:
+        """Do ``work``; None if it fails, which is logged and kept for ``ping``."""
+        try:
+            return work()
+        except HoldfastError as error:
+            self._failure = f"{what}: {error.message}"
+            _log.warning("%s failed: %s", what, error.message)
+        except Exception as error:  # noqa: BLE001 - a watcher that dies of one mistake protects nothing any more
+            self._failure = f"{what}: {error!r}"
+            _log.exception("%s failed", what)
+        return None
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def _answer(self, client: Client, line: bytes) -> bytes:
+        try:
+            return messages.encode_answer(self._perform(client, messages.decode_call(line)))
+        except HoldfastError as error:
+            return messages.encode_failure(error)
+        except Exception as error:  # noqa: BLE001 - likewise
+            _log.exception("a call failed")
+            return messages.encode_failure(HoldfastError(f"the watcher failed: {error!r}", code="internal"))
+
+    def _perform(self, client: Client, call: messages.Call) -> messages.Json:
+        match call.operation:
+            case "ping":
+                return messages.pack_watching(self._watching())
+            case "checkpoint" if call.request is not None:
+                if self._holders - {client}:
+                    raise LockedError(
+                        "another command is just changing the tree", hint="try again when it is done", code="paused"
+                    )
+                with self._doubting():
+                    result = self._saver.checkpoint(call.request)
+                self._saved(counted=False)
+                return messages.pack_result(result)
+            case "status":
+                with self._doubting():
+                    status = self._saver.status()
+                self._scanned()
+                return messages.pack_status(status._replace(watch_failure=self._failure))
+            case "pause":
+                if client not in self._holders:
+                    self._holders.add(client)
+                    client.keeps = True
+                    self._scheduler.pause()
+            case "hush":
+                if client not in self._hushing:
+                    self._hushing.add(client)
+                    client.keeps = True
+                    self._scheduler.pause()
+            case "resume":
+                self._left(client)
+            case _:
+                self._stopping = True  # the connection ends when all is closed, for the client to see
+                self._save_last()
+                return {"unsaved": self._unsaved()}
+        return {}
+
+    @contextmanager
+    def _doubting(self) -> Generator[None]:
+        """Let everything count as changed if the block fails: it may have taken changes that it made no use of."""
+        try:
+            yield
+        except BaseException:
+            self._changes.doubt()
+            raise
+
+    def _left(self, client: Client) -> None:
+        """The client has gone, or wants no pause any more."""
+        for clients in (self._holders, self._hushing):
+            if client in clients:
+                clients.discard(client)
+                client.keeps = False
+                self._scheduler.resume()
+
+    def _watching(self) -> messages.Watching:
+        return messages.Watching(
+            pid=os.getpid(),
+            root=display(self._setup.root),
+            backend=self._watcher.backend,
+            limits=self._watcher.limits,
+            started_at=self._started_at,
+            paused=self._scheduler.paused,
+            unsaved=self._scheduler.unsaved,
+            checkpoints=self._made,
+            failure=self._failure,
+        )
+
+    def _close(self) -> None:
+        """Close in the order in which others can tell: nobody new, the state saved, then those who wait for the end."""
+        with ExitStack() as rest:
+            rest.callback(self._selector.close)
+            rest.callback(self._listener.hang_up)
+            rest.callback(self._watcher.close)
+            rest.callback(self._saver.close)
+            rest.callback(self._listener.close)
+
+
+def watch(
+    setup: Setup,
+    open_saver: Callable[[DirtySource], Saver],
+    exclusion: Exclusion,
+    clock: Clock,
+    *,
+    ready: Callable[[Watcher], None] | None = None,
+    beside: PeriodicTask | None = None,
+) -> str | None:
+    """Watch one workspace in the foreground, until told to stop by a signal or a call.
+
+    Returns None if everything is saved then, else why not.
+
+    ``open_saver`` gets the source of changes for the tree's scans; ``exclusion`` says which directories hold
+    nothing that is captured. ``ready`` is called once calls are answered; ``beside`` is done in between. Raises
+    `LockedError` if the workspace has a watcher, `NotFoundError` if its root is not there.
+    """
+    with claim(setup.folder):
+        watcher = open_watcher(setup.root, setup.backend, exclusion, poll_interval=setup.poll_interval)
+        try:
+            service = Service(setup, watcher, exclusion, open_saver, clock, beside)
+        except BaseException:
+            watcher.close()
+            raise
+        return service.run(signals=True, ready=ready)

@@ -1,0 +1,104 @@
+"""The public face of a whole home: what can be done with all that is kept, whichever workspace it belongs to."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.engine.opening.current_run import forbid_inside_run
+from holdfast.engine.opening.opening import Opener
+from holdfast.engine.workspace.opened import Opened
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.engine.forks.mount_server import MountServer
+    from holdfast.engine.results.results import Forgotten, Log
+    from holdfast.store.usage import Stats
+
+
+def open_home(
+    home: str | bytes | os.PathLike[str] | None = None,
+    *,
+    flags: Mapping[str, object] | None = None,
+    freeing: bool = False,
+) -> Home:
+    """Open the home, needing none of its workspaces: all of them may be deleted.
+
+    ``home`` is where everything is kept (default: ``$HOLDFAST_HOME``, else the XDG data directory). Raises
+    `NotFoundError` if nothing was ever kept there. ``freeing`` as in `open`.
+    """
+    opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, freeing=freeing)
+    try:
+        return Home(opener)
+    except BaseException:
+        opener.close()
+        raise
+
+
+class Home(Opened):
+    """All that is kept. Use it as a context manager, or `close` it. For one thread; see `Workspace` for processes."""
+
+    def __init__(self, opener: Opener) -> None:
+        self._context = opener.open_home()
+        super().__init__(opener, self._context)
+
+    @property
+    def path(self) -> bytes:
+        """Where everything is kept."""
+        return self._opener.home
+
+    def log(self, limit: int | None = None) -> Log:
+        """The checkpoints of all workspaces, newest first; ``limit`` is a number from 0, None means all."""
+        from holdfast.engine.history.queries import log_of_home
+
+        return log_of_home(self._context, limit)
+
+    def forget_gone(self, *, dry_run: bool = False) -> Forgotten:
+        """Let the workspaces go whose directories were deleted, and forget their checkpoints.
+
+        What something else stands on stays. Until then a deleted workspace can be brought back by `restore` at its
+        path.
+        """
+        forbid_inside_run(self._context, "forgetting")
+        from holdfast.engine.upkeep.forget import forget_gone
+
+        return forget_gone(self._context, dry_run=dry_run)
+
+    def mount_fork(self, directory: str | bytes | os.PathLike[str], *, server: MountServer | None = None) -> bytes:
+        """Mount a fork again that was made by ``Workspace.fork(mount=True)``, with all that was changed in it.
+
+        Returns its real path. A process of its own serves it, until `unmount`; ``server`` as in `Workspace.fork`.
+        Raises `NotFoundError` if it is no such
+        fork, `RefusedError` if it is mounted already, or its directory holds something by now.
+        """
+        forbid_inside_run(self._context, "a mount")
+        from holdfast.engine.forks.mounted import mount_again
+
+        return mount_again(self._opener, os.fsencode(directory), server)
+
+    def unmount(self, directory: str | bytes | os.PathLike[str]) -> bytes:
+        """Unmount a fork, or a checkpoint; its real path. What was changed in a fork is kept.
+
+        Raises `RefusedError` while anybody uses it, `NotFoundError` if nothing of Holdfast is mounted there.
+        """
+        forbid_inside_run(self._context, "an unmount")
+        from holdfast.engine.forks.mounted import unmount
+
+        return unmount(self._opener, os.fsencode(directory))
+
+    def materialise(self, directory: str | bytes | os.PathLike[str]) -> bytes:
+        """Make a fork by mount a plain directory, with all that is in it, captured or not; its real path.
+
+        Raises `RefusedError` while anybody uses it, `StorageError` if there is no room; it is a fork as before then.
+        """
+        forbid_inside_run(self._context, "a fork")
+        from holdfast.engine.forks.mounted import materialise
+
+        return materialise(self._opener, os.fsencode(directory))
+
+    def stats(self) -> Stats:
+        """What takes the space."""
+        from holdfast.engine.upkeep.upkeep import stats_of_home
+
+        return stats_of_home(self._context)

@@ -1,0 +1,653 @@
+"""The public face of the engine: one workspace and everything that can be done with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast.engine.opening.current_run import checkpoint_outside, current_run, forbid_inside_run
+from holdfast.engine.opening.folder import RESTORE_JOURNAL, UNDO_NOTE
+from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.watch_proxy import by_watcher, paused
+from holdfast.engine.workspace.queries import LookedAt, encoded
+from holdfast.engine.workspace.steps import RecordedSteps
+from holdfast.model.checkpoint import Kind, Provenance
+from holdfast.model.errors import UsageError
+from holdfast.model.typed import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from holdfast.engine.forks.mount import Mounted
+    from holdfast.engine.forks.mount_server import MountServer
+    from holdfast.engine.history.checkpoint import CheckpointResult
+    from holdfast.engine.merging.merging import Merged
+    from holdfast.engine.merging.reapply.person import Resolution
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.restore_journal import Journal
+    from holdfast.engine.results.results import (
+        Forgotten,
+        ForkResult,
+        RestoreResult,
+        Status,
+    )
+    from holdfast.engine.running.run import RunResult
+    from holdfast.engine.upkeep.retention import Policy
+    from holdfast.files.estimate import Estimate
+    from holdfast.files.watch import Watcher
+    from holdfast.model.config import Isolation, OutsidePolicy
+    from holdfast.model.errors import ConfigError
+    from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.sinks import Progress
+    from holdfast.store.usage import Stats
+    from holdfast.undo.service import TicketInfo
+
+
+def init(
+    path: str | bytes | os.PathLike[str] = ".",
+    *,
+    home: str | bytes | os.PathLike[str] | None = None,
+    force: bool = False,
+    write_ignore: bool = False,
+    flags: Mapping[str, object] | None = None,
+) -> Workspace:
+    """Begin to remember the directory ``path`` and open it. Idempotent: an existing workspace is just opened.
+
+    Nothing is written into the directory, unless ``write_ignore`` asks for a ``.checkpointignore`` with the default
+    patterns (an existing one is left as it is). ``home`` is where everything is kept (default: ``$HOLDFAST_HOME``,
+    else the XDG data directory). Raises `RefusedError` for a directory that nobody means, such as ``/`` or ``$HOME``,
+    unless ``force``.
+    """
+    opener = Opener(home=None if home is None else os.fsencode(home), flags=flags)
+    try:
+        context, new = opener.init(os.fsencode(path), force=force)
+        context.recover()
+        workspace = Workspace(opener, context, new=new)
+        if write_ignore:
+            workspace.write_ignore()
+    except BaseException:
+        opener.close()
+        raise
+    return workspace
+
+
+def open(  # noqa: A001 - `holdfast.open` reads as what it does
+    path: str | bytes | os.PathLike[str] = ".",
+    *,
+    home: str | bytes | os.PathLike[str] | None = None,
+    flags: Mapping[str, object] | None = None,
+    lenient: bool = False,
+    freeing: bool = False,
+) -> Workspace:
+    """Open the workspace at ``path`` or the nearest one above it; raises `NotFoundError` if there is none.
+
+    With ``lenient`` a workspace's ``holdfast.toml`` that is wrong is obeyed as it was saved last, where otherwise
+    `ConfigError` is raised: whoever broke it must not stop anybody from going back. `Workspace.misconfigured` tells.
+    What a killed keeper has left in the middle of a step is rolled back first, and logged (I3).
+    ``freeing`` is for who comes to forget or collect: on a disk that is too full even to open the catalog, the little
+    that is kept back for that is used.
+    """
+    opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, lenient=lenient, freeing=freeing)
+    try:
+        context = opener.open(os.fsencode(path))
+        context.recover()
+        return Workspace(opener, context)
+    except BaseException:
+        opener.close()
+        raise
+
+
+class Workspace(RecordedSteps, LookedAt):
+    """A directory with a memory. Use it as a context manager, or `close` it.
+
+    Checkpoints are named as on the command line: full ids, unique prefixes, labels, ``@`` (the one that the tree stands
+    on: after a restore or an undo not the newest), ``@-``, ``@-3``.
+    One thread at a time; any number of processes may use the same workspace, one change at a time.
+    """
+
+    def __init__(self, opener: Opener, context: Context, *, new: bool = False) -> None:
+        super().__init__(opener, context)
+        self.new = new
+        """True if this call of `init` made it a workspace."""
+
+    @property
+    def id(self) -> WorkspaceId:
+        """The workspace's id."""
+        return self._context.workspace.id
+
+    @property
+    def path(self) -> bytes:
+        """The real path of its root."""
+        return self._context.workspace.path
+
+    @property
+    def misconfigured(self) -> ConfigError | None:
+        """What is wrong with its ``holdfast.toml``, if it was opened in spite of that."""
+        return self._context.misconfigured
+
+    @property
+    def home(self) -> bytes:
+        """Where everything is kept."""
+        return self._opener.home
+
+    @property
+    def folder(self) -> bytes:
+        """Its own folder in the home: index, lock, socket, log of the watcher."""
+        return self._context.folder
+
+    # -- saving -------------------------------------------------------------------------------------------------
+
+    @property
+    def isolation(self) -> Isolation:
+        """What the settings say of where a command is run, for `run` to be given something like it."""
+        return self._context.settings.isolation
+
+    def checkpoint(
+        self,
+        label: str = "",
+        *,
+        message: str = "",
+        author: str | None = None,
+        command: str = "",
+        kind: Kind = "manual",
+        full_hash: bool = False,
+        progress: Progress | None = None,
+    ) -> CheckpointResult:
+        """Save the tree's present state. Atomic, and durable when it returns (I4).
+
+        If nothing changed there is no new checkpoint, and ``created`` is False; the one that holds this state becomes a
+        manual one, with the label, author, message and command as far as nobody has given it any (``labelled`` tells
+        of the label, the record of the rest). ``author`` defaults to
+        ``identity.author`` of the settings. ``full_hash`` reads every file again instead of trusting what is
+        remembered of unchanged ones. Where a watcher runs, it does the work, at the cost of what changed. An undo or a
+        redo that was cut short is finished first, unless ``kind`` is ``auto``. Raises
+        `LockedError`, `StorageError`, `QuotaError`.
+        """
+        from holdfast.engine.history.checkpoint import Request, take
+
+        if kind != "auto" and self._is_cut_short() and current_run(self._context) is None:
+            from holdfast.engine.history.recovery import nevertheless
+
+            with nevertheless():
+                self._finish_first(progress)
+        who = self._context.settings.identity.author if author is None else author
+        request = Request(kind, label, Provenance(who, message, command), full_hash)
+        done = None if full_hash else by_watcher(self._context, lambda watcher: watcher.checkpoint(request))
+        if done is None:
+            done = checkpoint_outside(self._context, request)
+        return take(self._context, request, progress) if done is None else done
+
+    def status(self) -> Status:
+        """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""
+        found = by_watcher(self._context, lambda watcher: watcher.status())
+        if found is not None:
+            return found
+        from holdfast.engine.history.status import status
+
+        return status(self._context, watching=False)
+
+    def ignored(self) -> list[bytes]:
+        """The paths that the ignore rules leave out, Git's and Holdfast's; of a directory its own, with a slash."""
+        from holdfast.files.local import LocalTree
+
+        tree = self._context.tree
+        return list(tree.excluded_paths()) if isinstance(tree, LocalTree) else []
+
+    def estimate(self) -> Estimate | None:
+        """What a first checkpoint would capture, if that is more than the settings call normal; else None."""
+        limits = self._context.settings.capture
+        if self._context.catalog.cursor(self.id).head is not None:
+            return None
+        from holdfast.files.local import LocalTree
+
+        if not isinstance(self._context.tree, LocalTree):
+            return None
+        most_files, most_bytes = limits.warn_files or sys.maxsize, limits.warn_bytes or sys.maxsize
+        found = self._context.tree.estimate(max_files=most_files, max_bytes=most_bytes)
+        return found if found.files > most_files or found.bytes > most_bytes else None
+
+    def write_ignore(self) -> bool:
+        """Write the default ``.checkpointignore`` into the root; False if there is one already."""
+        from holdfast.files.ignore import write_default_ignore
+
+        return write_default_ignore(self._context.workspace.path)
+
+    def let_go(self) -> None:
+        """Let the workspace hold nothing back from retention any more, as for a fork that has served its turn.
+
+        Its checkpoints stay until they are forgotten; `init` in its directory begins a new workspace.
+        """
+        self._context.catalog.let_go(self.id)
+
+    # -- going back and forth -----------------------------------------------------------------------------------
+
+    def restore(
+        self,
+        name: str,
+        paths: Sequence[str | bytes] = (),
+        *,
+        dry_run: bool = False,
+        as_state: bool = False,
+        expected: str | None = None,
+        exact: bool = False,
+        progress: Progress | None = None,
+    ) -> RestoreResult:
+        """Bring the tree, or only ``paths`` of it, to a checkpoint; what it held before is saved first (I6).
+
+        Touches only what differs, and deletes only what the rescue checkpoint holds (I5). Atomic per file; if it is
+        cut short, `restore_continue` finishes it and `restore_abort` takes it back. Files that changed meanwhile are
+        left alone and listed in ``skipped``. What a restore of ``paths`` leaves is unsaved; with ``as_state`` it is
+        saved as what the restore did, so that ``undo(recorded_only=True)`` takes it back. With ``expected`` it is
+        refused (`RefusedError`, code ``changed_meanwhile``) unless the tree is as that checkpoint has it. What a
+        checkpoint of another workspace says that it does not capture stays, and is in ``skipped``, unless ``exact``.
+
+        An undo or a redo that was cut short is finished first.
+
+        ``@`` is here the nearest checkpoint, from the one that the tree stands on back, that no restore took first:
+        restoring one path of it after another gives what was saved, and not what the first of them had to rescue.
+        """
+        forbid_inside_run(self._context, "a restore")
+        from holdfast.engine.history.names import resolve_for_restore
+        from holdfast.engine.history.restore import restore
+
+        if not dry_run and self._is_cut_short():
+            self._finish_first(progress)
+        with paused(self._context):
+            target = resolve_for_restore(self._context, name)
+            return restore(
+                self._context,
+                target,
+                encoded(paths),
+                dry_run=dry_run,
+                as_state=as_state,
+                expected=None if expected is None else self.resolve(expected),
+                exact=exact,
+                progress=progress,
+            )
+
+    def merge(
+        self,
+        fork: str,
+        *,
+        resolutions: Mapping[str | bytes, Resolution] | None = None,
+        message: str = "",
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> Merged:
+        """Merge a fork into the tree: its directory, its workspace's id, or a checkpoint (docs/merge.md).
+
+        Both trees are saved first. What overlaps goes up the ladder of the settings, but for files that are decided by
+        ``resolutions``. If anything is open then, nothing is changed and the answer says what; else the tree becomes
+        the merged state, and `undo` takes that back. Raises as `merging.merge`.
+        """
+        forbid_inside_run(self._context, "a merge")
+        from holdfast.engine.merging import merging
+        from holdfast.engine.merging import source as merge_source
+        from holdfast.engine.merging.reapply.building import ladder_of
+
+        source = merge_source.find(self._opener, self, fork)
+        done = merging.merge(
+            self,
+            self._context,
+            source.state,
+            message=message or f"merged {source.called}",
+            ladder=ladder_of(self._context),
+            resolutions={os.fsencode(path): one for path, one in (resolutions or {}).items()},
+            dry_run=dry_run,
+            progress=progress,
+        )
+        return done._replace(not_captured=source.not_captured)
+
+    def next_reapply(self) -> dict[str, Any] | None:
+        """The change that waits longest for an agent to apply it anew, of merges into this workspace; None if none
+        does.
+
+        It is the caller's for ``merge.lease``: docs/merge.md has its fields.
+        """
+        from holdfast.engine.merging.reapply.queue import take
+
+        return take(self._context, self._context.clock, self._context.random(16).hex(), self.id)
+
+    def waiting_reapplies(self, *, limit: int = 100) -> list[dict[str, Any]]:
+        """The changes that wait to be applied anew, of merges into this workspace: as `reapply.queue.waiting`."""
+        from holdfast.engine.merging.reapply.queue import waiting
+
+        return waiting(self._context, self._context.clock.now(), limit=limit, workspace=self.id)
+
+    def answer_reapply(self, name: str, token: str, answer: Mapping[str, Any]) -> str:
+        """Answer a change that `next_reapply` gave (its ``id`` and ``token``); ``answered`` or ``declined``.
+
+        Nothing is merged by that: the next `merge` of the same fork uses it. Raises as `reapply.queue.answer`.
+        """
+        from holdfast.engine.merging.reapply.queue import answer as give
+
+        return give(self._context, self._context.clock, name, token, dict(answer), self.id)
+
+    def restore_continue(self, *, as_state: bool = False, progress: Progress | None = None) -> RestoreResult:
+        """Finish a restore or fork that was cut short. What somebody has changed since is left alone, and in
+        ``skipped`` with how to get the other version. Raises `NotFoundError` if there is none. For ``as_state`` see
+        `restore`.
+        """
+        forbid_inside_run(self._context, "a restore")
+        from holdfast.engine.history.resume import resume
+
+        with paused(self._context):
+            return resume(self._context, progress, as_state=as_state)
+
+    def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
+        """Take a restore that was cut short back: the tree becomes what it was before; see `restore_continue`."""
+        forbid_inside_run(self._context, "a restore")
+        from holdfast.engine.history.resume import abandon
+
+        with paused(self._context):
+            return abandon(self._context, progress)
+
+    def unfinished(self) -> Journal | None:
+        """The restore that was cut short, if there is one."""
+        if not os.path.lexists(os.path.join(self.folder, RESTORE_JOURNAL)):
+            return None
+        from holdfast.engine.history.resume import unfinished
+
+        return unfinished(self._context)
+
+    def undo(
+        self,
+        count: int = 1,
+        *,
+        step: int | Sequence[int] | None = None,
+        run: str | None = None,
+        stop: bool = False,
+        force: bool = False,
+        recorded_only: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> RestoreResult:
+        """Take back the newest ``count`` changes to the tree, or a ``step`` (or several), or all that a ``run`` did
+        (empty: the newest run). Unsaved changes are saved first, and are the first of the newest. Steps that depend on
+        each other are one change. What a step holds that is going on stays as it is: what came after it, and has
+        nothing to do with that, is taken back; of what is older the error (``step_open``) names the process that holds
+        it. ``stop`` ends what is left of the ``run`` first: SIGTERM to its processes alone, then SIGKILL.
+
+        What steps of a `run` did is reversed exactly, ignored files included; the rest goes by checkpoints. Raises
+        `RefusedError` if somebody else has changed the same since, unless ``force``. With ``recorded_only`` nothing is
+        taken back but what steps and Holdfast itself did: that is refused, as a whole, which would take others' changes
+        back, be they saved or not.
+        """
+        forbid_inside_run(self._context, "an undo")
+        from holdfast.engine.history.undo import undo, undo_steps
+
+        chosen = _chosen(step)
+        with paused(self._context):
+            if not chosen and run is None:
+                return undo(
+                    self._context,
+                    count,
+                    force=force,
+                    recorded_only=recorded_only,
+                    dry_run=dry_run,
+                    progress=progress,
+                )
+            if count != 1 or (chosen and run is not None):
+                raise UsageError("a step or a run is undone by itself")
+            if stop and (run is None or dry_run):
+                raise UsageError("what is stopped is a run, and not for a dry run")
+            return undo_steps(
+                self._context,
+                steps=chosen,
+                run=run or "",
+                stop=stop,
+                force=force,
+                recorded_only=recorded_only,
+                dry_run=dry_run,
+                progress=progress,
+            )
+
+    def redo(
+        self,
+        count: int = 1,
+        *,
+        step: int | Sequence[int] | None = None,
+        force: bool = False,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> RestoreResult:
+        """Bring back the newest ``count`` changes that `undo` took back, or an undone ``step`` (or several together)
+        whatever came since.
+        """
+        forbid_inside_run(self._context, "a redo")
+        from holdfast.engine.history.undo import redo, redo_steps
+
+        chosen = _chosen(step)
+        with paused(self._context):
+            if not chosen:
+                return redo(self._context, count, force=force, dry_run=dry_run, progress=progress)
+            if count != 1:
+                raise UsageError("a step is brought forward by itself")
+            return redo_steps(self._context, chosen, force=force, dry_run=dry_run, progress=progress)
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        command: Sequence[str | bytes],
+        *,
+        directory: str | bytes | os.PathLike[str] | None = None,
+        environment: Mapping[bytes, bytes] | None = None,
+        one_step: bool = False,
+        guard: bool = False,
+        isolation: Isolation | None = None,
+        ask: Callable[[TicketInfo], bool | None] | None = None,
+        bridge: bool = False,
+        outside: OutsidePolicy | None = None,
+    ) -> RunResult:
+        """Run a command (its argument list) so that all it changes can be taken back: `undo`, ``undo(run="")``.
+
+        It has this process's terminal, directory and environment (with ``HOLDFAST_RUN``), unless others are given. The
+        state is saved before and after. ``one_step``: all of it is one step. ``guard``: a person is asked before mass
+        deletion and large overwrites, by ``ask`` on another thread (None: whoever calls `answer` elsewhere).
+        ``isolation``: what it sees and reaches of the machine (None: as the settings say). ``bridge``: it is served by
+        a mount instead of being supervised. ``outside``: whether undo of it stops at what others have changed (None: as
+        the settings say). Raises `UnsupportedError` where the system cannot supervise, mount, or
+        isolate as asked for; then nothing has run.
+        """
+        from holdfast.engine.running.run import run
+
+        return run(
+            self._context,
+            encoded(command),
+            directory=None if directory is None else os.fsencode(directory),
+            environment=environment,
+            one_step=one_step,
+            guard=guard,
+            isolation=isolation,
+            ask=ask,
+            bridge=bridge,
+            outside=outside,
+        )
+
+    def fork(
+        self,
+        name: str,
+        directory: str | bytes | os.PathLike[str],
+        *,
+        mount: bool = False,
+        server: MountServer | None = None,
+        progress: Progress | None = None,
+    ) -> ForkResult:
+        """Write a checkpoint out into ``directory`` (which must not exist, or be empty) as a workspace of its own.
+
+        With ``mount`` nothing is written out, and it takes as long as a mount: what is changed in there is kept in the
+        home. A process of its own serves it, until `Home.unmount`; `Home.mount_fork` mounts it again, after a restart
+        of the machine too, and `Home.materialise` makes it a plain directory. That process is ``server``, if the
+        caller has started one, which is quicker before anything is opened. Raises `UnsupportedError` where that is not
+        possible.
+        """
+        forbid_inside_run(self._context, "a fork")
+        source = self.resolve(name)
+
+        def open_fork() -> Context:
+            return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
+
+        from holdfast.engine.upkeep.upkeep import with_ballast
+
+        with with_ballast(self._context):  # a fork is a way to have again what is stored
+            if mount:
+                from holdfast.engine.forks.mounted import fork_mounted
+
+                return fork_mounted(self._context, source, open_fork, server)
+            from holdfast.engine.forks.fork import fork
+
+            return fork(self._context, source, open_fork, progress=progress)
+
+    def mount(
+        self,
+        name: str,
+        directory: str | bytes | os.PathLike[str],
+        *,
+        at: str | None = None,
+        allow_other: bool = False,
+    ) -> Mounted:
+        """Mount a checkpoint, read-only, on ``directory``, which must be empty, or is made for as long as that lasts.
+
+        With ``at``, an ISO 8601 time or an age (``2h``), it is the newest that was there then, and ``name`` is of no
+        account. Threads of this process serve it until `Mounted.close`, which has to come before that of the workspace;
+        the checkpoint is kept from being collected for as long.
+        ``allow_other``: other users can look at it too, as far as the modes let them. Raises `UnsupportedError` where
+        nothing can be mounted.
+        """
+        forbid_inside_run(self._context, "a mount")
+        from holdfast.engine.forks.mount import mount_checkpoint
+
+        checkpoint = self._named_or_at(name, at)
+        return mount_checkpoint(
+            self._context, checkpoint, os.fsencode(directory), home=self.home, allow_other=allow_other
+        )
+
+    def mount_detached(
+        self,
+        name: str,
+        directory: str | bytes | os.PathLike[str],
+        *,
+        at: str | None = None,
+        allow_other: bool = False,
+        server: MountServer | None = None,
+    ) -> tuple[CheckpointId, int]:
+        """As `mount`, but a process of its own serves it, until `Home.unmount`. The checkpoint, and its id.
+
+        ``server`` as in `fork`.
+        """
+        forbid_inside_run(self._context, "a mount")
+        from holdfast.engine.forks.mount_server import Order, given_or_started
+
+        with given_or_started(server) as serving:
+            checkpoint = self._named_or_at(name, at)
+            serving.mount(
+                Order(
+                    home=self.home,
+                    root=self.path,
+                    directory=os.path.abspath(os.fsencode(directory)),
+                    checkpoint=checkpoint,
+                    allow_other=allow_other,
+                )
+            )
+            return checkpoint, serving.pid
+
+    def _named_or_at(self, name: str, at: str | None) -> CheckpointId:
+        """The checkpoint of this name; with ``at``, the newest then."""
+        if at is None:
+            return self.resolve(name)
+        from holdfast.engine.forks.mount import newest_at
+        from holdfast.model.values import parse_moment
+
+        try:
+            moment = parse_moment(at, self._context.clock.now())
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        return newest_at(self._context, moment)
+
+    # -- watching -----------------------------------------------------------------------------------------------
+
+    def check_watchable(self) -> None:
+        """Raise `RefusedError` where nobody may begin to watch: inside of a run."""
+        forbid_inside_run(self._context, "watching")
+
+    def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> str | None:
+        """Save by itself whenever something has changed, until a signal or `WatchClient.stop` ends it. So are sessions
+        here, and forks of them, when they are idle (`holdfast.engine.sessions.idling`).
+
+        Returns None if everything is saved then, else why not.
+        ``ready`` is called once other commands are answered. Raises `LockedError` if the workspace has a watcher
+        already.
+        """
+        self.check_watchable()
+        from holdfast.engine.sessions.idling import Idling
+        from holdfast.engine.watching.watch import watch
+
+        return watch(self._context, ready, self._sweep_sessions, Idling(self._opener, lambda: (self.id,)))
+
+    def _sweep_sessions(self) -> None:
+        """See `holdfast.engine.sessions.sweeping.sweep_if_due`."""
+        from holdfast.engine.sessions.sweeping import sweep_if_due
+
+        sweep_if_due(self._opener)
+
+    def _is_cut_short(self) -> bool:
+        """Whether an undo or a redo by the undo log is under way, or was when its process was killed."""
+        return os.path.lexists(os.path.join(self.folder, UNDO_NOTE))
+
+    def _finish_first(self, progress: Progress | None) -> None:
+        from holdfast.engine.history.recovery import finish_first
+
+        with paused(self._context):
+            finish_first(self._context, progress)
+
+    # -- keeping house ------------------------------------------------------------------------------------------
+
+    def forget(self, names: Sequence[str] = (), *, policy: Policy | None = None, dry_run: bool = False) -> Forgotten:
+        """Remove checkpoints: the named ones, or those that ``policy`` (None: the settings') does not keep.
+
+        What a live fork stands on is refused when named and kept otherwise. Removed checkpoints' changesets are
+        composed into their children's; content that nothing else needs is freed by `gc` after the grace time.
+        """
+        forbid_inside_run(self._context, "forgetting")
+        from holdfast.engine.upkeep.forget import forget
+
+        return forget(self._context, [self.resolve(name) for name in names], policy=policy, dry_run=dry_run)
+
+    def forget_gone(self, *, dry_run: bool = False) -> Forgotten:
+        """Let the workspaces of the home go whose directories were deleted, and forget their checkpoints.
+
+        What something else stands on stays, and this workspace, should its own directory be gone: `Home.forget_gone`
+        spares none. Until then a deleted workspace can be brought back by `restore` at its path.
+        """
+        forbid_inside_run(self._context, "forgetting")
+        from holdfast.engine.upkeep.forget import forget_gone
+
+        return forget_gone(self._context, but=self.id, dry_run=dry_run)
+
+    def stats(self) -> Stats:
+        """What takes the space."""
+        from holdfast.engine.upkeep.upkeep import stats
+
+        return stats(self._context)
+
+    def export(self, names: Sequence[str], file: str | bytes | os.PathLike[str]) -> list[CheckpointId]:
+        """Write checkpoints with their ancestors to one ``.tar.zst``, atomically; returns the ids of all that it
+        holds.
+        """
+        from holdfast.engine.upkeep.bundle_export import export_bundle
+
+        return export_bundle(self._context, [self.resolve(name) for name in names], os.fsencode(file))
+
+    def import_(self, file: str | bytes | os.PathLike[str]) -> list[CheckpointId]:
+        """Take the checkpoints of a bundle in, as this workspace's. The file is hostile until all of it is verified."""
+        forbid_inside_run(self._context, "an import")
+        from holdfast.engine.upkeep.bundle_import import import_bundle
+
+        return import_bundle(self._context, os.fsencode(file))
+
+
+def _chosen(step: int | Sequence[int] | None) -> Sequence[int]:
+    """The ids of one or more steps, each once."""
+    return () if step is None else tuple(dict.fromkeys([step] if isinstance(step, int) else step))

@@ -1,0 +1,1 @@
+"""Processes of our own: workers, modules that run by themselves, and their end by a signal."""

@@ -1,0 +1,150 @@
+"""Where a scout is sent before the catalog is asked, and where none is."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+import holdfast
+from holdfast.engine.history import steps as reversing
+from holdfast.engine.opening import early_scan, undo_log
+from holdfast.engine.opening.folder import FORK_NOTE, INDEX, WATCH_SOCKET
+from holdfast.files import scout
+from holdfast.model.ids import hash_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.engine.workspace.workspace import Workspace
+
+Sent = list[tuple[bytes, bytes]]
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
+    """The roots that scouts were sent to, each with the index."""
+    found: Sent = []
+    monkeypatch.setattr(scout, "send_ahead", lambda root, index: found.append((root, index)))
+    return found
+
+
+@pytest.fixture
+def folder(workspace: Workspace, tree: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """The folder of a workspace at ``tree`` that the home has noted."""
+    monkeypatch.setattr(scout, "MIN_FILES", 2)
+    (tree / "inner").mkdir()
+    for name in ("one", "inner/two"):
+        (tree / name).write_text(name)
+    workspace.checkpoint()
+    return bytes(home / "workspaces" / workspace.id)
+
+
+def link(home: Path, root: Path) -> Path:
+    return home / "places" / hash_bytes(bytes(root)).hex()
+
+
+def test_a_scout_goes_through_the_workspace_around(folder: bytes, tree: Path, home: Path, sent: Sent) -> None:
+    (tree.parent / "link").symlink_to("tree/inner")
+    for directory in (tree, tree / "inner", tree.parent / "link"):
+        early_scan.send(str(directory), str(home), {})
+    early_scan.send(str(tree), None, {"HOLDFAST_HOME": str(home)})
+    assert sent == [(bytes(tree), os.path.join(folder, INDEX))] * 4
+
+
+def test_none_is_sent_where_nothing_is_noted(folder: bytes, tree: Path, home: Path, sent: Sent) -> None:
+    early_scan.send(str(tree.parent), str(home), {})
+    early_scan.send(str(tree), str(tree.parent / "other"), {})
+    early_scan.send(str(tree), None, {})
+    assert not sent
+
+
+def test_none_is_sent_from_inside_of_a_run(folder: bytes, tree: Path, home: Path, sent: Sent) -> None:
+    early_scan.send(str(tree), str(home), {"HOLDFAST_RUN": "1"})
+    assert not sent
+
+
+@pytest.mark.parametrize("name", [WATCH_SOCKET, FORK_NOTE])
+def test_none_is_sent_where_others_know_what_has_changed(
+    folder: bytes, tree: Path, home: Path, sent: Sent, name: bytes
+) -> None:
+    there = os.path.join(folder, name)
+    os.mkfifo(there)
+    early_scan.send(str(tree), str(home), {})
+    os.unlink(there)
+    assert not sent
+
+
+@pytest.mark.parametrize("target", ["..", "../workspaces", "/", "0123456789ABCDEF", "x" * 200])
+def test_a_note_that_is_none_leads_nowhere(folder: bytes, tree: Path, home: Path, sent: Sent, target: str) -> None:
+    link(home, tree).unlink()
+    link(home, tree).symlink_to(target)
+    early_scan.send(str(tree), str(home), {})
+    assert not sent
+
+
+def test_a_small_tree_is_not_noted(workspace: Workspace, tree: Path, home: Path) -> None:
+    (tree / "one").write_text("one")
+    workspace.checkpoint()
+    assert not (home / "places").exists()
+
+
+def test_a_note_is_left_as_it_is_while_it_is_right(folder: bytes, tree: Path, home: Path, workspace: Workspace) -> None:
+    before = link(home, tree).lstat()
+    (tree / "one").write_text("edited")
+    workspace.checkpoint()
+    assert link(home, tree).lstat().st_ino == before.st_ino
+
+
+def test_what_a_killed_process_left_of_a_note_is_in_nobodys_way(
+    folder: bytes, tree: Path, home: Path, workspace: Workspace
+) -> None:
+    link(home, tree).unlink()
+    left = link(home, tree).with_name(f"{link(home, tree).name}.new-{workspace.id}")
+    left.symlink_to("else")
+    (tree / "one").write_text("edited")
+    workspace.checkpoint()
+    assert [path.name for path in (home / "places").iterdir()] == [link(home, tree).name]
+    assert os.readlink(link(home, tree)) == workspace.id
+
+
+def test_a_home_that_cannot_be_written_to_has_no_notes(workspace: Workspace, tree: Path, home: Path) -> None:
+    (home / "places").write_text("in the way")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scout, "MIN_FILES", 1)
+        (tree / "one").write_text("one")
+        assert workspace.checkpoint().created
+
+
+def test_it_is_recalled_before_a_keeper_is_asked_to_reverse_steps(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper's process knows nothing of it."""
+    bench.step(lambda actor: actor.write(b"f", b"1"))
+    told: list[str] = []
+    noted = reversing._noted
+    monkeypatch.setattr(undo_log, "recall", lambda: None)  # which is for who is to be the keeper
+    monkeypatch.setattr(scout, "recall_ahead", lambda: told.append("recalled"))
+    monkeypatch.setattr(reversing, "_noted", lambda *note: told.append("begun") or noted(*note))
+    bench.workspace.undo()
+    bench.workspace.redo()
+    assert told == ["recalled", "begun"] * 2
+    bench.check(1)
+
+
+def test_a_workspace_that_was_moved_is_noted_anew(
+    folder: bytes, tree: Path, home: Path, workspace: Workspace, sent: Sent
+) -> None:
+    workspace.close()
+    moved = tree.rename(tree.with_name("moved"))
+    (moved / "one").write_text("edited")
+    with holdfast.open(moved, home=home) as again:
+        again.checkpoint()
+    early_scan.send(str(moved), str(home), {})
+    assert sent == [(bytes(moved), os.path.join(folder, INDEX))]
+    moved.rename(tree)
+
+
+@pytest.mark.parametrize("directory", ["\0", "\ud800"])
+def test_what_can_be_no_directory_is_for_whoever_opens_it_to_refuse(directory: str, home: Path, sent: Sent) -> None:
+    early_scan.send(directory, str(home), {})
+    assert not sent

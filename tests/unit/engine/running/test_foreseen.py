@@ -1,0 +1,186 @@
+"""What a dry run of undo and redo says is what would be done, and changes nothing."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from holdfast.engine.opening.undo_log import log_directory
+from holdfast.engine.running.run import begin_run, end_run
+from holdfast.model.errors import NotFoundError, RefusedError
+
+
+def test_redo_foresees_what_the_undo_log_does_with_ignored_files(bench):
+    step = bench.step(lambda actor: (actor.unlink(b"f"), actor.write(b"cache/new", b"1")))
+    bench.workspace.undo()
+    before = bench.look()
+    foreseen = bench.workspace.redo(dry_run=True)
+    assert bench.look() == before
+    assert list(foreseen.steps) == [step]
+    done = bench.workspace.redo()
+    assert (foreseen.written, foreseen.deleted) == (done.written, done.deleted) == ([b"cache/new"], [b"f"])
+
+
+def test_redo_foresees_steps_and_changes_by_others_alike(bench):
+    bench.step(lambda actor: actor.write(b"cache/new", b"1"))
+    (bench.tree / "by-hand").write_text("x")
+    bench.workspace.undo(2)
+    foreseen = bench.workspace.redo(2, dry_run=True)
+    assert (foreseen.written, foreseen.deleted) == ([b"by-hand", b"cache/new"], [])
+    with pytest.raises(NotFoundError):
+        bench.workspace.redo(3, dry_run=True)
+
+
+def test_undo_foresees_what_two_steps_come_to(bench):
+    bench.step(lambda actor: actor.write(b"g", b"1"))
+    bench.step(lambda actor: actor.rename(b"g", b"h"))
+    for foreseen in (bench.workspace.undo(2, dry_run=True), bench.workspace.undo(step=[1, 2], dry_run=True)):
+        assert (foreseen.written, foreseen.deleted) == ([], [b"h"])
+    with pytest.raises(NotFoundError):
+        bench.workspace.undo(30, dry_run=True)
+
+
+def test_steps_that_depend_on_others_are_refused_before_and_after(bench):
+    first = bench.step(lambda actor: actor.write(b"g", b"1"))
+    second = bench.step(lambda actor: actor.write(b"g", b"2"))
+    for dry_run in (True, False):
+        with pytest.raises(RefusedError) as error:
+            bench.workspace.undo(step=first, dry_run=dry_run)
+        assert (error.value.code, error.value.data) == ("steps_connected", {"together": [first, second]})
+    bench.workspace.undo(step=[first, second])
+    for dry_run in (True, False):
+        with pytest.raises(RefusedError) as error:
+            bench.workspace.redo(step=second, dry_run=dry_run)
+        assert error.value.code == "steps_connected"
+
+
+def test_directories_that_are_to_be_deleted_are_listed(bench):
+    bench.step(lambda actor: (actor.mkdir(b"d"), actor.write(b"d/new", b"1")))
+    bench.step(lambda actor: actor.chmod(b"d", 0o700))
+    for act in (bench.workspace.undo, bench.workspace.redo):
+        foreseen = act(2, dry_run=True)
+        done = act(2)
+        assert (foreseen.written, foreseen.deleted) == (done.written, done.deleted)
+        assert [b"d", b"d/new"] in (done.written, done.deleted)
+
+
+def test_what_was_changed_in_a_directory_that_moved_is_named_by_where_it_is_then(bench):
+    bench.step(lambda actor: (actor.write(b"cache/old", b"1"), actor.rename(b"cache", b"moved")))
+    for act, written, gone in ((bench.workspace.undo, b"cache", b"moved"), (bench.workspace.redo, b"moved", b"cache")):
+        foreseen = act(dry_run=True)
+        done = act()
+        assert (foreseen.written, foreseen.deleted) == (done.written, done.deleted)
+        assert (done.written, done.deleted) == ([written, written + b"/old"], [gone])
+
+
+@pytest.mark.parametrize("first", ["the change", "the move"])
+def test_a_directory_that_moved_between_two_steps_is_followed(bench, first):
+    if first == "the change":
+        bench.step(lambda actor: actor.write(b"cache/old", b"1"))
+        bench.step(lambda actor: actor.rename(b"cache", b"moved"))
+    else:
+        bench.step(lambda actor: actor.rename(b"cache", b"moved"))
+        bench.step(lambda actor: actor.write(b"moved/old", b"1"))
+    for act in (bench.workspace.undo, bench.workspace.redo):
+        for chosen in ({"count": 2}, {"step": [1, 2]}):
+            foreseen = act(**chosen, dry_run=True)
+            assert all(path.startswith(foreseen.written[0]) for path in foreseen.written)
+        done = act(2)
+        assert all(os.path.lexists(os.path.join(os.fsencode(bench.tree), path)) for path in done.written)
+        assert (act.__name__, done.deleted) in (("undo", [b"moved"]), ("redo", [b"cache"]))
+
+
+def test_who_only_looks_leaves_the_log_as_it_was(bench):
+    step = bench.step(lambda actor: actor.write(b"cache/new", b"1"))
+
+    def log():
+        top = os.fsdecode(log_directory(bench.context))
+        paths = [os.path.join(where, name) for where, _, names in os.walk(top) for name in names]
+        return {path: (os.stat(path).st_ino, os.stat(path).st_mtime_ns) for path in paths}
+
+    before = log()
+    bench.workspace.steps()
+    bench.workspace.step(step)
+    bench.workspace.barriers()
+    bench.workspace.undo(dry_run=True)
+    bench.workspace.undo(step=step, dry_run=True)
+    assert log() == before
+    bench.workspace.undo()
+    bench.check(0)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_where_no_run_is_left_to_undo_it_is_said_whether_there_was_one(bench, dry_run):
+    with pytest.raises(NotFoundError, match="there is no run to undo"):
+        bench.workspace.undo(run="", dry_run=dry_run)
+    run = begin_run(bench.context, "do things")
+    bench.step(lambda actor: actor.write(b"n", b"1"), run=run)
+    end_run(bench.context, run, "do things")
+    bench.workspace.undo(run="")
+    with pytest.raises(NotFoundError, match="nothing is left to undo of any run") as error:
+        bench.workspace.undo(run="", dry_run=dry_run)
+    assert error.value.code == "nothing_to_undo"
+
+
+def kept(bench):
+    """The undo log, as bytes."""
+    base = log_directory(bench.context)
+    found = {}
+    for directory, _, names in os.walk(base):
+        for name in names:
+            if name not in (b"lock", b"beat") and not name.startswith(b"journal"):
+                with open(os.path.join(directory, name), "rb") as file:
+                    found[os.path.join(directory, name)] = file.read()
+    return found
+
+
+def test_what_others_have_changed_since_is_refused_before_and_after(bench):
+    first = bench.step(lambda actor: actor.write(b"g", b"1"))
+    second = bench.step(lambda actor: actor.write(b"h", b"1"))
+    (bench.tree / "g").write_text("by hand")
+    for options in ({"step": first}, {"step": [first, second]}):
+        for dry_run in (True, False):
+            log = kept(bench)
+            with pytest.raises(RefusedError) as error:
+                bench.workspace.undo(dry_run=dry_run, **options)
+            assert error.value.code == "barrier"
+            assert "g" in error.value.message
+            if dry_run:
+                assert kept(bench) == log
+    assert bench.workspace.undo(step=second, dry_run=True).deleted == [b"h"]
+    assert bench.workspace.undo(step=first, force=True, dry_run=True).deleted == [b"g"]
+
+
+def test_so_is_what_lies_in_the_way_of_the_newest_steps(bench):
+    bench.step(lambda actor: actor.write(b"cache/a", b"1"))
+    bench.step(lambda actor: actor.write(b"cache/b", b"1"))
+    (bench.tree / "cache/a").write_text("by hand")  # it is ignored: no change that checkpoints know
+    assert bench.workspace.undo(dry_run=True).deleted == [b"cache/b"]
+    for dry_run in (True, False):
+        with pytest.raises(RefusedError) as error:
+            bench.workspace.undo(2, dry_run=dry_run)
+        assert error.value.code == "barrier"
+
+
+def test_redo_foresees_what_others_have_changed_too(bench):
+    bench.step(lambda actor: actor.write(b"cache/a", b"1"))
+    bench.workspace.undo()
+    (bench.tree / "cache").mkdir(exist_ok=True)
+    (bench.tree / "cache/a").write_text("by hand")
+    for options in ({}, {"step": 1}):
+        for dry_run in (True, False):
+            with pytest.raises(RefusedError) as error:
+                bench.workspace.redo(dry_run=dry_run, **options)
+            assert error.value.code == "barrier"
+
+
+def test_what_was_put_back_is_no_barrier_in_a_dry_run_either(bench):
+    step = bench.step(lambda actor: actor.write(b"g", b"1"))
+    bench.workspace.checkpoint("by the step")
+    bench.workspace.restore("@-")
+    bench.workspace.undo()
+    log = kept(bench)
+    assert bench.workspace.undo(step=step, dry_run=True).deleted == [b"g"]
+    assert kept(bench) == log
+    assert bench.workspace.undo(step=step).deleted == [b"g"]
