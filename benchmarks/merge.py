@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast.engine.diffs import deltas
-from holdfast.engine.merging import stacked
-from holdfast.engine.merging.merge import put_together, written
+from holdfast.engine.history.changed_state import put_together
+from holdfast.engine.merging import deltas, stacked
+from holdfast.engine.merging.merge import written
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.entries import Change, file_entry
 from holdfast.model.ids import hash_bytes

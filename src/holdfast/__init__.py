@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from holdfast.engine.experiments.attempts import Attempt, Comparison, Order, Outcome
     from holdfast.engine.experiments.experiment import experiment
     from holdfast.engine.forks.mount import Mounted
-    from holdfast.engine.history.checkpoint import CheckpointResult
+    from holdfast.engine.history.retention import Policy
     from holdfast.engine.promotion.promote import Promotions
     from holdfast.engine.results.results import (
+        CheckpointResult,
         Details,
         Diff,
         Forgotten,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.sessions.sessions import Sessions
     from holdfast.engine.upkeep.doctor import Finding, diagnose
-    from holdfast.engine.upkeep.retention import Policy
     from holdfast.engine.workspace.home import Home, open_home
     from holdfast.engine.workspace.workspace import Workspace, init, open  # noqa: A004 - `holdfast.open` reads as what it does
     from holdfast.model.checkpoint import Checkpoint, Provenance

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.history import undo as history
-from holdfast.engine.history.checkpoint import Request, take
+from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.status import status
 from holdfast.engine.opening.context import Context
 from holdfast.engine.opening.opening import Opener
+from holdfast.engine.results.results import Request
 from holdfast.model.entries import SYMLINK_MODE
 from holdfast.model.ids import CheckpointId, WorkspaceId
 from holdfast.store.records import Workspace

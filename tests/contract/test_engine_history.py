@@ -9,9 +9,9 @@ import pytest
 from holdfast.engine.forks.fork import fork
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.resume import abandon, resume
+from holdfast.engine.history.retention import Policy
 from holdfast.engine.opening.context import Context
 from holdfast.engine.upkeep.forget import forget
-from holdfast.engine.upkeep.retention import Policy
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId
 

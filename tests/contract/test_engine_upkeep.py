@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.engine.history.restore import restore
+from holdfast.engine.history.retention import Policy
 from holdfast.engine.opening.saved_state import changes_of
 from holdfast.engine.upkeep.bundle_export import export_bundle
 from holdfast.engine.upkeep.bundle_import import import_bundle
 from holdfast.engine.upkeep.forget import forget
-from holdfast.engine.upkeep.retention import Policy
 from holdfast.engine.upkeep.upkeep import collect, stats, verify
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import CheckpointId

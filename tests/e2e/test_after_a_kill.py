@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.history.checkpoint import Request, take
+from holdfast.engine.history.checkpoint import take
 from holdfast.engine.opening.undo_log import log_directory
+from holdfast.engine.results.results import Request
 from holdfast.testing.photograph import Seen, differences, photograph
 from holdfast.testing.stepping import do_step
 from holdfast.undo import unreported

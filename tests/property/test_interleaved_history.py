@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import holdfast
-from holdfast.engine.history.checkpoint import Request, take_locked
+from holdfast.engine.history.checkpoint import take_locked
 from holdfast.engine.opening.undo_log import limits, make_log
+from holdfast.engine.results.results import Request
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.acting import Actor

@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from holdfast.engine.history.retention import Policy
 from holdfast.engine.opening.opening import Opener
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.sessions import Sessions
-from holdfast.engine.upkeep.retention import Policy
 from holdfast.model.errors import LockedError, RefusedError
 from holdfast.model.session import CommandResult
 from holdfast.testing.clocks import ManualClock

@@ -1,7 +1,8 @@
 """The port of undo (`holdfast.undo.service`) on a log that this process keeps, and what its keeper does beside it.
 
-Whoever feeds the interceptor opens and closes steps here, asks `LocalUndoService.explicit` and `LocalUndoService.ambient` where a mutation
-belongs that is no command's, calls `LocalUndoService.tick` a few times a second, and keeps operations back while `LocalUndoService.is_quiet`.
+Whoever feeds the interceptor opens and closes steps here, asks `LocalUndoService.explicit` and
+`LocalUndoService.ambient` where a mutation belongs that is no command's, calls `LocalUndoService.tick` a few times a
+second, and keeps operations back while `LocalUndoService.is_quiet`.
 """
 
 from __future__ import annotations

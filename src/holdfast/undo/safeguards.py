@@ -1,13 +1,13 @@
 """The safeguards that are configured, and the tickets of the operations that they hold.
 
 While a ticket waits, its step waits whole: each of its mutations is held. An answer allows the danger for the rest of
-the step, or denies it: then whoever keeps the log rolls the step back (`holdfast.undo.local_service`). A ticket that nobody
-answers in time is denied.
+the step, or denies it: then whoever keeps the log rolls the step back (`holdfast.undo.local_service`). A ticket that
+nobody answers in time is denied.
 
 However a hold ends without approval, its step is taken back whole at that moment: denied, not answered in time, or
-ended while it waits (`holdfast.undo.local_service`). Who cannot hold an operation for so long (a file system server) lets it
-fail earlier: the ticket lapses, the step is taken back then, and the ticket waits on alone. If it is allowed, the next
-step of the run that tries the same by the same command goes on.
+ended while it waits (`holdfast.undo.local_service`). Who cannot hold an operation for so long (a file system server)
+lets it fail earlier: the ticket lapses, the step is taken back then, and the ticket waits on alone. If it is allowed,
+the next step of the run that tries the same by the same command goes on.
 """
 
 from __future__ import annotations

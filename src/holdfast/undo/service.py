@@ -1,9 +1,8 @@
 """The port through which everybody but the interceptor's own callers uses the undo log of a workspace.
 
-There is one keeper at a time. It implements the port on its log (`holdfast.undo.local_service`); every other process reaches
-that over the keeper's private socket, and without a keeper opens the log itself and is the keeper for as long as it
-takes.
-The values are plain, so that they go over a socket as they are.
+There is one keeper at a time. It implements the port on its log (`holdfast.undo.local_service`); every other process
+reaches that over the keeper's private socket, and without a keeper opens the log itself and is the keeper for as long
+as it takes. The values are plain, so that they go over a socket as they are.
 """
 
 from __future__ import annotations

@@ -10,10 +10,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.checkpoint import CheckpointResult, Request
 from holdfast.engine.opening.folder import WATCH_SOCKET
 from holdfast.engine.opening.watch_client import WatchClient, connect
-from holdfast.engine.results.results import Status
+from holdfast.engine.results.results import CheckpointResult, Request, Status
 from holdfast.engine.watching.listener import claim
 from holdfast.engine.watching.service import Service, Setup
 from holdfast.files.watch import open_watcher

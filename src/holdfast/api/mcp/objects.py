@@ -11,8 +11,7 @@ from holdfast.engine.encoding import undo as encoding_undo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.history.checkpoint import CheckpointResult
-    from holdfast.engine.results.results import RestoreResult
+    from holdfast.engine.results.results import CheckpointResult, RestoreResult
     from holdfast.undo.service import ConflictInfo, PathChange, StepInfo
 
 SHOWN: Final = 200

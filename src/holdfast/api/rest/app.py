@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from holdfast.api.rest.gate import Origins, Principal, Rates
     from holdfast.api.rest.metrics import Metrics
     from holdfast.engine.exports.maintenance import Condition, Maintenance
-    from holdfast.engine.history.checkpoint import CheckpointResult
     from holdfast.engine.promotion.outside import Outside
+    from holdfast.engine.results.results import CheckpointResult
     from holdfast.model.clock import Clock
     from holdfast.model.config import Serve
     from holdfast.model.sinks import Progress

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from holdfast.api.rest.gate import Principal
     from holdfast.api.rest.requests import Page
     from holdfast.engine.exports.maintenance import Condition
-    from holdfast.engine.history.checkpoint import CheckpointResult
     from holdfast.engine.promotion.outside import Outside
+    from holdfast.engine.results.results import CheckpointResult
     from holdfast.model.sinks import Progress
     from holdfast.store.export_rows import ExportRow
 

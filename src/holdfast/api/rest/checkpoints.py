@@ -14,8 +14,8 @@ from holdfast.model.paths import display, under
 if TYPE_CHECKING:
     from holdfast.api.rest import answers, requests
     from holdfast.api.rest.calls import Call
-    from holdfast.engine.history.checkpoint import CheckpointResult
     from holdfast.engine.opening.context import Context
+    from holdfast.engine.results.results import CheckpointResult
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.errors import ConfigError

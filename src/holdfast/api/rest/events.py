@@ -21,7 +21,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from holdfast.engine.history.checkpoint import CheckpointResult
+    from holdfast.engine.results.results import CheckpointResult
     from holdfast.model.clock import Clock
     from holdfast.model.sinks import Progress
 
@@ -144,8 +144,8 @@ class Hub:
             return (tenant, export) in self._listeners
 
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
-        """See `holdfast.engine.exports.worker.Told`. Of each checkpoint once: whoever asked for it tells of it, and whoever
-        took it.
+        """See `holdfast.engine.exports.worker.Told`. Of each checkpoint once: whoever asked for it tells of it, and
+        whoever took it.
         """
         key, name = (tenant, export), result.checkpoint.id
         with self._lock:

@@ -155,7 +155,8 @@ def _attempt(call: Call, row: ExportRow) -> tuple[str, PromotionRow | None]:
 
 def _theirs(call: Call, row: ExportRow) -> CheckpointId:
     """The checkpoint that is to be promoted."""
-    from holdfast.engine.history.checkpoint import Request, take
+    from holdfast.engine.history.checkpoint import take
+    from holdfast.engine.results.results import Request
 
     body: requests.Promote = call.body
     if body.promote_checkpoint is not None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-    from holdfast.engine.history.checkpoint import CheckpointResult
+    from holdfast.engine.results.results import CheckpointResult
 
 _log = Log(__name__)
 

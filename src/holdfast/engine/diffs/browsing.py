@@ -6,8 +6,9 @@ import errno
 import heapq
 import os
 import stat
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from holdfast.engine.results.results import Read
 from holdfast.files.kernel import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, openat2
 from holdfast.files.own import find_own
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError, UsageError
@@ -17,6 +18,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from holdfast.engine.results.objects import EntryKind
     from holdfast.files.own import Own
 
 MAX_READ_BYTES: Final = 16 << 20
@@ -28,14 +30,12 @@ _MOST_LINKS = 40
 """On the way to one file, as the kernel has it."""
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY
 
-Kind = Literal["file", "directory", "link", "other"]
-
 
 class Item(NamedTuple):
     """What a directory holds."""
 
     name: bytes
-    kind: Kind
+    kind: EntryKind
     size: int
     """Of a file, in bytes; 0 otherwise."""
     mode: int
@@ -44,17 +44,6 @@ class Item(NamedTuple):
     """Nanoseconds since 1970-01-01 UTC."""
     target: bytes | None
     """Of a link."""
-
-
-class Read(NamedTuple):
-    """A part of a file."""
-
-    content: bytes
-    offset: int
-    size: int
-    """Of the whole file."""
-    hash: Hash | None
-    """Of the whole file, if the part is the whole."""
 
 
 class Listing(NamedTuple):
@@ -161,7 +150,7 @@ def _item(fd: int, name: bytes) -> Item | None:
         target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(found.st_mode) else None
     except FileNotFoundError:
         return None  # it is gone meanwhile
-    kind: Kind = "other"
+    kind: EntryKind = "other"
     if target is not None:
         kind = "link"
     elif stat.S_ISDIR(found.st_mode):

@@ -13,8 +13,9 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.diffs.browsing import Item, Read
+    from holdfast.engine.diffs.browsing import Item
     from holdfast.engine.results import objects
+    from holdfast.engine.results.results import Read
 
 
 def entry(value: Item) -> objects.Entry:

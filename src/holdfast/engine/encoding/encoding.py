@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, TypeAlias
 
-    from holdfast.engine.history.checkpoint import CheckpointResult
     from holdfast.engine.results import objects
     from holdfast.engine.results.results import (
+        CheckpointResult,
         Details,
         Forgotten,
         ForkResult,

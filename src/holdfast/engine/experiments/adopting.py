@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.diffs.diff import diff
+from holdfast.engine.history.changed_state import put_together
 from holdfast.engine.history.uncaptured import only_uncaptured
-from holdfast.engine.merging.merge import provenance, put_together
+from holdfast.engine.merging.merge import provenance
 from holdfast.model.errors import RefusedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display

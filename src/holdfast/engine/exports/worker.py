@@ -22,10 +22,9 @@ from holdfast.model.paths import TEMPORARY_PREFIX, display
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.engine.history.checkpoint import CheckpointResult, Request
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opening import Opener
-    from holdfast.engine.results.results import Status
+    from holdfast.engine.results.results import CheckpointResult, Request, Status
     from holdfast.engine.watching.service import Setup
     from holdfast.files.dirty import Dirty, DirtySource
     from holdfast.files.watch import Watcher

@@ -16,13 +16,14 @@ from holdfast.bridge.overlay import detach_overlays
 from holdfast.engine.forks.fork import fork
 from holdfast.engine.forks.mount_server import MountServer, Order
 from holdfast.engine.forks.mounted import fork_mounted, mount_again
-from holdfast.engine.forks.pins import release_dead
 from holdfast.engine.forks.unmounted import discard
-from holdfast.engine.history.checkpoint import Request, take_locked
+from holdfast.engine.history.checkpoint import take_locked
+from holdfast.engine.history.mount_pins import release_dead
+from holdfast.engine.history.room import freeing
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.fork_layers import taken
 from holdfast.engine.opening.opening import Opener
-from holdfast.engine.upkeep.upkeep import freeing
+from holdfast.engine.results.results import Request
 from holdfast.files.replicate import make_read_only, remove_whole
 from holdfast.files.staying import refuse_others
 from holdfast.model.checkpoint import Provenance

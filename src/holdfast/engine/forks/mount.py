@@ -10,10 +10,10 @@ from holdfast.bridge.checkpoint_tree import CheckpointTree
 from holdfast.bridge.device import clear_dead, mount
 from holdfast.bridge.server import Server
 from holdfast.engine.forks.appearance import looks_of
-from holdfast.engine.forks.pins import RENEWED, MountPin, release_dead
 from holdfast.engine.forks.stored_content import StoredContent
+from holdfast.engine.history.mount_pins import RENEWED, MountPin, release_dead
+from holdfast.engine.history.room import with_ballast
 from holdfast.engine.opening.roots import refuse_own
-from holdfast.engine.upkeep.upkeep import with_ballast
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under

@@ -1,7 +1,7 @@
 """The process that serves a mount when the command that asked for it has ended: how it is started and told what to do.
 
-What it does then is in `holdfast.engine.forks.mount_process`. It is started early, so that it gets ready while the command
-sees to the rest. There it says how that went, and nothing more; it ends when nothing is mounted any more.
+What it does then is in `holdfast.engine.forks.mount_process`. It is started early, so that it gets ready while the
+command sees to the rest. There it says how that went, and nothing more; it ends when nothing is mounted any more.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.overlay import attributes_for, refuse_without_privilege, unmount_overlay
 from holdfast.engine.forks.appearance import looks_of
-from holdfast.engine.forks.first_checkpoint import first_checkpoint
 from holdfast.engine.forks.mount_server import MountServer, Order, given_or_started
+from holdfast.engine.history.write_out import first_checkpoint
 from holdfast.engine.opening import fork_note
 from holdfast.engine.opening.fork_layers import is_mounted, is_served, make_layers
 from holdfast.engine.opening.fork_note import ForkNote

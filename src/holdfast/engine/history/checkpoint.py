@@ -11,12 +11,13 @@ from contextlib import suppress
 
 from holdfast.engine.history.git_heads import remember
 from holdfast.engine.history.known_states import noting
+from holdfast.engine.history.room import make_room, make_room_for
 from holdfast.engine.opening.early_scan import note as note_place
 from holdfast.engine.opening.mount_guard import refuse_other_mount
 from holdfast.engine.opening.saved_state import saved_in
-from holdfast.engine.upkeep.upkeep import make_room, make_room_for
+from holdfast.engine.results.results import CheckpointResult, Request
 from holdfast.files.secret_files import is_environment
-from holdfast.model.checkpoint import KINDS, Checkpoint, Kind, Provenance
+from holdfast.model.checkpoint import KINDS, Checkpoint, Provenance
 from holdfast.model.entries import Change, Counts, count_changes
 from holdfast.model.errors import HoldfastError, StorageError, UsageError, lacks_room
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.files.tree import Scan
-    from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import Hash
     from holdfast.model.sinks import Content, Progress
     from holdfast.store.blob_writer import Written
@@ -40,28 +40,6 @@ if TYPE_CHECKING:
 
 _TRIES = 3
 _LOG = Log(__name__)
-
-
-class CheckpointResult(NamedTuple):
-    """What `checkpoint` did."""
-
-    checkpoint: Checkpoint
-    """The new checkpoint, or the one that already holds this state."""
-    created: bool
-    """False if nothing had changed."""
-    not_captured: Sequence[NotCaptured]
-    elapsed_ms: float
-    labelled: bool = False
-    """True if the checkpoint bears the label that was asked for; False if it has another one, or none was asked for."""
-
-
-class Request(NamedTuple):
-    """What is asked of a checkpoint."""
-
-    kind: Kind = "manual"
-    label: str = ""
-    provenance: Provenance = Provenance()
-    full_hash: bool = False
 
 
 class Recorded(NamedTuple):

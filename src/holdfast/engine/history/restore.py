@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, nullcontext, suppress
 
-from holdfast.engine.history.checkpoint import Recorded, Request, take_locked, take_touched
+from holdfast.engine.history.checkpoint import Recorded, take_locked, take_touched
 from holdfast.engine.history.content_source import Stored, hold
 from holdfast.engine.history.databases import kept_together, with_logs
 from holdfast.engine.history.git_heads import warn_of_commits
 from holdfast.engine.history.known_states import tell_brought_back
 from holdfast.engine.history.partial_restore import Plan, half_written, sift
+from holdfast.engine.history.room import with_ballast
 from holdfast.engine.history.saved_rules import left_out, touches_rules
 from holdfast.engine.history.status import present
 from holdfast.engine.history.uncaptured import only_uncaptured
@@ -24,8 +25,7 @@ from holdfast.engine.opening import restore_journal as journals
 from holdfast.engine.opening.mount_guard import make_root
 from holdfast.engine.opening.restore_journal import Journal, JournalNotes
 from holdfast.engine.opening.undo_log import kept_still
-from holdfast.engine.results.results import RestoreResult
-from holdfast.engine.upkeep.upkeep import with_ballast
+from holdfast.engine.results.results import Request, RestoreResult
 from holdfast.files.databases import database_of, with_companions
 from holdfast.files.secret_files import is_credential
 from holdfast.model.entries import NotCaptured, after_of
@@ -78,8 +78,8 @@ def restore(
     ``as_state`` it is saved as what this restore did.
 
     Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished or taken back by
-    `holdfast.engine.history.resume`. Files that changed meanwhile, or that no checkpoint holds, are left alone and listed in
-    ``skipped``; unless ``exact``, what another workspace's state does not capture, or ignores, is, too.
+    `holdfast.engine.history.resume`. Files that changed meanwhile, or that no checkpoint holds, are left alone and
+    listed in ``skipped``; unless ``exact``, what another workspace's state does not capture, or ignores, is, too.
     Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content that is
     needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if the
     tree is not as ``expected`` has it, which a merge asks for: that is then saved, and nothing else has happened.
@@ -296,7 +296,7 @@ def carry_out(
     head = target.id
     if reached and not settled and target.kind == "merge" and journal.operation == "restore":
         # What the merged rules leave out is no change to come: the next state would have it, and undo stop there.
-        from holdfast.engine.merging.merge import put_together
+        from holdfast.engine.history.changed_state import put_together
 
         head = put_together(context, target.id, seen, target.provenance)
     if mending is None or mending.apart is None:

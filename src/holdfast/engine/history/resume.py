@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.history.partial_restore import Mending
 from holdfast.engine.history.restore import UNDO_COMMAND, carry_out, result, save_as, save_as_its_own, save_first
+from holdfast.engine.history.room import with_ballast
 from holdfast.engine.history.status import present
 from holdfast.engine.opening import restore_journal as journals
 from holdfast.engine.opening.mount_guard import make_root
 from holdfast.engine.opening.undo_log import any_since, kept_still
-from holdfast.engine.upkeep.upkeep import with_ballast
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -87,7 +87,7 @@ def _mend(context: Context, journal: Journal, progress: Progress | None, *, agai
     target = _target(context, journal)
     kept = context.tree.clean(journal.nonce).kept
     if journal.operation == "fork":
-        from holdfast.engine.forks.fork import write_out
+        from holdfast.engine.history.write_out import write_out
 
         done = result(journal, write_out(context, journal, progress))
     else:

@@ -93,7 +93,8 @@ def undo_run(
 
     Raises `NotFoundError` if nothing is left, or cannot be had any more; `RefusedError` if the run is still going on,
     or somebody else's changes would be taken back with it (``recorded_only``: might be), or (``steps_forgotten``) the
-    log has forgotten steps of it, so that ignored files which they changed would stay so; and what `reverse_steps` raises.
+    log has forgotten steps of it, so that ignored files which they changed would stay so; and what `reverse_steps`
+    raises.
     """
     chosen, start = _left_of(context, service, run, force=force, recorded_only=recorded_only)
     # (By the checkpoint that the run began with, anything may be changed.)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from functools import partial
 
-from holdfast.engine.history.checkpoint import Recorded, Request, take_touched
+from holdfast.engine.history.checkpoint import Recorded, take_touched
 from holdfast.engine.history.known_states import noting
 from holdfast.engine.history.open_steps import with_processes
 from holdfast.engine.history.outside_policy import crossing
@@ -23,7 +23,7 @@ from holdfast.engine.opening import undo_note
 from holdfast.engine.opening.early_scan import recall
 from holdfast.engine.opening.undo_log import infos, touched
 from holdfast.engine.opening.undo_note import Note
-from holdfast.engine.results.results import RestoreResult
+from holdfast.engine.results.results import Request, RestoreResult
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.typed import TYPE_CHECKING

@@ -1,9 +1,9 @@
 """Undo and redo: one change back, one change forward, along the events that changed the tree.
 
 Every checkpoint and every full restore is a state; each knows the state that it replaced. What happened between two
-states is taken back step by step, by the undo log, as far as steps made it (`holdfast.engine.history.steps`), and for the
-rest by going to the earlier state. `redo` goes the same way forward, towards the newest state that was undone. Nothing
-is ever taken out of the history.
+states is taken back step by step, by the undo log, as far as steps made it (`holdfast.engine.history.steps`), and for
+the rest by going to the earlier state. `redo` goes the same way forward, towards the newest state that was undone.
+Nothing is ever taken out of the history.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from holdfast.engine.history.other_version import refuse_steps
 from holdfast.engine.history.preview import foresee_steps, reversible
 from holdfast.engine.history.recovery import catch_up, foresee_catching_up
 from holdfast.engine.history.restore import refuse_unfinished, save_first
+from holdfast.engine.history.room import with_ballast
 from holdfast.engine.history.runs import foresee_run, newest_run, undo_run
 from holdfast.engine.history.states import ahead, came_to_light, check_count, nothing
 from holdfast.engine.history.status import present
 from holdfast.engine.history.steps import reapply_steps, reverse_steps
 from holdfast.engine.opening.mount_guard import make_root
 from holdfast.engine.opening.undo_log import infos, quiet, reached, required, touched
-from holdfast.engine.upkeep.upkeep import with_ballast
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.typed import TYPE_CHECKING
 

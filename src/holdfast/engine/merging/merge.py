@@ -9,16 +9,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.upkeep.upkeep import make_room
-from holdfast.model.checkpoint import Checkpoint, Provenance
-from holdfast.model.entries import Change, count_changes
+from holdfast.engine.history.changed_state import put_together
+from holdfast.engine.history.room import make_room
+from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError
-from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.model.sinks import SMALL_BLOB_BYTES
-from holdfast.store import manifest
-from holdfast.store.records import CheckpointCommit, TakenIn, pages_key
+from holdfast.store.records import TakenIn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,8 +69,8 @@ def plan_merge(
     ``also`` are further states that both hold (see `bases`): a file of which they tell different things is in conflict.
     Raises `NotFoundError` for a checkpoint that was forgotten.
     """
-    from holdfast.engine.diffs.deltas import fork_side, production_side
     from holdfast.engine.merging import classification
+    from holdfast.engine.merging.deltas import fork_side, production_side
     from holdfast.engine.merging.stacked import also_since
 
     line, spared = fork_side(context, base, theirs)
@@ -81,73 +79,6 @@ def plan_merge(
     for other in also:
         found = also_since(context, found, other, ours, theirs, prefer=prefer, settled={})
     return found.plan, classification.not_deleted(spared, here)
-
-
-def put_together(
-    context: Context,
-    ours: CheckpointId,
-    changes: Sequence[Change],
-    provenance: Provenance,
-    *,
-    taken_in: TakenIn | None = None,
-    content: Written | None = None,
-    name: CheckpointId | None = None,
-) -> CheckpointId:
-    """A checkpoint of the workspace with the state ``ours`` and ``changes`` to it. Moves nothing. Needs the lock.
-
-    Durable when it returns, and with it that it has ``taken_in`` another line. ``name`` is the new id that it is to
-    have, for whoever notes it before there is anything to be left behind (None: any). All content that ``changes`` name
-    must be stored, or be the ``content`` that was written just now: raises `RefusedError` (code ``vanished``) if it was
-    collected meanwhile.
-    """
-    from holdfast.store.blob_writer import Written
-    from holdfast.store.blobs import write_pages
-    from holdfast.store.changeset import encode_changeset
-
-    store, catalog = context.store, context.catalog
-    before = catalog.checkpoint(ours)
-    built = manifest.update(store.pages, before.root, {change.path: change.after for change in changes})
-    make_room(context, 0)
-    fresh = content or Written([], [], frozenset(), 0)
-    identity = name or new_checkpoint_id(context.random)
-    shared = catalog.known(built.new_pages, pages=True)
-    pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
-    written = write_pages(
-        store.objects, pages_key(store.tenant, identity), new_pack_id(context.random), pages, store.read_bases
-    )
-    catalog.commit(
-        CheckpointCommit(
-            checkpoint=Checkpoint(
-                id=identity,
-                workspace=context.workspace.id,
-                parent=ours,
-                root=built.root,
-                kind="merge",
-                label="",
-                created_at=context.clock.now(),
-                changes=count_changes(changes),
-                total_files=built.files,
-                total_bytes=built.bytes,
-                new_blobs=len(fresh.blobs),
-                stored_bytes=written.stored_bytes + fresh.stored_bytes,
-                not_captured=0,
-                provenance=provenance,
-            ),
-            changeset=encode_changeset(list(changes)),
-            not_captured=[],
-            packs=[*fresh.packs, *written.packs],
-            blobs=[*fresh.blobs, *written.blobs],
-            relied_on=frozenset(
-                {change.after.hash for change in changes if change.after is not None}
-                - {blob.hash for blob in fresh.blobs}
-                | shared
-            ),
-            expected=catalog.cursor(context.workspace.id),
-            event=None,
-            taken_in=taken_in,
-        )
-    )
-    return identity
 
 
 def written(context: Context, new: Mapping[Hash, bytes]) -> Written:

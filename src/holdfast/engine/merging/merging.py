@@ -11,8 +11,9 @@ import json
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from holdfast.engine.history.changed_state import put_together
 from holdfast.engine.merging import stacked as stacked_merge
-from holdfast.engine.merging.merge import provenance, put_together, written
+from holdfast.engine.merging.merge import provenance, written
 from holdfast.engine.merging.threeway import Settled
 from holdfast.model.entries import Entry
 from holdfast.model.errors import UsageError

@@ -1,17 +1,17 @@
 """The plan of a stacked merge: fork point and changesets from the catalog, what production has done since, and what of
 both is to be written.
 
-Nothing is changed here and no content is read, but for what renames are told by. `holdfast.engine.merging.merging` carries a
-plan out.
+Nothing is changed here and no content is read, but for what renames are told by. `holdfast.engine.merging.merging`
+carries a plan out.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.engine.diffs.deltas import decoded, fork_side, production_side
 from holdfast.engine.merging import classification as stacking
 from holdfast.engine.merging.classification import Filed, Overlap, Stacked
+from holdfast.engine.merging.deltas import decoded, fork_side, production_side
 from holdfast.engine.merging.merge import bases
 from holdfast.engine.merging.threeway import WORDS, Conflict, Plan, Settled
 from holdfast.model.entries import Change

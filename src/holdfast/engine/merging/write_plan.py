@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.merging.merge import put_together
-from holdfast.engine.upkeep.upkeep import make_room_for
+from holdfast.engine.history.changed_state import put_together
+from holdfast.engine.history.room import make_room_for
 from holdfast.model.entries import Change, file_entry, symlink_entry
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import format_hash

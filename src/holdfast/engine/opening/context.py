@@ -92,7 +92,8 @@ class Context:
         self.undo_log: UndoService | None = None
         """The undo log, for as long as this process has reached it (`holdfast.engine.opening.undo_log.reached`)."""
         self.recovery_failed = False
-        """What a killed keeper left could not be rolled back, and that was said (`holdfast.engine.opening.undo_log.recover`)."""
+        """What a killed keeper left could not be rolled back, and that was said
+        (`holdfast.engine.opening.undo_log.recover`)."""
 
     @property
     def tree(self) -> Tree:

@@ -13,8 +13,8 @@ from holdfast.model.errors import RefusedError
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.engine.history.checkpoint import CheckpointResult, Request
     from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.results.results import CheckpointResult, Request
 
 RUN_VARIABLE = b"HOLDFAST_RUN"
 """In the environment of all that runs: the id of the run."""

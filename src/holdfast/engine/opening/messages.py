@@ -16,8 +16,7 @@ from holdfast.model.paths import display, parse_display
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.engine.history.checkpoint import CheckpointResult, Request
-    from holdfast.engine.results.results import Status
+    from holdfast.engine.results.results import CheckpointResult, Request, Status
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Entry, NotCaptured
 
@@ -78,7 +77,7 @@ def encode_call(call: Call) -> bytes:
 
 def decode_call(line: bytes) -> Call:
     """The inverse of `encode_call`; raises `FormatError` naming the field for anything else."""
-    from holdfast.engine.history.checkpoint import Request
+    from holdfast.engine.results.results import Request
     from holdfast.model.checkpoint import KINDS, Provenance
 
     body = _object(line)
@@ -164,7 +163,7 @@ def pack_result(result: CheckpointResult) -> Json:
 
 def unpack_result(value: Json) -> CheckpointResult:
     """The inverse of `pack_result`; raises `FormatError`."""
-    from holdfast.engine.history.checkpoint import CheckpointResult
+    from holdfast.engine.results.results import CheckpointResult
 
     return _unpacked(
         lambda: CheckpointResult(

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Generator
 
-    from holdfast.engine.history.checkpoint import CheckpointResult, Request
     from holdfast.engine.opening.messages import Json
-    from holdfast.engine.results.results import Status
+    from holdfast.engine.results.results import CheckpointResult, Request, Status
     from holdfast.model.clock import Clock
 
 

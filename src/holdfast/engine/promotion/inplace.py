@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.engine.history.changed_state import put_together
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.resume import resume
 from holdfast.engine.history.uncaptured import on_disk
-from holdfast.engine.merging.merge import put_together
 from holdfast.engine.opening import restore_journal as journals
 from holdfast.engine.opening.saved_state import saved_in
 from holdfast.engine.promotion import places

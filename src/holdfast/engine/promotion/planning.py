@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.checkpoint import Request, take_locked
+from holdfast.engine.history.checkpoint import take_locked
 from holdfast.engine.history.restore import refuse_unfinished
 from holdfast.engine.opening.undo_log import kept
 from holdfast.engine.promotion.boxes import environment_of
 from holdfast.engine.promotion.combining import combine
 from holdfast.engine.promotion.spec import Answer
+from holdfast.engine.results.results import Request
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import new_checkpoint_id

@@ -176,7 +176,8 @@ class Promotions:
             context, _, theirs = _resolve(opener, fork, to)
             forbid_inside_run(context, "a promotion")
             check_settings(context.settings.promote)
-            from holdfast.engine.history.checkpoint import Request, take_locked
+            from holdfast.engine.history.checkpoint import take_locked
+            from holdfast.engine.results.results import Request
 
             with context.lock():
                 ours = take_locked(context, Request(kind="auto")).checkpoint.id
@@ -325,8 +326,9 @@ def _resolve(
     opener: Opener, fork: str | bytes | os.PathLike[str], to: str | bytes | os.PathLike[str] | Named | None
 ) -> tuple[Context, str, CheckpointId]:
     """Production, the workspace that is promoted (empty for none), and its state."""
-    from holdfast.engine.history.checkpoint import Request, take
+    from holdfast.engine.history.checkpoint import take
     from holdfast.engine.history.names import resolve
+    from holdfast.engine.results.results import Request
 
     directory = os.fsencode(fork)
     if isinstance(to, Named):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.engine.history.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.history.checkpoint import Recorded, take_locked
 from holdfast.engine.history.known_states import tell_brought_back
 from holdfast.engine.history.restore import refuse_unfinished
 from holdfast.engine.history.status import present
@@ -22,6 +22,7 @@ from holdfast.engine.promotion.inplace import bring_in_place
 from holdfast.engine.promotion.planning import UNCHANGED, refuse_running
 from holdfast.engine.promotion.spec import Answer
 from holdfast.engine.promotion.stamped import AT_SWAP, BEFORE_COPY, load_stamps, save_stamps
+from holdfast.engine.results.results import Request
 from holdfast.files.exchanging import CANNOT, Place, exchange, place_of, same_place
 from holdfast.files.stamps import Stamps, stamps, touched
 from holdfast.files.transplant import transplant

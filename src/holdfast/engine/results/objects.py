@@ -1,17 +1,17 @@
 """The JSON objects that leave the process (docs/json.md) as types: what ``--json`` prints, and what the faces answer.
 
-`holdfast.engine.encoding.encoding`, and what is beside it, makes them. The command line never loads this module: it is for the
-type checker, and for a face that publishes schemas, which are made from these types and their docstrings.
+`holdfast.engine.encoding.encoding`, and what is beside it, makes them. The command line never loads this module: it is
+for the type checker, and for a face that publishes schemas, which are made from these types and their docstrings.
 """
 
 from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
-from holdfast.engine.diffs.browsing import Kind as EntryKind
 from holdfast.undo.records import StepKind
 from holdfast.undo.service import StepState
 
+EntryKind = Literal["file", "directory", "link", "other"]
 Danger = Literal["delete", "overwrite", "rename_over", "limit"]
 
 

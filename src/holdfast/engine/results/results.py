@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.model.checkpoint import Checkpoint, Kind, Provenance
 from holdfast.model.named import NamedTuple
 from holdfast.model.typed import TYPE_CHECKING
 
@@ -10,9 +11,31 @@ if TYPE_CHECKING:
 
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, Entry, NotCaptured
-    from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
     from holdfast.store.records import HistoryEvent
     from holdfast.undo.service import ProcessInfo
+
+
+class Request(NamedTuple):
+    """What is asked of a checkpoint."""
+
+    kind: Kind = "manual"
+    label: str = ""
+    provenance: Provenance = Provenance()
+    full_hash: bool = False
+
+
+class CheckpointResult(NamedTuple):
+    """What `checkpoint` did."""
+
+    checkpoint: Checkpoint
+    """The new checkpoint, or the one that already holds this state."""
+    created: bool
+    """False if nothing had changed."""
+    not_captured: Sequence[NotCaptured]
+    elapsed_ms: float
+    labelled: bool = False
+    """True if the checkpoint bears the label that was asked for; False if it has another one, or none was asked for."""
 
 
 class Status(NamedTuple):
@@ -131,3 +154,14 @@ def beginnings(events: Iterable[HistoryEvent]) -> dict[CheckpointId, int]:
     for event in events:
         first[event.checkpoint] = min(event.seq, first.get(event.checkpoint, event.seq))
     return first
+
+
+class Read(NamedTuple):
+    """A part of a file."""
+
+    content: bytes
+    offset: int
+    size: int
+    """Of the whole file."""
+    hash: Hash | None
+    """Of the whole file, if the part is the whole."""

@@ -11,7 +11,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.engine.history.checkpoint import Recorded, Request, take_locked
+from holdfast.engine.history.checkpoint import Recorded, take_locked
 from holdfast.engine.history.outside_policy import check, note_run
 from holdfast.engine.history.recovery import catch_up, nevertheless
 from holdfast.engine.opening.child_environment import handed_on
@@ -19,6 +19,7 @@ from holdfast.engine.opening.current_run import RUN_VARIABLE, forbid_inside_run
 from holdfast.engine.opening.home import own_directories
 from holdfast.engine.opening.undo_log import has_ended, least, reached, ready_log
 from holdfast.engine.opening.undo_log import limits as configured_limits
+from holdfast.engine.results.results import Request
 from holdfast.engine.running.isolation import make_box
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, UnsupportedError

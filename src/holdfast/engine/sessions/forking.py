@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.forks.first_checkpoint import first_checkpoint
 from holdfast.engine.forks.index_copy import inherit_index, paths_of
+from holdfast.engine.history.write_out import first_checkpoint
 from holdfast.engine.sessions.deleting import delete
 from holdfast.engine.sessions.holding import holding, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock

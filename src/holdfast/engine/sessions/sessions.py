@@ -326,9 +326,9 @@ class Sessions:
         Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``, ``mounted_over``),
         `LockedError` (``session_busy``).
         """
+        from holdfast.engine.history.room import freeing
         from holdfast.engine.sessions.deleting import delete, what_goes
         from holdfast.engine.sessions.owning import check_owned
-        from holdfast.engine.upkeep.upkeep import freeing
 
         home, shelf = self._looking()
         forbid_inside_run(home, "deleting a session")

@@ -6,9 +6,9 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from holdfast.engine.history.room import make_room, make_room_for
 from holdfast.engine.upkeep.bundle_check import Checker, Spool
 from holdfast.engine.upkeep.bundle_format import BundleReader, Large
-from holdfast.engine.upkeep.upkeep import make_room, make_room_for
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.entries import Counts, NotCaptured, count_changes
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, StorageError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.engine.forks.pins import release_dead
 from holdfast.engine.forks.unmounted import discard
+from holdfast.engine.history.mount_pins import release_dead
+from holdfast.engine.history.room import freeing
+from holdfast.engine.history.thinning import decided, remove_each, thinning
 from holdfast.engine.opening.deleted import find_moved, is_missing
 from holdfast.engine.results.results import Forgotten
-from holdfast.engine.upkeep.retention import Policy, Thinning, decide
-from holdfast.engine.upkeep.upkeep import freeing
 from holdfast.model.errors import ConfigError, RefusedError
 from holdfast.model.paths import display
 from holdfast.store.records import seen_at
@@ -18,9 +18,9 @@ from holdfast.store.records import seen_at
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.engine.history.retention import Policy
     from holdfast.engine.opening.context import Context, Shared
     from holdfast.model.checkpoint import Checkpoint
-    from holdfast.model.config import Settings
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.store.catalog import Catalog
     from holdfast.store.forgetting import Protection
@@ -53,10 +53,10 @@ def forget(
                 f"nothing is forgotten by rules that may not be the ones meant: {context.misconfigured.message}",
                 hint="mend the file, say what to keep (--keep-last N, …), or name checkpoints",
             )
-        removed, kept = _decided(context, policy or thinning(context.settings))
+        removed, kept = decided(context, policy or thinning(context.settings))
     heirs = _heirs(context.catalog, removed)
     if not dry_run:
-        removed = _forget(context, removed)
+        removed = remove_each(context, removed)
     return Forgotten(removed, kept, dry_run, heirs)
 
 
@@ -101,7 +101,7 @@ def forget_gone(context: Shared, *, but: WorkspaceId | None = None, dry_run: boo
             else:
                 going.append(checkpoint)
     heirs = _heirs(catalog, going)
-    return Forgotten(going if dry_run else _forget(context, going), kept, dry_run, heirs)
+    return Forgotten(going if dry_run else remove_each(context, going), kept, dry_run, heirs)
 
 
 def _heirs(catalog: Catalog, going: Sequence[Checkpoint]) -> dict[CheckpointId, list[CheckpointId]]:
@@ -115,14 +115,6 @@ def _heirs(catalog: Catalog, going: Sequence[Checkpoint]) -> dict[CheckpointId, 
                 heirs[at].append(child)
                 at = parents[at]
     return heirs
-
-
-def _forget(context: Shared, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Remove ``checkpoints``, each in a transaction of its own; those that were still there."""
-    removed: list[Checkpoint] = []
-    for checkpoint in checkpoints:
-        removed += freeing(context, partial(context.store.catalog.forget, (checkpoint.id,)))
-    return removed
 
 
 def _refuse_protected(context: Context, named: Sequence[Checkpoint]) -> None:
@@ -172,25 +164,3 @@ def _way_out(context: Context, reasons: Sequence[Protection]) -> str:
                 f"delete the fork {reason.by} if you need it no more; then `holdfast forget --gone` lets go of it"
             )
     return "; ".join(dict.fromkeys(ways))
-
-
-def thinning(settings: Settings) -> Thinning:
-    """The rule that applies by itself, as the settings have it."""
-    rule = settings.retention
-    return Thinning(rule.keep_all, rule.per_ten_minutes, rule.hourly, rule.daily, rule.rescue)
-
-
-def _decided(
-    context: Context, policy: Policy | Thinning
-) -> tuple[list[Checkpoint], list[tuple[Checkpoint, Sequence[str]]]]:
-    protections = context.catalog.protections()
-    protected = {checkpoint: str(reasons[0]) for checkpoint, reasons in protections.items() if reasons}
-    checkpoints = context.catalog.checkpoints(context.workspace.id)
-    removed: list[Checkpoint] = []
-    kept: list[tuple[Checkpoint, Sequence[str]]] = []
-    for decision in decide(checkpoints, policy, context.clock.now(), protected):
-        if decision.keep:
-            kept.append((decision.checkpoint, decision.reasons))
-        else:
-            removed.append(decision.checkpoint)
-    return removed, kept

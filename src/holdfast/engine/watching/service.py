@@ -12,8 +12,8 @@ import socket
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.engine.history.checkpoint import CheckpointResult, Request
 from holdfast.engine.opening import messages
+from holdfast.engine.results.results import CheckpointResult, Request
 from holdfast.engine.watching.changes import Changes
 from holdfast.engine.watching.listener import Client, Limits, Listener, claim
 from holdfast.engine.watching.schedule import Pace, Scheduler

@@ -17,9 +17,8 @@ from holdfast.model.log import Log
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.engine.history.checkpoint import CheckpointResult, Request
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.results import Status
+    from holdfast.engine.results.results import CheckpointResult, Request, Status
     from holdfast.engine.watching.periodic import PeriodicTask
     from holdfast.files.dirty import DirtySource
     from holdfast.files.watch import Watcher

@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
     from holdfast.engine.forks.mount import Mounted
     from holdfast.engine.forks.mount_server import MountServer
-    from holdfast.engine.history.checkpoint import CheckpointResult
+    from holdfast.engine.history.retention import Policy
     from holdfast.engine.merging.merging import Merged
     from holdfast.engine.merging.reapply.person import Resolution
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.restore_journal import Journal
     from holdfast.engine.results.results import (
+        CheckpointResult,
         Forgotten,
         ForkResult,
         RestoreResult,
         Status,
     )
     from holdfast.engine.running.run import RunResult
-    from holdfast.engine.upkeep.retention import Policy
     from holdfast.files.estimate import Estimate
     from holdfast.files.watch import Watcher
     from holdfast.model.config import Isolation, OutsidePolicy
@@ -164,7 +164,8 @@ class Workspace(RecordedSteps, LookedAt):
         redo that was cut short is finished first, unless ``kind`` is ``auto``. Raises
         `LockedError`, `StorageError`, `QuotaError`.
         """
-        from holdfast.engine.history.checkpoint import Request, take
+        from holdfast.engine.history.checkpoint import take
+        from holdfast.engine.results.results import Request
 
         if kind != "auto" and self._is_cut_short() and current_run(self._context) is None:
             from holdfast.engine.history.recovery import nevertheless
@@ -489,7 +490,7 @@ class Workspace(RecordedSteps, LookedAt):
         def open_fork() -> Context:
             return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
 
-        from holdfast.engine.upkeep.upkeep import with_ballast
+        from holdfast.engine.history.room import with_ballast
 
         with with_ballast(self._context):  # a fork is a way to have again what is stored
             if mount:

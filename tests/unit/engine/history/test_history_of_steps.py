@@ -8,8 +8,9 @@ import shutil
 
 import pytest
 
-from holdfast.engine.history.checkpoint import Request, take_locked
+from holdfast.engine.history.checkpoint import take_locked
 from holdfast.engine.opening.undo_log import reached
+from holdfast.engine.results.results import Request
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.photograph import differences

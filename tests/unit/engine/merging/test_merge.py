@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.merging.merge import bases, merge_into, put_together
+from holdfast.engine.history.changed_state import put_together
+from holdfast.engine.merging.merge import bases, merge_into
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError

@@ -208,7 +208,7 @@ def test_strangers_have_no_fork_point(workspace: Workspace, home: Path, tree: Pa
 def test_differences_are_remembered_by_what_they_are_of(
     workspace: Workspace, forked: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.engine.diffs import deltas
+    from holdfast.engine.merging import deltas
 
     deltas.forget_all()
     saved(workspace, a="ours")
@@ -225,7 +225,7 @@ def test_differences_are_remembered_by_what_they_are_of(
 def test_a_stack_is_remembered_by_its_changesets(
     workspace: Workspace, forked: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.engine.diffs import deltas
+    from holdfast.engine.merging import deltas
 
     deltas.forget_all()
     saved(workspace, a="ours")

@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 
+from holdfast.engine.history.retention import Policy
 from holdfast.engine.sessions.keeping import Shelf
-from holdfast.engine.upkeep.retention import Policy
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, UsageError
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.history.checkpoint import Request, take
+from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.restore import restore
+from holdfast.engine.history.retention import Policy
 from holdfast.engine.history.undo import undo
 from holdfast.engine.opening.opening import Opener
+from holdfast.engine.results.results import Request
 from holdfast.engine.upkeep.forget import forget
-from holdfast.engine.upkeep.retention import Policy
 from holdfast.engine.upkeep.upkeep import collect, stats, verify
 from holdfast.model.errors import LockedError, NotFoundError, QuotaError, RefusedError
 from holdfast.testing.clocks import ManualClock

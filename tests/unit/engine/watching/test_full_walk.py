@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.history.checkpoint import Request
 from holdfast.engine.opening.opening import Opener
 from holdfast.engine.opening.watch_client import connect
+from holdfast.engine.results.results import Request
 from holdfast.engine.upkeep.upkeep import verify
 from holdfast.engine.watching.listener import Limits
 from holdfast.engine.watching.schedule import Pace

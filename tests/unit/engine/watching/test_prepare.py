@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.history.checkpoint import Request, take
+from holdfast.engine.history.checkpoint import take
+from holdfast.engine.results.results import Request
 from holdfast.engine.watching.prepare import prepare
 from holdfast.files.dirty import Dirty
 from holdfast.files.local import LocalTree

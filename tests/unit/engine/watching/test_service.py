@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from holdfast.engine.history.checkpoint import CheckpointResult, Request
 from holdfast.engine.opening import messages
+from holdfast.engine.results.results import CheckpointResult, Request
 from holdfast.engine.watching.changes import Changes
 from holdfast.engine.watching.listener import Limits
 from holdfast.engine.watching.schedule import Pace

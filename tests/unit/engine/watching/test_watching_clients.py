@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.history.checkpoint import Request
 from holdfast.engine.opening import messages
 from holdfast.engine.opening.folder import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.opening.watch_client import connect
+from holdfast.engine.results.results import Request
 from holdfast.engine.watching.listener import Limits, claim
 from holdfast.engine.watching.service import Setup, watch
 from holdfast.model.clock import SystemClock

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.history.checkpoint import Request
 from holdfast.engine.opening.watch_client import connect
+from holdfast.engine.results.results import Request
 from holdfast.engine.watching.daemonize import LOG, start_detached
 from holdfast.engine.watching.service import Setup
 from holdfast.model.errors import HoldfastError, LockedError
@@ -101,7 +101,8 @@ def test_detached_it_says_why_it_could_not_start(setup: Setup, tmp_path: Path) -
 
 def test_a_client_is_cheap_to_start() -> None:
     """Where no watcher is, asking for one loads nothing that takes time."""
-    code = "import sys; from holdfast.engine.opening.watch_client import connect; connect(b'/nowhere'); print(*sys.modules)"
+    connecting = "from holdfast.engine.opening.watch_client import connect; connect(b'/nowhere')"
+    code = f"import sys; {connecting}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRON, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "holdfast.engine.opening.messages" in loaded

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.forks.pins import MountPin, release_dead
+from holdfast.engine.history.mount_pins import MountPin, release_dead
 from holdfast.model.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DYING = """
 import os, sys, holdfast
-from holdfast.engine.forks.pins import MountPin
+from holdfast.engine.history.mount_pins import MountPin
 workspace = holdfast.open(sys.argv[1], home=sys.argv[2])
 context = workspace._context
 MountPin(context, context.catalog.checkpoint(workspace.resolve("old")), b"/mnt")

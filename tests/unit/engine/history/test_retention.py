@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.upkeep.retention import Policy, Thinning, decide, is_user_label
+from holdfast.engine.history.retention import Policy, Thinning, decide, is_user_label
 from holdfast.model.checkpoint import KINDS, Checkpoint, Kind
 from holdfast.model.entries import Counts
 from holdfast.model.errors import UsageError
