@@ -57,9 +57,9 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             progress=progress,
         )
     if console.json:
-        from holdfast.engine.merging import merging
+        from holdfast.engine.encoding import merges
 
-        console.give(merging.to_json(found))
+        console.give(merges.merged(found))
     else:
         _say(console, found)
     return _ended(found)

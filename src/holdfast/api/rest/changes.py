@@ -146,7 +146,6 @@ def write_files(call: Call) -> answers.Written:
     if cut_short is not None and context.catalog.checkpoint(cut_short.target).kind == "merge":
         workspace.restore_continue(progress=call.progress(row.name, "write-files"))
     done = carry_out(
-        workspace,
         context,
         [_write(write) for write in body.writes],
         [path_of(path) for path in body.deletes],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.engine.history import operations
 from holdfast.engine.history.changed_state import put_together
 from holdfast.engine.history.room import make_room
 from holdfast.model.checkpoint import Provenance
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from holdfast.engine.merging.threeway import Plan, Prefer
     from holdfast.engine.opening.context import Context
     from holdfast.engine.results.results import RestoreResult
-    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.blob_writer import Written
     from holdfast.store.merges import Lineage
@@ -123,7 +123,6 @@ class Merged(NamedTuple):
 
 
 def merge_into(
-    workspace: Workspace,
     context: Context,
     base: CheckpointId,
     theirs: CheckpointId,
@@ -135,22 +134,22 @@ def merge_into(
     whole: bool = False,
     also: Sequence[CheckpointId] = (),
 ) -> Merged:
-    """Bring what ``theirs`` has done since ``base`` into the tree of the workspace, which ``context`` is of, too.
+    """Bring what ``theirs`` has done since ``base`` into the tree of the workspace.
 
     ``bring(merged, ours)`` brings the tree, which is as ``ours``, to the state that is to come of it (None: by
-    `Workspace.restore`). The tree is saved first. If anything is in conflict, nothing else happens, and the answer says
-    what. ``whole``: the tree holds all of ``theirs`` then, so that a later merge looks at what comes after that alone.
-    ``also`` as `plan_merge` has it. Raises `RefusedError` (code ``changed_meanwhile``) if somebody changes the tree
-    meanwhile, and as ``bring``.
+    `operations.restore`). The tree is saved first. If anything is in conflict, nothing else happens, and the answer
+    says what. ``whole``: the tree holds all of ``theirs`` then, so that a later merge looks at what comes after that
+    alone. ``also`` as `plan_merge` has it. Raises `RefusedError` (code ``changed_meanwhile``) if somebody changes the
+    tree meanwhile, and as ``bring``.
     """
-    ours = workspace.checkpoint(kind="auto").checkpoint.id
+    ours = operations.save(context).checkpoint.id
     plan, spared = plan_merge(context, base, ours, theirs, prefer=prefer, also=also)
     restored = None
     taken_in = TakenIn(theirs, base) if whole else None
     if plan.changes and not plan.conflicts and not dry_run:
         with context.lock():
             merged = put_together(context, ours, plan.changes, provenance, taken_in=taken_in)
-        restored = workspace.restore(merged, expected=ours) if bring is None else bring(merged, ours)
+        restored = operations.restore(context, merged, expected=ours) if bring is None else bring(merged, ours)
     elif taken_in is not None and not plan.conflicts and not dry_run and base not in (ours, theirs):
         context.catalog.note_taken_in(ours, taken_in)
     return Merged(base, ours, theirs, plan, restored, spared)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from holdfast.engine.history import operations
 from holdfast.engine.history.changed_state import put_together
 from holdfast.engine.merging import stacked as stacked_merge
 from holdfast.engine.merging.merge import provenance, written
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from holdfast.engine.merging.stacked import MergePlan
     from holdfast.engine.opening.context import Context
     from holdfast.engine.results.results import RestoreResult
-    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.checkpoint import Provenance
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
@@ -74,7 +74,6 @@ class Merged(NamedTuple):
 
 
 def merge(
-    workspace: Workspace,
     context: Context,
     fork: CheckpointId,
     *,
@@ -84,19 +83,19 @@ def merge(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Merged:
-    """Merge the state ``fork`` into the tree of ``workspace``, which ``context`` is of, too.
+    """Merge the state ``fork`` into the tree of the workspace.
 
     The tree is saved first. Files that overlap go through the ``ladder``, but for those that somebody has decided:
     ``resolutions``, by `Overlap.path`. If anything is open then, the tree is not touched, and the answer says what. A
     dry run asks nobody. Raises `RefusedError`: ``unrelated``, ``stale`` or ``not_shown`` for a resolution,
-    ``changed_meanwhile`` if somebody changes the tree meanwhile, and as `Workspace.restore`.
+    ``changed_meanwhile`` if somebody changes the tree meanwhile, and as `operations.restore`.
     """
-    ours = workspace.checkpoint(kind="auto").checkpoint.id
+    ours = operations.save(context).checkpoint.id
     who = provenance(context.settings.identity.author, message or f"merged {fork[:12]}")
     prepared = prepare(context, ours, fork, who, ladder=ladder, resolutions=resolutions, dry_run=dry_run)
     restored = None
     if prepared.merged is not None and prepared.merged != ours:
-        restored = workspace.restore(prepared.merged, expected=ours, progress=progress)
+        restored = operations.restore(context, prepared.merged, expected=ours, progress=progress)
     return Merged(prepared, restored, dry_run)
 
 
@@ -231,23 +230,3 @@ def _entry(mode: int | None, content: bytes | None) -> Entry | None:
 def record_of(records: Sequence[FileRecord]) -> str:
     """As a merge's record keeps what became of each file; empty for nothing to say."""
     return json.dumps({"files": [one.to_json() for one in records]}) if records else ""
-
-
-def to_json(found: Merged) -> dict[str, Any]:
-    """What ``holdfast merge --json`` prints (docs/json.md)."""
-    from holdfast.engine.encoding import encoding
-
-    planned = stacked_merge.to_json(found.plan)
-    for one, overlap in zip(planned.get("overlapping_files", ()), found.plan.overlapping, strict=False):
-        if overlap.path in found.prepared.differences:
-            one["production_diff"], one["fork_diff"] = found.prepared.differences[overlap.path]
-        if overlap.path in found.prepared.foreseen:
-            one["foreseen"] = found.prepared.foreseen[overlap.path].to_json()
-    return {
-        **planned,
-        "dry_run": found.dry_run,
-        "files": [one.to_json() for one in found.prepared.records],
-        "merged": found.prepared.merged,
-        "restored": None if found.restored is None else encoding.restored(found.restored),
-        "not_captured": encoding.not_captured(found.not_captured),
-    }

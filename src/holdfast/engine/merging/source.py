@@ -6,6 +6,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from holdfast.engine.history.names import resolve
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opening import Opener
-    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
 
@@ -32,7 +32,7 @@ class Source(NamedTuple):
     """What the fork has in its directory, and neither a checkpoint nor the workspace that it is merged into."""
 
 
-def find(opener: Opener, workspace: Workspace, name: str) -> Source:
+def find(opener: Opener, into: Context, name: str) -> Source:
     """The state that ``name`` means. What a fork's directory holds is saved first.
 
     In this order: the id of a workspace, a checkpoint of any workspace, a directory that a fork is in. Raises
@@ -42,22 +42,22 @@ def find(opener: Opener, workspace: Workspace, name: str) -> Source:
     if _WORKSPACE.match(name):
         known = next((one for one in opener.store().catalog.workspaces() if one.id == name), None)
     if known is not None:
-        return _newest(opener, workspace, opener.open_known(known.id), f"the fork {name}")
+        return _newest(into, opener.open_known(known.id), f"the fork {name}")
     try:
-        return Source(workspace.resolve(name), f"the checkpoint {name}")
+        return Source(resolve(into, name), f"the checkpoint {name}")
     except NotFoundError:
         if not os.path.isdir(name):
             raise
     context = opener.open(os.fsencode(name))
-    return _newest(opener, workspace, context, f"the fork {display(context.workspace.path)}")
+    return _newest(into, context, f"the fork {display(context.workspace.path)}")
 
 
-def _newest(opener: Opener, workspace: Workspace, context: Context, called: str) -> Source:
+def _newest(into: Context, context: Context, called: str) -> Source:
+    from holdfast.engine.history.operations import save
     from holdfast.engine.history.uncaptured import only_there
-    from holdfast.engine.workspace.workspace import Workspace
 
-    if context.workspace.id == workspace.id:
+    if context.workspace.id == into.workspace.id:
         raise RefusedError("a workspace cannot be merged into itself", code="itself")
-    made = Workspace(opener, context).checkpoint(kind="auto")
-    missed = only_there(context.workspace.path, workspace.path, made.not_captured)
+    made = save(context)
+    missed = only_there(context.workspace.path, into.workspace.path, made.not_captured)
     return Source(made.checkpoint.id, called, missed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.engine.history import operations
 from holdfast.engine.history.changed_state import put_together
 from holdfast.engine.history.room import make_room_for
 from holdfast.model.entries import Change, file_entry, symlink_entry
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.results.results import RestoreResult
-    from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.checkpoint import Checkpoint, Provenance
     from holdfast.model.entries import Entry, NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
@@ -59,7 +59,6 @@ class Carried(NamedTuple):
 
 
 def carry_out(
-    workspace: Workspace,
     context: Context,
     writes: Sequence[Write],
     deletes: Sequence[bytes],
@@ -68,7 +67,7 @@ def carry_out(
     source: CheckpointId | None = None,
     progress: Progress | None = None,
 ) -> Carried:
-    """Bring the workspace, which ``context`` is of as well, from its present state to that with ``writes`` and without
+    """Bring the workspace from its present state to that with ``writes`` and without
     ``deletes``. The present state is saved first.
 
     ``source``: what is given by its hash has to be in this checkpoint. A path to delete that is not there is among the
@@ -78,7 +77,7 @@ def carry_out(
     """
     _check(writes, deletes)
     sizes = _sizes(context, writes, source)
-    ours = workspace.checkpoint(kind="auto").checkpoint
+    ours = operations.save(context).checkpoint
     pages = context.store.pages
     present = manifest.get_many(pages, ours.root, [*(write.path for write in writes), *deletes])
     gone = {path for path in deletes if path in present}
@@ -99,7 +98,7 @@ def carry_out(
         if not changes:
             return Carried(ours.id, ours.id, None, errors)
         state = put_together(context, ours.id, changes, provenance, content=written)
-    restored = workspace.restore(state, expected=ours.id, progress=progress)
+    restored = operations.restore(context, state, expected=ours.id, progress=progress)
     return Carried(ours.id, state, restored, [*errors, *restored.skipped])
 
 

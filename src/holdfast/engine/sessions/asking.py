@@ -32,7 +32,7 @@ from holdfast.wire.session_calls import (
 if TYPE_CHECKING:
     import socket
 
-    from holdfast.engine.sessions.keeping import Shelf
+    from holdfast.engine.upkeep.session_shelf import Shelf
     from holdfast.model.session import SessionCheckpoint
     from holdfast.store.session_records import SessionRecord
     from holdfast.wire.session_calls import Ask

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.engine.opening.opening import Opener
-    from holdfast.engine.sessions.keeping import Shelf
+    from holdfast.engine.upkeep.session_shelf import Shelf
     from holdfast.snapshot.port import Provider
     from holdfast.store.records import Workspace
     from holdfast.store.session_records import SessionRecord

@@ -10,11 +10,11 @@ from holdfast.engine.opening.folder import UNDO_NOTE
 from holdfast.engine.sessions import replaying
 from holdfast.engine.sessions.holding import holding, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
-from holdfast.engine.sessions.keeping import Shelf
 from holdfast.engine.sessions.line import Line
 from holdfast.engine.sessions.recovery import was_emptied
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.upkeep.session_shelf import Shelf
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.paths import display

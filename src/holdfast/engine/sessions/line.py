@@ -15,7 +15,7 @@ from holdfast.store.session_records import JournalRow, RefChange, SessionCommit,
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from holdfast.engine.sessions.keeping import Shelf
+    from holdfast.engine.upkeep.session_shelf import Shelf
     from holdfast.model.clock import Clock
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session import CommandEntry, JournalEntry, RefType, SessionId, SessionKind, State

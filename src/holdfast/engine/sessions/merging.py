@@ -157,7 +157,6 @@ def _into(
         return restored
 
     merged = merge_into(
-        session.workspace,
         session.context,
         base,
         theirs,

@@ -15,7 +15,6 @@ from holdfast.engine.sessions.deleting import resume
 from holdfast.engine.sessions.directories import only_in, open_mounted
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
-from holdfast.engine.sessions.keeping import Shelf
 from holdfast.engine.sessions.limits import check_name
 from holdfast.engine.sessions.line import Line
 from holdfast.engine.sessions.owning import check_owner
@@ -29,6 +28,7 @@ from holdfast.engine.sessions.recovery import (
 from holdfast.engine.sessions.results import SessionInfo
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.states import Surroundings
+from holdfast.engine.upkeep.session_shelf import Shelf
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import ConfigError, LockedError, NotFoundError
 from holdfast.model.log import Log

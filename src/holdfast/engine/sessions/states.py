@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.opening import Opener
     from holdfast.engine.results.results import RestoreResult
     from holdfast.engine.sessions.answering import Door
-    from holdfast.engine.sessions.keeping import Shelf
     from holdfast.engine.sessions.line import Line
     from holdfast.engine.sessions.noticing import Noticing
+    from holdfast.engine.upkeep.session_shelf import Shelf
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId

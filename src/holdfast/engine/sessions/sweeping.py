@@ -9,9 +9,9 @@ from holdfast.engine.sessions.directories import open_mounted, sure_only_in
 from holdfast.engine.sessions.forking import PROCESS, keep
 from holdfast.engine.sessions.holding import holding, is_held, lock_path
 from holdfast.engine.sessions.holding import remove as remove_lock
-from holdfast.engine.sessions.keeping import Shelf
 from holdfast.engine.sessions.leftovers import end_leftovers
 from holdfast.engine.sessions.results import Swept
+from holdfast.engine.upkeep.session_shelf import Shelf
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log

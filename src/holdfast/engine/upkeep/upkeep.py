@@ -46,7 +46,7 @@ def collect(
 
 def _tidy_sessions(context: Shared, grace: float) -> None:
     """Remove objects of states of sessions that nothing names, if there is any of sessions."""
-    from holdfast.engine.sessions.keeping import Shelf
+    from holdfast.engine.upkeep.session_shelf import Shelf
 
     Shelf(context).remove_orphans(grace)
 

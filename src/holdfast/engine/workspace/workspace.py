@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from holdfast.engine.opening.current_run import checkpoint_outside, current_run, forbid_inside_run
-from holdfast.engine.opening.folder import RESTORE_JOURNAL, UNDO_NOTE
+from holdfast.engine.opening.current_run import forbid_inside_run
+from holdfast.engine.opening.folder import RESTORE_JOURNAL
 from holdfast.engine.opening.opening import Opener
 from holdfast.engine.opening.watch_proxy import by_watcher, paused
 from holdfast.engine.workspace.queries import LookedAt, encoded
@@ -164,20 +164,11 @@ class Workspace(RecordedSteps, LookedAt):
         redo that was cut short is finished first, unless ``kind`` is ``auto``. Raises
         `LockedError`, `StorageError`, `QuotaError`.
         """
-        from holdfast.engine.history.checkpoint import take
+        from holdfast.engine.history.operations import checkpoint
         from holdfast.engine.results.results import Request
 
-        if kind != "auto" and self._is_cut_short() and current_run(self._context) is None:
-            from holdfast.engine.history.recovery import nevertheless
-
-            with nevertheless():
-                self._finish_first(progress)
         who = self._context.settings.identity.author if author is None else author
-        request = Request(kind, label, Provenance(who, message, command), full_hash)
-        done = None if full_hash else by_watcher(self._context, lambda watcher: watcher.checkpoint(request))
-        if done is None:
-            done = checkpoint_outside(self._context, request)
-        return take(self._context, request, progress) if done is None else done
+        return checkpoint(self._context, Request(kind, label, Provenance(who, message, command), full_hash), progress)
 
     def status(self) -> Status:
         """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""
@@ -248,24 +239,18 @@ class Workspace(RecordedSteps, LookedAt):
         ``@`` is here the nearest checkpoint, from the one that the tree stands on back, that no restore took first:
         restoring one path of it after another gives what was saved, and not what the first of them had to rescue.
         """
-        forbid_inside_run(self._context, "a restore")
-        from holdfast.engine.history.names import resolve_for_restore
-        from holdfast.engine.history.restore import restore
+        from holdfast.engine.history.operations import restore
 
-        if not dry_run and self._is_cut_short():
-            self._finish_first(progress)
-        with paused(self._context):
-            target = resolve_for_restore(self._context, name)
-            return restore(
-                self._context,
-                target,
-                encoded(paths),
-                dry_run=dry_run,
-                as_state=as_state,
-                expected=None if expected is None else self.resolve(expected),
-                exact=exact,
-                progress=progress,
-            )
+        return restore(
+            self._context,
+            name,
+            encoded(paths),
+            dry_run=dry_run,
+            as_state=as_state,
+            expected=None if expected is None else self.resolve(expected),
+            exact=exact,
+            progress=progress,
+        )
 
     def merge(
         self,
@@ -287,9 +272,8 @@ class Workspace(RecordedSteps, LookedAt):
         from holdfast.engine.merging import source as merge_source
         from holdfast.engine.merging.reapply.building import ladder_of
 
-        source = merge_source.find(self._opener, self, fork)
+        source = merge_source.find(self._opener, self._context, fork)
         done = merging.merge(
-            self,
             self._context,
             source.state,
             message=message or f"merged {source.called}",
@@ -592,16 +576,6 @@ class Workspace(RecordedSteps, LookedAt):
         from holdfast.engine.sessions.sweeping import sweep_if_due
 
         sweep_if_due(self._opener)
-
-    def _is_cut_short(self) -> bool:
-        """Whether an undo or a redo by the undo log is under way, or was when its process was killed."""
-        return os.path.lexists(os.path.join(self.folder, UNDO_NOTE))
-
-    def _finish_first(self, progress: Progress | None) -> None:
-        from holdfast.engine.history.recovery import finish_first
-
-        with paused(self._context):
-            finish_first(self._context, progress)
 
     # -- keeping house ------------------------------------------------------------------------------------------
 

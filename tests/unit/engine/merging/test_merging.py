@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.engine.encoding.merges import merged as shown_merge
 from holdfast.engine.merging import merging
 from holdfast.engine.merging.reapply.building import ladder_of
 from holdfast.engine.merging.reapply.person import Resolution
@@ -132,7 +133,7 @@ def test_what_is_open_stops_all_of_it(two) -> None:
         ("text", "declined"),
         ("person", "pending"),
     ]
-    said = merging.to_json(found)["overlapping_files"][0]
+    said = shown_merge(found)["overlapping_files"][0]
     assert said["production_diff"] == "@@ -1 +1 @@\n-a\n+ours\n"
     assert said["fork_diff"] == "@@ -1 +1 @@\n-a\n+theirs\n"
 
@@ -383,7 +384,7 @@ def test_a_dry_run_foresees_what_the_rungs_would_do_and_asks_nobody(two, tmp_pat
         "keys.json": True,
         "link": False,
     }
-    told = {one["path"]: one["foreseen"] for one in merging.to_json(found)["overlapping_files"]}
+    told = {one["path"]: one["foreseen"] for one in shown_merge(found)["overlapping_files"]}
     assert [rung["rung"] for rung in told["clash"]["rungs"]] == ["structure", "text", "person"]
     assert told["clash"]["rungs"][0]["said"]
     assert outcomes(pair.merge()) == {"apart": "reapplied", "clash": "open", "keys.json": "reapplied", "link": "open"}
@@ -474,7 +475,7 @@ def test_a_dry_run_asks_nobody_and_changes_nothing(two) -> None:
     before = pair.content()
     found = pair.merge(dry_run=True)
     assert (found.prepared.records, found.prepared.merged, pair.content()) == ([], None, before)
-    assert merging.to_json(found)["result"] == "needs_reapply"
+    assert shown_merge(found)["result"] == "needs_reapply"
     refused(lambda: pair.merge(resolutions={"a": Resolution(prefer="ours")}), "not_shown")
 
 

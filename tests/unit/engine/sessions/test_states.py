@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from holdfast.engine.history.retention import Policy
-from holdfast.engine.sessions.keeping import Shelf
+from holdfast.engine.upkeep.session_shelf import Shelf
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, UsageError
 
 
@@ -380,7 +380,7 @@ def test_the_watchers_upkeep_moves_old_states(bench):
 
 
 def test_a_damaged_state_keeps_no_other_from_moving(bench, monkeypatch):
-    from holdfast.engine.sessions import keeping
+    from holdfast.engine.upkeep import session_shelf as keeping
 
     monkeypatch.setattr(keeping, "_PER_STEP", 2)
     with bench.start() as session:

@@ -1,0 +1,90 @@
+"""Saving and going back as commands have it: what was cut short is finished first, and the watcher beside is asked, or
+holds still.
+"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.engine.opening.current_run import checkpoint_outside, current_run, forbid_inside_run
+from holdfast.engine.opening.folder import UNDO_NOTE
+from holdfast.engine.opening.watch_proxy import by_watcher, paused
+from holdfast.model.typed import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.results.results import CheckpointResult, Request, RestoreResult
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.sinks import Progress
+
+
+def checkpoint(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
+    """`holdfast.engine.history.checkpoint.take`: by the watcher, where one runs, at the cost of what changed; by its
+    launcher inside of a run. An undo or a redo that was cut short is finished first, unless the kind is ``auto``.
+    """
+    from holdfast.engine.history.checkpoint import take
+
+    if request.kind != "auto" and _is_cut_short(context) and current_run(context) is None:
+        from holdfast.engine.history.recovery import nevertheless
+
+        with nevertheless():
+            _finish_first(context, progress)
+    done = None if request.full_hash else by_watcher(context, lambda watcher: watcher.checkpoint(request))
+    if done is None:
+        done = checkpoint_outside(context, request)
+    return take(context, request, progress) if done is None else done
+
+
+def save(context: Context) -> CheckpointResult:
+    """Have the tree's present state saved, as what comes before something else."""
+    from holdfast.engine.results.results import Request
+    from holdfast.model.checkpoint import Provenance
+
+    return checkpoint(context, Request("auto", provenance=Provenance(context.settings.identity.author)))
+
+
+def restore(
+    context: Context,
+    name: str,
+    paths: Sequence[bytes] = (),
+    *,
+    dry_run: bool = False,
+    as_state: bool = False,
+    expected: CheckpointId | None = None,
+    exact: bool = False,
+    progress: Progress | None = None,
+) -> RestoreResult:
+    """`holdfast.engine.history.restore.restore` to the checkpoint that ``name`` means, with a watcher beside holding
+    still. An undo or a redo that was cut short is finished first. Raises `RefusedError` inside of a run.
+    """
+    forbid_inside_run(context, "a restore")
+    from holdfast.engine.history.names import resolve_for_restore
+    from holdfast.engine.history.restore import restore
+
+    if not dry_run and _is_cut_short(context):
+        _finish_first(context, progress)
+    with paused(context):
+        return restore(
+            context,
+            resolve_for_restore(context, name),
+            paths,
+            dry_run=dry_run,
+            as_state=as_state,
+            expected=expected,
+            exact=exact,
+            progress=progress,
+        )
+
+
+def _is_cut_short(context: Context) -> bool:
+    """Whether an undo or a redo by the undo log is under way, or was when its process was killed."""
+    return os.path.lexists(os.path.join(context.folder, UNDO_NOTE))
+
+
+def _finish_first(context: Context, progress: Progress | None) -> None:
+    from holdfast.engine.history.recovery import finish_first
+
+    with paused(context):
+        finish_first(context, progress)
