@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from holdfast.cli.main import main, take_apart
+from holdfast.cli.global_options import take_apart
+from holdfast.cli.main import main
 
 from ..waiting import wait_until
 

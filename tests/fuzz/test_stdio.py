@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.api.stdio import messages
 from holdfast.api.stdio.messages import BadRequestError
-from holdfast.api.stdio.server import REQUESTS
+from holdfast.api.stdio.requests import REQUESTS
 
 PAYLOADS = {name: payload for name, (payload, _) in REQUESTS.items()}
 FIELDS = sorted({field for payload in PAYLOADS.values() for field in payload.__struct_fields__})

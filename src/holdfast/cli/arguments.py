@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, NoReturn
 
 from holdfast import UsageError
-from holdfast.cli.command import add_global_options
+from holdfast.cli.global_options import add_global_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

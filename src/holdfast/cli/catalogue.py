@@ -80,10 +80,15 @@ def load(name: str) -> Command:
     return __import__(f"holdfast.cli.{module}", fromlist=("COMMANDS",)).COMMANDS[name]
 
 
+def load_verb(name: str, family: Command, verb: str) -> Command:
+    """One of a family's commands; imports only the module that holds it. KeyError if there is none."""
+    assert family.verbs is not None
+    module = family.verbs[verb][0]
+    return __import__(f"holdfast.cli.{module}", fromlist=("COMMANDS",)).COMMANDS[f"{name} {verb}"]
+
+
 def every() -> dict[str, Command]:
     """All commands by name, those of families by both words (``session start``); imports all of their modules."""
-    from holdfast.cli.command import load_verb
-
     found: dict[str, Command] = {}
     for name in names():
         command = found[name] = load(name)

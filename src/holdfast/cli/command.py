@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from holdfast import UsageError
+from holdfast.cli.global_options import add_global_options, take_apart
 from holdfast.cli.plain import Reader
-from holdfast.model.log import LEVELS
 from holdfast.model.named import NamedTuple
 from holdfast.model.typed import TYPE_CHECKING
 
@@ -77,8 +77,6 @@ def read_plain(command: Command, words: list[str]) -> argparse.Namespace | None:
 def _parse_verb(
     name: str, family: Command, verbs: Mapping[str, tuple[str, str]], words: list[str]
 ) -> argparse.Namespace | None:
-    from holdfast.cli.main import take_apart
-
     line = take_apart(words)
     if line.command == "--help":
         from holdfast.cli.arguments import build_parser
@@ -96,33 +94,13 @@ def _parse_verb(
             else f"there is no command '{name} {line.command}'",
             hint=f"did you mean `holdfast {name} {near[0]}`?" if near else f"`holdfast {name} --help` lists them",
         )
+    from holdfast.cli.catalogue import load_verb
+
     command = load_verb(name, family, line.command)
     parsed = parse(f"{name} {line.command}", command, line.arguments)
     if parsed is not None:
         parsed.verb = command
     return parsed
-
-
-def load_verb(name: str, family: Command, verb: str) -> Command:
-    """One of a family's commands; imports only the module that holds it. KeyError if there is none."""
-    assert family.verbs is not None
-    module = family.verbs[verb][0]
-    return __import__(f"holdfast.cli.{module}", fromlist=("COMMANDS",)).COMMANDS[f"{name} {verb}"]
-
-
-def add_global_options(parser: argparse.ArgumentParser) -> None:
-    """The options that every command takes, before or after its name."""
-    group = parser.add_argument_group("options of every command")
-    group.add_argument("--home", metavar="DIR", help="where everything is kept (default: $HOLDFAST_HOME, else XDG)")
-    group.add_argument(
-        "-w", "--workspace", metavar="DIR", help="a directory in the workspace (default: the current directory)"
-    )
-    group.add_argument("--json", action="store_true", help="print one JSON object; see docs/json.md for its fields")
-    group.add_argument("-q", "--quiet", action="store_true", help="say nothing but what was asked for, and errors")
-    group.add_argument("-v", "--verbose", action="store_true", help="say more; show tracebacks of unexpected errors")
-    group.add_argument(
-        "--log-level", metavar="LEVEL", choices=LEVELS, help=f"what to log: {', '.join(LEVELS)}; see docs/logs.md"
-    )
 
 
 def text(argument: str) -> str:

@@ -6,7 +6,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.cli.command import Command, add_global_options, load_verb
+from holdfast.cli.catalogue import load_verb
+from holdfast.cli.command import Command
+from holdfast.cli.global_options import add_global_options
 
 if TYPE_CHECKING:
     from holdfast.cli.console import Console

@@ -9,17 +9,12 @@ import sys
 from io import TextIOWrapper
 
 from holdfast import HoldfastError, UsageError
+from holdfast.cli.global_options import Line, take_apart
 from holdfast.model.errors import unexpected
-from holdfast.model.named import NamedTuple
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import NoReturn
-
-_FLAGS = ("--json", "--quiet", "--verbose")
-_WITH_VALUE = {"--home": "a directory", "--workspace": "a directory", "-w": "a directory", "--log-level": "a level"}
-_BEGIN_WITH_VALUE = ("--home=", "--workspace=", "-w", "--log-level=")
-_QUIET_OR_VERBOSE = frozenset("-qv")
 
 _OBJECTS_BETWEEN_LOOKS = 20_000
 """For the collector of cycles; Python begins with 700."""
@@ -34,15 +29,6 @@ _ESCAPED = "holdfast.escaped"
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-
-
-class Line(NamedTuple):
-    """A command line, taken apart as far as that goes without knowing the command."""
-
-    command: str | None
-    """A command's name, or ``--help`` or ``--version`` where one of those comes first; None: nothing was asked for."""
-    arguments: list[str]
-    """What is left for the command's own parser: global options in front of its name, and all that is behind it."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -90,29 +76,6 @@ def _guarded(arguments: list[str], as_json: bool, verbose: bool) -> int:
         return BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - the last resort: a person must not be shown a traceback
         return _report_unexpected(error, as_json, verbose)
-
-
-def take_apart(argv: list[str]) -> Line:
-    """Find the command among ``argv``; raises `UsageError` on an option in front of it that is no global one."""
-    leading: list[str] = []
-    at = 0
-    while at < len(argv):
-        word = argv[at]
-        if word in ("-h", "--help", "--version"):
-            return Line("--help" if word == "-h" else word, leading)
-        if not word.startswith("-"):
-            return Line(word, leading + argv[at + 1 :])
-        if word in _WITH_VALUE:
-            if at + 1 == len(argv):
-                raise UsageError(f"{word} needs {_WITH_VALUE[word]}")
-            leading += argv[at : at + 2]
-            at += 2
-        elif word in _FLAGS or word.startswith(_BEGIN_WITH_VALUE) or _QUIET_OR_VERBOSE.issuperset(word):
-            leading.append(word)
-            at += 1
-        else:
-            raise UsageError(f"unknown option {word!r}", hint="`holdfast --help` lists the options and commands")
-    return Line(None, leading)
 
 
 def _run(line: Line, as_json: bool) -> int:

@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing
 
-from holdfast.files import kernel, replace
+from holdfast.files import free, kernel, replace
 from holdfast.files.creating import Creator, Order
 from holdfast.files.index import Signature, signature_of
 from holdfast.files.replace import GONE, Durability, TemporaryNames
@@ -308,7 +308,7 @@ class Batch:
                     if error.errno != errno.EBUSY or not replace.is_mount_point(dir_fd, name):
                         raise
                     return self._write_over(item, dir_fd, name, taken)
-            elif replace.move_if_absent(dir_fd, item.temporary, dir_fd, name, flags=self._flags):
+            elif free.move_if_absent(dir_fd, item.temporary, dir_fd, name, flags=self._flags):
                 reason = None
             else:
                 os.unlink(item.temporary, dir_fd=dir_fd)
@@ -389,7 +389,7 @@ class Batch:
             try:
                 old, new = self._root.place(source), self._root.place(target)
                 is_directory = stat.S_ISDIR(self._root.lstat(source).st_mode)
-                if replace.move_if_absent(old.dir_fd, old.name, new.dir_fd, new.name, flags=self._flags):
+                if free.move_if_absent(old.dir_fd, old.name, new.dir_fd, new.name, flags=self._flags):
                     self._root.forget(source)
                     self.touched.add(target.rpartition(b"/")[0])
                     if not is_directory:

@@ -9,6 +9,7 @@ from holdfast.files import kernel
 
 LACKS_FLAGS = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 """How a file system without the flags of renameat2(2) refuses them: many of those over FUSE, and over a network."""
+LACKS_FLAGS_OR_LINKS = LACKS_FLAGS | {errno.EPERM}
 
 
 def rename_to_free(src_fd: int, src: bytes, dst_fd: int, dst: bytes) -> None:
@@ -28,3 +29,41 @@ def rename_to_free(src_fd: int, src: bytes, dst_fd: int, dst: bytes) -> None:
     if os.access(dst, os.F_OK, dir_fd=dst_fd, follow_symlinks=False):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     os.rename(src, dst, src_dir_fd=src_fd, dst_dir_fd=dst_fd)
+
+
+def move_if_absent(src_fd: int, src: bytes, dst_fd: int, dst: bytes, *, flags: bool = True) -> bool:
+    """Rename, or return False if ``dst`` exists, which is then as it was. ``flags=False`` does without renameat2(2)."""
+    if flags:
+        try:
+            kernel.renameat2(src_fd, src, dst_fd, dst, kernel.RENAME_NOREPLACE)
+            return True
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in LACKS_FLAGS_OR_LINKS:
+                raise
+    try:
+        # A hard link is the one other way to take a name only if it is free.
+        os.link(src, dst, src_dir_fd=src_fd, dst_dir_fd=dst_fd, follow_symlinks=False)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in LACKS_FLAGS_OR_LINKS and error.errno != errno.EMLINK:
+            raise
+    else:
+        os.unlink(src, dir_fd=src_fd)
+        return True
+    # A directory (which never replaces anything but an empty one), or a file system without hard links.
+    if exists(dst_fd, dst):
+        return False
+    os.rename(src, dst, src_dir_fd=src_fd, dst_dir_fd=dst_fd)
+    return True
+
+
+def exists(dir_fd: int, name: bytes) -> bool:
+    """True if the directory has anything of that name."""
+    try:
+        os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True

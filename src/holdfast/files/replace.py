@@ -15,6 +15,7 @@ import os
 import stat
 
 from holdfast.files import kernel
+from holdfast.files.free import LACKS_FLAGS_OR_LINKS, move_if_absent
 from holdfast.files.reflink import SharedFile
 from holdfast.files.taken import CHANGED, identity
 from holdfast.model.errors import IntegrityError, RefusedError, UsageError
@@ -38,7 +39,6 @@ MOUNT_POINT = "it is a mount point, which can neither be removed nor replaced: u
 
 _MAX_NONCE = 64
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_LACKS_FLAG = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
 _MAX_TARGET_BYTES = 4095
 _BLOCK_BYTES = 4096
 _ZEROS = bytes(_BLOCK_BYTES)
@@ -202,44 +202,6 @@ def write_link(dir_fd: int, name: bytes, content: Content, entry: Entry, owner: 
         raise
 
 
-def move_if_absent(src_fd: int, src: bytes, dst_fd: int, dst: bytes, *, flags: bool = True) -> bool:
-    """Rename, or return False if ``dst`` exists, which is then as it was. ``flags=False`` does without renameat2(2)."""
-    if flags:
-        try:
-            kernel.renameat2(src_fd, src, dst_fd, dst, kernel.RENAME_NOREPLACE)
-            return True
-        except FileExistsError:
-            return False
-        except OSError as error:
-            if error.errno not in _LACKS_FLAG:
-                raise
-    try:
-        # A hard link is the one other way to take a name only if it is free.
-        os.link(src, dst, src_dir_fd=src_fd, dst_dir_fd=dst_fd, follow_symlinks=False)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in _LACKS_FLAG and error.errno != errno.EMLINK:
-            raise
-    else:
-        os.unlink(src, dir_fd=src_fd)
-        return True
-    # A directory (which never replaces anything but an empty one), or a file system without hard links.
-    if exists(dst_fd, dst):
-        return False
-    os.rename(src, dst, src_dir_fd=src_fd, dst_dir_fd=dst_fd)
-    return True
-
-
-def exists(dir_fd: int, name: bytes) -> bool:
-    """True if the directory has anything of that name."""
-    try:
-        os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, *, flags: bool = True) -> str | None:
     """Put ``temporary`` in the place of ``name`` if that still is what is to be ``taken``: atomically, there is always
     one of the two.
@@ -257,7 +219,7 @@ def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, *, flags:
             os.unlink(temporary, dir_fd=dir_fd)
             return GONE
         except OSError as error:
-            if error.errno not in _LACKS_FLAG:
+            if error.errno not in LACKS_FLAGS_OR_LINKS:
                 raise
         else:
             try:

@@ -312,7 +312,7 @@ class Root:
 
     def rename(self, old: bytes, new: bytes) -> None:
         """Rename ``old`` to ``new`` within the tree; `RefusedError` if ``new`` exists: nothing is ever replaced."""
-        from holdfast.files.replace import move_if_absent
+        from holdfast.files.free import move_if_absent
 
         source, target = self.place(old), self.place(new)
         try:

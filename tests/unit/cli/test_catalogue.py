@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli import catalogue
 from holdfast.cli.arguments import build_parser
-from holdfast.cli.command import add_global_options
+from holdfast.cli.global_options import add_global_options
 
 DOCS = Path(__file__).parents[3] / "docs"
 SECTIONS = re.split(r"^#{2,3} ", (DOCS / "commands.md").read_text(), flags=re.MULTILINE)

@@ -13,7 +13,8 @@ from holdfast.cli import catalogue
 from holdfast.cli.arguments import build_parser
 from holdfast.cli.command import Command, parse
 from holdfast.cli.console import inside
-from holdfast.cli.main import Line, main, take_apart
+from holdfast.cli.global_options import Line, take_apart
+from holdfast.cli.main import main
 from holdfast.engine.opening import early_scan
 from holdfast.model.errors import (
     HoldfastError,

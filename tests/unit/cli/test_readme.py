@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli import catalogue
 from holdfast.cli.command import parse
-from holdfast.cli.main import take_apart
+from holdfast.cli.global_options import take_apart
 
 README = (Path(__file__).parents[3] / "README.md").read_text()
 SHOWN = [part.strip() for line in re.findall(r"^\$ (.*)$", README, re.MULTILINE) for part in line.split("&&")]

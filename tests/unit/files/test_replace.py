@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files import kernel, replace
+from holdfast.files import free, kernel, replace
 from holdfast.files.owner import Owner
 from holdfast.files.replace import GONE, Durability, TemporaryNames, digest
 from holdfast.files.taken import CHANGED, IN_USE, Identity, Taken, identity
@@ -132,13 +132,13 @@ def test_moving_takes_only_a_free_name(directory: int, tmp_path: Path, flags: bo
     (tmp_path / "link").symlink_to("a")
     (tmp_path / "dir").mkdir()
     for name in (b"a", b"link", b"dir"):
-        assert replace.move_if_absent(directory, name, directory, b"new-" + name, flags=flags)
+        assert free.move_if_absent(directory, name, directory, b"new-" + name, flags=flags)
     assert sorted(os.listdir(tmp_path)) == ["new-a", "new-dir", "new-link"]
     assert os.readlink(tmp_path / "new-link") == "a"
     for taken in (b"new-a", b"new-dir", b"new-link"):
         for name in (b"new-a", b"new-dir", b"new-link"):
             if name != taken:
-                assert not replace.move_if_absent(directory, name, directory, taken, flags=flags)
+                assert not free.move_if_absent(directory, name, directory, taken, flags=flags)
     assert (tmp_path / "new-a").read_bytes() == b"a"
 
 

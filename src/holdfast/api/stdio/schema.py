@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.api.stdio import messages
 from holdfast.api.stdio.events import EVENTS
-from holdfast.api.stdio.server import REQUESTS
+from holdfast.api.stdio.requests import REQUESTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -20,6 +20,7 @@ from holdfast.api.stdio.commands import MAX_QUEUED, Command, prompt_command
 from holdfast.api.stdio.messages import BadRequestError, Request
 from holdfast.api.stdio.operations import MAX_DIFF_BYTES, OPERATIONS
 from holdfast.api.stdio.outbox import Outbox
+from holdfast.api.stdio.requests import HELLO, REQUESTS
 from holdfast.api.stdio.sessions import Sessions
 from holdfast.api.tracing import field_or_length, without_contents
 from holdfast.engine.hosting.host import MAX_DIRECTORIES
@@ -43,23 +44,8 @@ _READ_BYTES = 1 << 16
 _PATIENCE_SECONDS = 5.0
 """For a client that does not read, from the moment on at which the end begins."""
 
-_HELLO = "hello"
 _URGENT = frozenset({"agent.cancel", "safeguard.confirm", "session.status", "session.stop"})
 _COMMANDS = frozenset({"agent.execute", "agent.prompt"})
-
-REQUESTS: dict[str, tuple[type[messages.Payload], type[object]]] = {
-    _HELLO: (messages.Hello, results.Welcome),
-    "session.start": (messages.SessionStart, results.SessionStatus),
-    "session.stop": (messages.Nothing, results.Done),
-    "session.reset": (messages.Nothing, results.SessionStatus),
-    "session.status": (messages.Nothing, results.SessionStatus),
-    "agent.execute": (messages.AgentExecute, results.Executed),
-    "agent.prompt": (messages.AgentPrompt, results.Executed),
-    "agent.cancel": (messages.AgentCancel, results.Cancelled),
-    "safeguard.confirm": (messages.SafeguardConfirm, results.Answered),
-    **{name: (operation.payload, operation.result) for name, operation in OPERATIONS.items()},
-}
-"""All that can be asked for: what it is asked with, and what it is answered with."""
 
 _PAYLOADS: dict[str, type[messages.Payload]] = {name: payload for name, (payload, _) in REQUESTS.items()}
 
@@ -167,7 +153,7 @@ class Server:
         if refused is not None:
             _log.warning("request refused", operation=request.type, code=refused.code)
             self._outbox.owe(messages.refusal(identity, refused))
-        elif request.type == _HELLO:
+        elif request.type == HELLO:
             self._answer(identity, self._greet(request.payload))
         elif request.type in _COMMANDS:
             try:
@@ -180,9 +166,9 @@ class Server:
 
     def _register(self, request: Request) -> HoldfastError | None:
         """Why ``request`` cannot be accepted, if so; else it counts as unanswered."""
-        if not self._is_greeted and request.type != _HELLO:
+        if not self._is_greeted and request.type != HELLO:
             return RefusedError("the first message is hello", code="hello_first")
-        if self._is_greeted and request.type == _HELLO:
+        if self._is_greeted and request.type == HELLO:
             return RefusedError("the version is agreed on already", code="hello_twice")
         with self._turn:
             if request.request_id in self._unanswered:

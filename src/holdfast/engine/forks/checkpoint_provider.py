@@ -17,9 +17,9 @@ from holdfast.engine.forks.fork import fork
 from holdfast.engine.forks.mount_server import MountServer, Order
 from holdfast.engine.forks.mounted import fork_mounted, mount_again
 from holdfast.engine.forks.unmounted import discard
+from holdfast.engine.history.ballast import freeing
 from holdfast.engine.history.checkpoint import take_locked
 from holdfast.engine.history.mount_pins import release_dead
-from holdfast.engine.history.room import freeing
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.fork_layers import taken
 from holdfast.engine.opening.opening import Opener

@@ -11,8 +11,8 @@ from holdfast.bridge.device import clear_dead, mount
 from holdfast.bridge.server import Server
 from holdfast.engine.forks.appearance import looks_of
 from holdfast.engine.forks.stored_content import StoredContent
+from holdfast.engine.history.ballast import with_ballast
 from holdfast.engine.history.mount_pins import RENEWED, MountPin, release_dead
-from holdfast.engine.history.room import with_ballast
 from holdfast.engine.opening.roots import refuse_own
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log

@@ -4,18 +4,15 @@ those are ended.
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 
-from holdfast.engine.opening.undo_log import reached
-from holdfast.model.errors import HoldfastError, RefusedError
+from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display, parents
 from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Sequence
 
-    from holdfast.engine.opening.context import Context
     from holdfast.model.entries import Change
     from holdfast.store.records import HistoryEvent
     from holdfast.undo.service import GoingOn, ProcessInfo, UndoService
@@ -23,9 +20,6 @@ if TYPE_CHECKING:
 _SHOWN = 3
 _TOLD = 20
 _COMMAND_CHARS = 80
-_PAUSE = 0.02
-_KILLED_SECONDS = 30.0
-"""A busy machine may take so long to end what was killed."""
 
 
 class Held:
@@ -157,54 +151,3 @@ def told_processes(processes: Sequence[ProcessInfo]) -> list[dict[str, object]]:
 
 def _command(process: ProcessInfo) -> str:
     return display(b" ".join(process.command))[:_COMMAND_CHARS] or "?"
-
-
-def stop_run(context: Context, run: str) -> tuple[str, Sequence[ProcessInfo]]:
-    """End what is left of a run (empty: the newest): SIGTERM to each of its processes, and to no other; SIGKILL to what
-    is there after ``undo.stop_timeout``. Returns the run and the processes, once its steps are closed.
-
-    Raises `NotFoundError` if there is no run, `RefusedError` if a process does not end.
-    """
-    import signal  # (a short command does without)
-
-    from holdfast.engine.history.runs import newest_run
-
-    with reached(context) as service:
-        run = run or newest_run(context, service)
-        found = () if service is None else service.processes(run)
-        if service is None or not found:
-            return run, ()
-        with _until_the_keeper_ends():
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                service.signal(run, number)
-                if _wait(context, lambda: service.signal(run, 0) == 0, killed=number == signal.SIGKILL):
-                    break
-            else:
-                raise RefusedError(
-                    f"{named_processes(service.processes(run))} of the run {run} did not end",
-                    hint="nothing was taken back; look at what keeps it",
-                    code="step_open",
-                )
-            steps = service.steps
-            _wait(context, lambda: not any(step.run == run and step.state == "open" for step in steps()), killed=True)
-    return run, found
-
-
-@contextmanager
-def _until_the_keeper_ends() -> Generator[None]:
-    """With the last process of the last run its keeper ends, which closes the steps."""
-    from holdfast.supervisor.messages import GONE
-
-    try:
-        yield
-    except HoldfastError as error:
-        if error.code != GONE:
-            raise
-
-
-def _wait(context: Context, is_so: Callable[[], bool], *, killed: bool) -> bool:
-    """Wait until something is so, for ``undo.stop_timeout``, or for what needs but a processor; whether it is."""
-    deadline = context.clock.monotonic() + (_KILLED_SECONDS if killed else context.settings.undo.stop_timeout)
-    while not (found := is_so()) and context.clock.monotonic() < deadline:
-        time.sleep(_PAUSE)
-    return found

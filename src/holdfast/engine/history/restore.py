@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, nullcontext, suppress
 
+from holdfast.engine.history.ballast import with_ballast
 from holdfast.engine.history.checkpoint import Recorded, take_locked, take_touched
 from holdfast.engine.history.content_source import Stored, hold
 from holdfast.engine.history.databases import kept_together, with_logs
 from holdfast.engine.history.git_heads import warn_of_commits
 from holdfast.engine.history.known_states import tell_brought_back
 from holdfast.engine.history.partial_restore import Plan, half_written, sift
-from holdfast.engine.history.room import with_ballast
 from holdfast.engine.history.saved_rules import left_out, touches_rules
 from holdfast.engine.history.status import present
 from holdfast.engine.history.uncaptured import only_uncaptured

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.engine.history.ballast import with_ballast
 from holdfast.engine.history.partial_restore import Mending
 from holdfast.engine.history.restore import UNDO_COMMAND, carry_out, result, save_as, save_as_its_own, save_first
-from holdfast.engine.history.room import with_ballast
 from holdfast.engine.history.status import present
 from holdfast.engine.opening import restore_journal as journals
 from holdfast.engine.opening.mount_guard import make_root

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import contextmanager
 from functools import partial
 
 from holdfast.engine.history.navigator import HistoryNavigator, merge_results
@@ -13,7 +15,7 @@ from holdfast.engine.history.states import kept, out_of_sight
 from holdfast.engine.history.status import present
 from holdfast.engine.history.steps import reverse_steps
 from holdfast.engine.opening.restore_journal import Journal
-from holdfast.engine.opening.undo_log import has_ended, touched
+from holdfast.engine.opening.undo_log import has_ended, reached, touched
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.named import NamedTuple
@@ -22,13 +24,13 @@ from holdfast.model.typed import TYPE_CHECKING
 from holdfast.store import manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.results.results import RestoreResult
     from holdfast.model.sinks import Progress
     from holdfast.store.records import HistoryEvent
-    from holdfast.undo.service import StepInfo, UndoService
+    from holdfast.undo.service import ProcessInfo, StepInfo, UndoService
 
 _LOG = Log(__name__)
 
@@ -41,6 +43,11 @@ class _OfRun(NamedTuple):
     steps: Sequence[StepInfo]
     start: HistoryEvent | None
     """Its beginning, where the undo log does not hold all of it: what is missing is taken back by that checkpoint."""
+
+
+_PAUSE = 0.02
+_KILLED_SECONDS = 30.0
+"""A busy machine may take so long to end what was killed."""
 
 
 def newest_run(context: Context, service: UndoService | None) -> str:
@@ -277,3 +284,52 @@ def _to_the_start(context: Context, begin: HistoryEvent, progress: Progress | No
         undo_seq=context.undo_seq(),
     )
     return carry_out(context, journal, now, target, progress)
+
+
+def stop_run(context: Context, run: str) -> tuple[str, Sequence[ProcessInfo]]:
+    """End what is left of a run (empty: the newest): SIGTERM to each of its processes, and to no other; SIGKILL to what
+    is there after ``undo.stop_timeout``. Returns the run and the processes, once its steps are closed.
+
+    Raises `NotFoundError` if there is no run, `RefusedError` if a process does not end.
+    """
+    import signal  # (a short command does without)
+
+    with reached(context) as service:
+        run = run or newest_run(context, service)
+        found = () if service is None else service.processes(run)
+        if service is None or not found:
+            return run, ()
+        with _until_the_keeper_ends():
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                service.signal(run, number)
+                if _wait(context, lambda: service.signal(run, 0) == 0, killed=number == signal.SIGKILL):
+                    break
+            else:
+                raise RefusedError(
+                    f"{named_processes(service.processes(run))} of the run {run} did not end",
+                    hint="nothing was taken back; look at what keeps it",
+                    code="step_open",
+                )
+            steps = service.steps
+            _wait(context, lambda: not any(step.run == run and step.state == "open" for step in steps()), killed=True)
+    return run, found
+
+
+@contextmanager
+def _until_the_keeper_ends() -> Generator[None]:
+    """With the last process of the last run its keeper ends, which closes the steps."""
+    from holdfast.supervisor.messages import GONE
+
+    try:
+        yield
+    except HoldfastError as error:
+        if error.code != GONE:
+            raise
+
+
+def _wait(context: Context, is_so: Callable[[], bool], *, killed: bool) -> bool:
+    """Wait until something is so, for ``undo.stop_timeout``, or for what needs but a processor; whether it is."""
+    deadline = context.clock.monotonic() + (_KILLED_SECONDS if killed else context.settings.undo.stop_timeout)
+    while not (found := is_so()) and context.clock.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    return found

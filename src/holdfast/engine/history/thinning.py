@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast.engine.history.ballast import freeing
 from holdfast.engine.history.mount_pins import release_dead
 from holdfast.engine.history.retention import Policy, Thinning, decide
-from holdfast.engine.history.room import freeing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,14 +11,14 @@ from __future__ import annotations
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
+from holdfast.engine.history.ballast import with_ballast
 from holdfast.engine.history.navigator import HistoryNavigator, merge_results
-from holdfast.engine.history.open_steps import naming_processes, stop_run, told_processes
+from holdfast.engine.history.open_steps import naming_processes, told_processes
 from holdfast.engine.history.other_version import refuse_steps
 from holdfast.engine.history.preview import foresee_steps, reversible
 from holdfast.engine.history.recovery import catch_up, foresee_catching_up
 from holdfast.engine.history.restore import refuse_unfinished, save_first
-from holdfast.engine.history.room import with_ballast
-from holdfast.engine.history.runs import foresee_run, newest_run, undo_run
+from holdfast.engine.history.runs import foresee_run, newest_run, stop_run, undo_run
 from holdfast.engine.history.states import ahead, came_to_light, check_count, nothing
 from holdfast.engine.history.status import present
 from holdfast.engine.history.steps import reapply_steps, reverse_steps

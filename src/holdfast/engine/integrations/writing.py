@@ -12,9 +12,10 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from holdfast.files.free import move_if_absent
 from holdfast.files.metadata import apply_metadata, read_metadata
 from holdfast.files.owner import owner_for
-from holdfast.files.replace import TemporaryNames, exchange, move_if_absent, take_away
+from holdfast.files.replace import TemporaryNames, exchange, take_away
 from holdfast.files.rooted import Root, open_root
 from holdfast.files.taken import Taken, identity
 from holdfast.model.entries import file_entry

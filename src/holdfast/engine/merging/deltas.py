@@ -16,6 +16,7 @@ from holdfast.engine.diffs.diff import Contents, diff
 from holdfast.engine.history.uncaptured import only_uncaptured
 from holdfast.engine.merging.threeway import Side, by_path
 from holdfast.engine.results.results import Diff
+from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.store.changeset import decode_changeset
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId
+    from holdfast.store.merges import Lineage
 
 MOST_CHANGES = 200_000
 """So many changes are remembered at most, of all differences together, and as many of all stacks."""
@@ -140,3 +142,24 @@ def _told_apart(context: Context, base: CheckpointId, target: CheckpointId, chan
     from holdfast.engine.diffs.renames import detect
 
     return Side(*detect(changes, Contents(context, Diff(base, target, changes, [], 0)).read_small))
+
+
+def bases(
+    context: Context, ours: CheckpointId, theirs: CheckpointId, line: Lineage | None = None
+) -> list[CheckpointId]:
+    """The newest states that both hold the work of, the one recorded last first; ``line`` is the lineage of ``theirs``.
+
+    Usually one: where they parted, or what one has taken in of the other since. More if each has taken in a part of the
+    other. Raises `RefusedError` (code ``unrelated``) if there is none, or it was forgotten.
+    """
+    from holdfast.store.merges import newest_common
+
+    catalog = context.catalog
+    found = newest_common(catalog.lineage(theirs) if line is None else line, catalog.lineage(ours))
+    if not found:
+        raise RefusedError(
+            "the two have no state in common, so that nobody can tell what either has changed",
+            hint="a fork can be merged into what it was forked from, and into that one's other forks",
+            code="unrelated",
+        )
+    return found

@@ -13,7 +13,6 @@ from holdfast.engine.history import operations
 from holdfast.engine.history.changed_state import put_together
 from holdfast.engine.history.room import make_room
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.errors import RefusedError
 from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
 from holdfast.model.sinks import SMALL_BLOB_BYTES
@@ -27,31 +26,9 @@ if TYPE_CHECKING:
     from holdfast.engine.results.results import RestoreResult
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.blob_writer import Written
-    from holdfast.store.merges import Lineage
 
 _MOST_SAID = 4000
 """Characters of a command that a merged state tells of."""
-
-
-def bases(
-    context: Context, ours: CheckpointId, theirs: CheckpointId, line: Lineage | None = None
-) -> list[CheckpointId]:
-    """The newest states that both hold the work of, the one recorded last first; ``line`` is the lineage of ``theirs``.
-
-    Usually one: where they parted, or what one has taken in of the other since. More if each has taken in a part of the
-    other. Raises `RefusedError` (code ``unrelated``) if there is none, or it was forgotten.
-    """
-    from holdfast.store.merges import newest_common
-
-    catalog = context.catalog
-    found = newest_common(catalog.lineage(theirs) if line is None else line, catalog.lineage(ours))
-    if not found:
-        raise RefusedError(
-            "the two have no state in common, so that nobody can tell what either has changed",
-            hint="a fork can be merged into what it was forked from, and into that one's other forks",
-            code="unrelated",
-        )
-    return found
 
 
 def plan_merge(

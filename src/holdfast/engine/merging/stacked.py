@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.engine.merging import classification as stacking
 from holdfast.engine.merging.classification import Filed, Overlap, Stacked
-from holdfast.engine.merging.deltas import decoded, fork_side, production_side
-from holdfast.engine.merging.merge import bases
+from holdfast.engine.merging.deltas import bases, decoded, fork_side, production_side
 from holdfast.engine.merging.threeway import WORDS, Conflict, Plan, Settled
 from holdfast.model.entries import Change
 from holdfast.model.named import NamedTuple

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.home import make_private
+from holdfast.engine.sessions.in_flight import note_path
 from holdfast.files.locking import exclusive
 from holdfast.model.errors import LockedError, RefusedError, StorageError, room_hint
 from holdfast.model.paths import display
@@ -31,11 +32,6 @@ def lock_path(home: bytes, tenant: str, session: SessionId) -> bytes:
 def socket_name(session: SessionId) -> bytes:
     """What the socket is called, beside the lock, where a session is asked that is open."""
     return session.encode() + b".sock"
-
-
-def note_path(lock: bytes) -> bytes:
-    """Where it is noted, beside the lock, what the session's holder has started."""
-    return lock.removesuffix(b".lock") + b".running"
 
 
 @contextmanager

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.sessions.holding import note_path
 from holdfast.engine.sessions.leftovers import end_all
 from holdfast.engine.sessions.naming import SESSION_VARIABLE
 from holdfast.model.errors import HoldfastError, StorageError, room_hint
@@ -88,6 +87,11 @@ class InFlight:
 
 
 @contextmanager
+def note_path(lock: bytes) -> bytes:
+    """Where it is noted, beside the lock, what the session's holder has started."""
+    return lock.removesuffix(b".lock") + b".running"
+
+
 def in_flight(path: bytes | None = None) -> Generator[InFlight]:
     """Have something in flight for the length of the block; see `InFlight`."""
     found = InFlight(path)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.merging.merge import bases, merge_into, provenance
+from holdfast.engine.merging.deltas import bases
+from holdfast.engine.merging.merge import merge_into, provenance
 from holdfast.engine.sessions.owning import check_owner
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.named import NamedTuple

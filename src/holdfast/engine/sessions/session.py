@@ -175,8 +175,8 @@ class Session:
 
     def in_flight(self) -> AbstractContextManager[InFlight]:
         """What is started for a command: ended by whoever holds the session next, should this process be killed."""
-        from holdfast.engine.sessions.holding import lock_path, note_path
-        from holdfast.engine.sessions.in_flight import in_flight
+        from holdfast.engine.sessions.holding import lock_path
+        from holdfast.engine.sessions.in_flight import in_flight, note_path
 
         return in_flight(note_path(lock_path(self._context.home, self._context.store.tenant, self.id)))
 

@@ -326,7 +326,7 @@ class Sessions:
         Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``, ``mounted_over``),
         `LockedError` (``session_busy``).
         """
-        from holdfast.engine.history.room import freeing
+        from holdfast.engine.history.ballast import freeing
         from holdfast.engine.sessions.deleting import delete, what_goes
         from holdfast.engine.sessions.owning import check_owned
 

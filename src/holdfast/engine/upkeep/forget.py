@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.engine.forks.unmounted import discard
+from holdfast.engine.history.ballast import freeing
 from holdfast.engine.history.mount_pins import release_dead
-from holdfast.engine.history.room import freeing
 from holdfast.engine.history.thinning import decided, remove_each, thinning
 from holdfast.engine.opening.deleted import find_moved, is_missing
 from holdfast.engine.results.results import Forgotten

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.history.room import freeing
+from holdfast.engine.history.ballast import freeing
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
 from holdfast.model.typed import TYPE_CHECKING, TypeVar

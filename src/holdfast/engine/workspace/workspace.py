@@ -474,7 +474,7 @@ class Workspace(RecordedSteps, LookedAt):
         def open_fork() -> Context:
             return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
 
-        from holdfast.engine.history.room import with_ballast
+        from holdfast.engine.history.ballast import with_ballast
 
         with with_ballast(self._context):  # a fork is a way to have again what is stored
             if mount:

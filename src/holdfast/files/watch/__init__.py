@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from holdfast.files.dirty import Dirty, DirtySource
+from holdfast.files.watch.system import why
 from holdfast.model.errors import UnsupportedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -119,33 +120,6 @@ def open_watcher(
             watched.close()
             raise
     raise UnsupportedError(f"there is no way to watch {display(root)}")
-
-
-def why(choice: str, error: Exception) -> str:
-    """Why a means cannot be had, and what would help, in one sentence."""
-    import errno
-
-    if not isinstance(error, OSError):
-        return str(error)
-    match choice, error.errno:
-        case "fanotify", errno.EPERM:
-            return "it needs the capabilities CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH"
-        case "fanotify", errno.EINVAL | errno.ENOSYS:
-            return "this kernel is too old (5.17 is needed)"
-        case "fanotify", errno.ENODEV | errno.EXDEV | errno.EOPNOTSUPP:
-            return "this file system cannot report names"
-        case "inotify", errno.ENOSPC:
-            return (
-                "the tree has more directories than fs.inotify.max_user_watches allows"
-                " (`sysctl fs.inotify.max_user_watches=1048576` raises it)"
-            )
-        case "inotify", errno.EMFILE:
-            return (
-                "there are as many instances as fs.inotify.max_user_instances allows"
-                " (`sysctl fs.inotify.max_user_instances=1024` raises it)"
-            )
-        case _:
-            return error.strerror or str(error)
 
 
 def _open(

@@ -13,12 +13,13 @@ import select
 from typing import TYPE_CHECKING
 
 from holdfast.files.dirty import Dirty
-from holdfast.files.watch import system, why
+from holdfast.files.watch import system
 from holdfast.files.watch.findings import Findings, vanished_or_shared
 from holdfast.files.watch.inotify_events import IGNORED, ISDIR, UNMOUNT, decode
 from holdfast.files.watch.inotify_nodes import Nodes
 from holdfast.files.watch.masks import ATTRIB, CREATE, DELETE, MOVED_FROM, MOVED_TO, NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.files.watch.polling import DEFAULT_INTERVAL, TreeLook, clear_timer
+from holdfast.files.watch.system import why
 from holdfast.model.log import Log
 from holdfast.model.paths import MAX_PATH_BYTES, display
 

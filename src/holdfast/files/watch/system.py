@@ -121,3 +121,30 @@ _LITTLE = (1).to_bytes(2, "little") == bytes(ctypes.c_uint16(1))
 _open_by_handle_at = _call("open_by_handle_at", ctypes.c_int, ctypes.c_char_p, ctypes.c_int)
 _inotify_add_watch = _call("inotify_add_watch", ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32)
 _inotify_rm_watch = _call("inotify_rm_watch", ctypes.c_int, ctypes.c_int)
+
+
+def why(choice: str, error: Exception) -> str:
+    """Why a means cannot be had, and what would help, in one sentence."""
+    import errno
+
+    if not isinstance(error, OSError):
+        return str(error)
+    match choice, error.errno:
+        case "fanotify", errno.EPERM:
+            return "it needs the capabilities CAP_SYS_ADMIN and CAP_DAC_READ_SEARCH"
+        case "fanotify", errno.EINVAL | errno.ENOSYS:
+            return "this kernel is too old (5.17 is needed)"
+        case "fanotify", errno.ENODEV | errno.EXDEV | errno.EOPNOTSUPP:
+            return "this file system cannot report names"
+        case "inotify", errno.ENOSPC:
+            return (
+                "the tree has more directories than fs.inotify.max_user_watches allows"
+                " (`sysctl fs.inotify.max_user_watches=1048576` raises it)"
+            )
+        case "inotify", errno.EMFILE:
+            return (
+                "there are as many instances as fs.inotify.max_user_instances allows"
+                " (`sysctl fs.inotify.max_user_instances=1024` raises it)"
+            )
+        case _:
+            return error.strerror or str(error)

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.api.stdio import schema
 from holdfast.api.stdio.events import EVENTS
+from holdfast.api.stdio.requests import REQUESTS
 from holdfast.api.stdio.results import Limits
-from holdfast.api.stdio.server import REQUESTS
 
 DOCS = Path(__file__).parents[4] / "docs"
 PAGE = (DOCS / "stdio.md").read_text()

@@ -9,7 +9,8 @@ import pytest
 
 import holdfast
 from holdfast.engine.history.changed_state import put_together
-from holdfast.engine.merging.merge import bases, merge_into
+from holdfast.engine.merging.deltas import bases
+from holdfast.engine.merging.merge import merge_into
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.engine.sessions import in_flight, shells
-from holdfast.engine.sessions.holding import note_path
-from holdfast.engine.sessions.in_flight import InFlight, end_what_was_left
+from holdfast.engine.sessions.in_flight import InFlight, end_what_was_left, note_path
 from holdfast.engine.sessions.process import Ran, run_command
 from holdfast.model.errors import StorageError, UnsupportedError, UsageError
 from holdfast.model.session import SessionId, ShellName
