@@ -15,7 +15,7 @@ from holdfast.testing.photograph import differences, photograph
 from holdfast.testing.stepping import do_step
 from holdfast.undo.reversal import Reversal
 
-from .bundle_home import Home
+from .upkeep.bundle_home import Home
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,7 +10,7 @@ from holdfast.engine.merging.threeway import Settled, Side
 from holdfast.engine.results.results import Renamed
 from holdfast.model.entries import Change
 
-from ..merge_table import BASE, F, documented, entry, outcome, sides
+from .merge_table import BASE, F, documented, entry, outcome, sides
 
 ACTIONS = list(sides("fork"))
 ONE, TWO, THREE = entry("1\n"), entry("2\n"), entry("3\n")

@@ -16,7 +16,7 @@ from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
 
 pytest.importorskip("dbos", reason="dbos is not installed")
 
-PAGE = Path(__file__).parents[3] / "docs/formats/catalog.md"
+PAGE = Path(__file__).parents[4] / "docs/formats/catalog.md"
 
 
 def test_they_are_made_beside_the_catalog_s_and_documented(tmp_path: Path) -> None:

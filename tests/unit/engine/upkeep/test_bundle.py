@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-from ..bundle_home import Home, State, forged, write
+from .bundle_home import Home, State, forged, write
 
 LARGE = b"".join(b"%d," % n for n in range(400_000))
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-from ..bundle_home import ID, Home, Member, forged, head, leaf, pack, record, small, write
+from .bundle_home import ID, Home, Member, forged, head, leaf, pack, record, small, write
 
 A = leaf(a=b"1")
 

@@ -22,7 +22,7 @@ from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 
 from ....waiting import wait_until
-from ..watch_service import RECORD, STATUS, Nothing, Running, everything_read, raw, reach, running
+from .watch_service import RECORD, STATUS, Nothing, Running, everything_read, raw, reach, running
 
 if TYPE_CHECKING:
     from holdfast.files.watch import Watcher

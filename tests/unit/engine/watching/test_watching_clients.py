@@ -29,7 +29,7 @@ from ....waiting import wait_until
 if TYPE_CHECKING:
     from holdfast.files.dirty import DirtySource
 
-from ..watch_service import ENTRY, LIMIT, STATUS, FakeSaver, Nothing, Running, everything_read, raw, reach, running
+from .watch_service import ENTRY, LIMIT, STATUS, FakeSaver, Nothing, Running, everything_read, raw, reach, running
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from holdfast.engine.watching.service import Setup
 from holdfast.model.errors import HoldfastError, LockedError
 
 from ....waiting import wait_until
-from ..watch_service import reach
+from .watch_service import reach
 
 PROGRAM = """
 import os, sys

@@ -11,7 +11,7 @@ from holdfast.engine.results.results import Renamed
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "merge.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "merge.md"
 F = b"f"
 
 
