@@ -1,9 +1,9 @@
-"""Turn what ``compare.py``, ``run.py``, ``bridge.py`` or ``snapshots.py`` wrote with ``--json`` into the tables and the plot of docs/performance.md.
+"""Turn what ``compare.py``, ``run.py``, ``bridge.py`` or ``snapshots.py`` wrote with ``--json`` into the tables and the plot of docs/internals/performance.md.
 
-    python benchmarks/report.py COMPARED.json docs/performance.md docs/performance.svg
-    python benchmarks/report.py RUN.json [RUN.json...] docs/performance.md
-    python benchmarks/report.py BRIDGE.json [BRIDGE.json...] docs/performance.md
-    python benchmarks/report.py SNAPSHOTS.json docs/performance.md
+    python benchmarks/report.py COMPARED.json docs/internals/performance.md docs/internals/performance.svg
+    python benchmarks/report.py RUN.json [RUN.json...] docs/internals/performance.md
+    python benchmarks/report.py BRIDGE.json [BRIDGE.json...] docs/internals/performance.md
+    python benchmarks/report.py SNAPSHOTS.json docs/internals/performance.md
 
 Of ``run.py`` and of ``bridge.py`` there may be results for several file systems. Everything between the two markers of the
 one in the page is replaced; the rest of it stays.

@@ -2,7 +2,7 @@
 
     python stdio_client.py COMMAND
 
-It needs `holdfast` on the path, and of Python the standard library alone. docs/stdio.md has the protocol.
+It needs `holdfast` on the path, and of Python the standard library alone. docs/reference/stdio.md has the protocol.
 """
 
 import json

@@ -48,8 +48,10 @@ class Ran(NamedTuple):
 
 
 def documented(command: str) -> str:
-    """What docs/json.md says of the fields of a command."""
-    sections = re.split(r"^### ", (Path(__file__).parents[2] / "docs" / "json.md").read_text(), flags=re.MULTILINE)
+    """What docs/reference/json.md says of the fields of a command."""
+    sections = re.split(
+        r"^### ", (Path(__file__).parents[2] / "docs" / "reference/json.md").read_text(), flags=re.MULTILINE
+    )
     return next(text for text in sections if command in text.partition("\n")[0].split(", "))
 
 
@@ -95,7 +97,7 @@ class Cli:
         return started
 
     def is_documented(self, command: str, value: dict[str, Any]) -> bool:
-        """Whether docs/json.md names every field of an object of a command."""
+        """Whether docs/reference/json.md names every field of an object of a command."""
         return all(re.search(rf"\b{key}\b", documented(command)) for key in value)
 
     def write(self, path: str | bytes, content: str | bytes = "") -> Path:

@@ -1,4 +1,4 @@
-"""Records the session that docs/stdio.md shows: ``python -m tests.e2e.stdio_session`` prints it."""
+"""Records the session that docs/reference/stdio.md shows: ``python -m tests.e2e.stdio_session`` prints it."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ OTHERWISE = {
         "open_by_handle_at[4, '', 1] ESTALE": 1,
     },
 }
-"""What comes out otherwise than natively, and how often; docs/bridge.md says why."""
+"""What comes out otherwise than natively, and how often; docs/internals/bridge.md says why."""
 
 OTHER_CONTENT = {
     # What could not be opened was not written to.

@@ -1,4 +1,4 @@
-"""What docs/stdio.md shows happens so, and the small client of it works."""
+"""What docs/reference/stdio.md shows happens so, and the small client of it works."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from . import stdio_session
 from .frontend import ROOT
 
-SHOWN = re.findall(r"^```\n(→.*?)^```$", (ROOT / "docs/stdio.md").read_text(), re.MULTILINE | re.DOTALL)
+SHOWN = re.findall(r"^```\n(→.*?)^```$", (ROOT / "docs/reference/stdio.md").read_text(), re.MULTILINE | re.DOTALL)
 
 
 def batches(session: str) -> list[list[str]]:

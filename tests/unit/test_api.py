@@ -14,7 +14,7 @@ import holdfast
 from holdfast import Home, NotFoundError, UsageError, Workspace
 from holdfast.model import errors
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "api.md").read_text()
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "reference/api.md").read_text()
 METHODS = re.findall(r"^\| `(\w+)` \| .* \| `(.*)` \|$", DOCUMENT, re.MULTILINE)
 NAMES = re.findall(r"^\| `(\w+)` \| ", DOCUMENT, re.MULTILINE)
 NOT_RUN = (

@@ -11,7 +11,7 @@ from holdfast.files.ignore import DEFAULT_CHECKPOINTIGNORE
 
 PROJECT = Path(__file__).parents[2]
 TESTS = PROJECT / "tests"
-DOCUMENT = (PROJECT / "docs" / "invariants.md").read_text()
+DOCUMENT = (PROJECT / "docs" / "internals/invariants.md").read_text()
 ROWS = re.findall(r"^\| (I?)(\d+) \| .* \| ([^|]+) \|$", DOCUMENT, re.MULTILINE)
 
 
@@ -52,7 +52,7 @@ def test_every_link_between_documents_leads_somewhere(document: Path) -> None:
 
 def test_the_default_exclusions_are_documented_as_they_are() -> None:
     shown = re.findall(
-        r"^```gitignore\n(.*?)^```$", (PROJECT / "docs/capture.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^```gitignore\n(.*?)^```$", (PROJECT / "docs/guide/capture.md").read_text(), re.MULTILINE | re.DOTALL
     )
     assert shown == [DEFAULT_CHECKPOINTIGNORE.decode()]
 

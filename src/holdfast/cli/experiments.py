@@ -53,7 +53,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--with-ignored", action="store_true", help="forks need what ignore rules leave out, such as dependencies"
     )
-    what.add_argument("--provider", metavar="NAME", type=text, help="what makes the forks (docs/snapshots.md)")
+    what.add_argument("--provider", metavar="NAME", type=text, help="what makes the forks (docs/guide/snapshots.md)")
     how = parser.add_argument_group("which is the best")
     measure = how.add_mutually_exclusive_group()
     measure.add_argument(

@@ -55,9 +55,14 @@ def add_global_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-w", "--workspace", metavar="DIR", help="a directory in the workspace (default: the current directory)"
     )
-    group.add_argument("--json", action="store_true", help="print one JSON object; see docs/json.md for its fields")
+    group.add_argument(
+        "--json", action="store_true", help="print one JSON object; see docs/reference/json.md for its fields"
+    )
     group.add_argument("-q", "--quiet", action="store_true", help="say nothing but what was asked for, and errors")
     group.add_argument("-v", "--verbose", action="store_true", help="say more; show tracebacks of unexpected errors")
     group.add_argument(
-        "--log-level", metavar="LEVEL", choices=LEVELS, help=f"what to log: {', '.join(LEVELS)}; see docs/logs.md"
+        "--log-level",
+        metavar="LEVEL",
+        choices=LEVELS,
+        help=f"what to log: {', '.join(LEVELS)}; see docs/reference/logs.md",
     )

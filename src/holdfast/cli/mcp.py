@@ -50,7 +50,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.socket is None and is_terminal(sys.stdin):
         raise UsageError(
             "this is for programs: a client starts it, and speaks the Model Context Protocol with it",
-            hint="docs/mcp.md tells how clients are set up; --socket PATH listens for them",
+            hint="docs/reference/mcp.md tells how clients are set up; --socket PATH listens for them",
         )
     # What is loaded here stays until the end: to look through it for garbage meanwhile takes a fifth of the start.
     gc.disable()

@@ -53,7 +53,9 @@ def _configure(parser: argparse.ArgumentParser) -> None:
         choices=("fuse",),
         help="fuse: what it changes is recorded by a mount over the workspace that it alone sees, not by supervision",
     )
-    group = parser.add_argument_group("isolation (docs/isolation.md; what is not said is as the configuration has it)")
+    group = parser.add_argument_group(
+        "isolation (docs/guide/isolation.md; what is not said is as the configuration has it)"
+    )
     group.add_argument(
         "--isolation", metavar="LEVEL", choices=_LEVELS, help="none, or namespace: apart from the rest of the machine"
     )
@@ -139,7 +141,7 @@ def _limit(name: str, value: str) -> int:
         return parse_value(f"isolation.{name}", int(value) if value.isdecimal() else value)
     except ValueError as error:
         raise UsageError(
-            f"--{name}: {error}", hint=f"docs/configuration.md says what isolation.{name} takes"
+            f"--{name}: {error}", hint=f"docs/reference/configuration.md says what isolation.{name} takes"
         ) from error
 
 
@@ -226,7 +228,7 @@ COMMANDS = {
     "run": Command(
         description="Run a command, and record all that it and its children change in the workspace, ignored files, "
         "node_modules and .git included, so that it can be taken back step by step. It needs no privilege and no "
-        "mount; --bridge fuse records by a mount instead, for what must not be supervised (docs/bridge.md). What the "
+        "mount; --bridge fuse records by a mount instead, for what must not be supervised (docs/internals/bridge.md). What the "
         "command changes elsewhere is not recorded; with --isolation namespace it can change nothing there, and sees "
         "and reaches what is let through alone. The state before and after is saved. The exit code is "
         "the command's (128 and the number of the signal that ended it); with --json the object is the last line "

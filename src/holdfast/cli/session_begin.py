@@ -57,7 +57,7 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
         "--demand",
         metavar="LEVEL",
         choices=KEYS["session.demand"].choices,
-        help="save the state before a command of this level or above (docs/safety.md); or never",
+        help="save the state before a command of this level or above (docs/guide/safety.md); or never",
     )
     parser.add_argument(
         "--env", metavar="NAME=VALUE", type=_variable, action="append", default=[], help="a variable of its own"
@@ -92,7 +92,9 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--with-ignored", action="store_true", help="it needs what ignore rules leave out, such as dependencies"
     )
-    parser.add_argument("--provider", metavar="NAME", type=text, help="what makes its directory (docs/snapshots.md)")
+    parser.add_argument(
+        "--provider", metavar="NAME", type=text, help="what makes its directory (docs/guide/snapshots.md)"
+    )
 
 
 def _fork(console: Console, arguments: argparse.Namespace) -> int:

@@ -100,7 +100,7 @@ def _checkout(console: Console, arguments: argparse.Namespace) -> int:
 
 
 BUSY = (4, "refused: it is somebody else's, or another process has it open")
-HELD_BACK = (4, f"{BUSY[1]}; or a limit or a hook (docs/experiments.md) is in the way")
+HELD_BACK = (4, f"{BUSY[1]}; or a limit or a hook (docs/guide/experiments.md) is in the way")
 
 COMMANDS = {
     "session checkpoint": Command(

@@ -211,7 +211,7 @@ COMMANDS = {
     ),
     "session classify": Command(
         description="Say what a command may do in a session, from a parse of it, without running it: safe, changes, "
-        "risky, unknown or dangerous, and why (docs/safety.md).",
+        "risky, unknown or dangerous, and why (docs/guide/safety.md).",
         configure=_configure_classify,
         run=_classify,
         examples=(("holdfast session classify 'rm -rf build'", "before it is run"),),

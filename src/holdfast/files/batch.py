@@ -181,7 +181,7 @@ class Batch:
             name = self._names.new()
             stage = above + b"/" + name if above else name
             # One that is there already holds what a killed call left: none of it may ever come into the tree.
-            if not replace.exists(self._root.directory(above), name):
+            if not free.exists(self._root.directory(above), name):
                 self._root.make_one(stage, self._owner, path)
                 return stage
 
@@ -201,7 +201,7 @@ class Batch:
         self._refuse_what_only_grows(directory)
         dir_fd = self._root.directory(directory)
         temporary = self._names.new()
-        while replace.exists(dir_fd, temporary):
+        while free.exists(dir_fd, temporary):
             temporary = self._names.new()
         return self._make(Order(change, _after(change), directory, temporary, False, taken), content)
 

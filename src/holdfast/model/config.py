@@ -120,7 +120,7 @@ class Safeguard(NamedTuple):
 
 
 class Isolation(NamedTuple):
-    """What of the machine a command that is run sees, changes and reaches (docs/isolation.md)."""
+    """What of the machine a command that is run sees, changes and reaches (docs/guide/isolation.md)."""
 
     level: IsolationLevel = "none"
     network: NetworkMode = "open"
@@ -137,7 +137,7 @@ class Isolation(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """How writable copies of a workspace are made (docs/snapshots.md)."""
+    """How writable copies of a workspace are made (docs/guide/snapshots.md)."""
 
     provider: SnapshotProvider = "auto"
     directory: str = ""
@@ -152,7 +152,7 @@ class Git(NamedTuple):
 
 
 class Session(NamedTuple):
-    """Shells that remember (docs/sessions.md)."""
+    """Shells that remember (docs/guide/sessions.md)."""
 
     shell: SessionShell = "bash"
     timeout: float = 0.0
@@ -174,7 +174,7 @@ class Session(NamedTuple):
 
 
 class Promote(NamedTuple):
-    """Bringing a fork to production (docs/promotion.md)."""
+    """Bringing a fork to production (docs/guide/promotion.md)."""
 
     setup: tuple[str, ...] = ()
     build: tuple[str, ...] = ()
@@ -194,7 +194,7 @@ class Promote(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """Commands that are run when something happens to a session (docs/experiments.md)."""
+    """Commands that are run when something happens to a session (docs/guide/experiments.md)."""
 
     before_checkpoint: tuple[str, ...] = ()
     after_checkpoint: tuple[str, ...] = ()
@@ -206,7 +206,7 @@ class Hooks(NamedTuple):
 
 
 class Safety(NamedTuple):
-    """What programs are said to do before they are run (docs/safety.md)."""
+    """What programs are said to do before they are run (docs/guide/safety.md)."""
 
     programs: tuple[str, ...] = ()
 
@@ -218,7 +218,7 @@ class Agent(NamedTuple):
 
 
 class Merge(NamedTuple):
-    """How changes that both sides have made to a file are applied anew (docs/merge.md)."""
+    """How changes that both sides have made to a file are applied anew (docs/guide/merge.md)."""
 
     ladder: tuple[str, ...] = ("command", "structure", "text", "person")
     command: tuple[str, ...] = ()
@@ -231,7 +231,7 @@ class Merge(NamedTuple):
 
 
 class Serve(NamedTuple):
-    """The REST API, and the upkeep of what it serves (docs/rest.md)."""
+    """The REST API, and the upkeep of what it serves (docs/reference/rest.md)."""
 
     listen: str = "127.0.0.1:7420"
     threads: int = 8

@@ -1,6 +1,6 @@
 """The keys of the settings: what the values of each are, what it means, and who may set it.
 
-`KEYS` is the table that docs/configuration.md shows. Only who reads or offers a value needs it.
+`KEYS` is the table that docs/reference/configuration.md shows. Only who reads or offers a value needs it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ KEYS: dict[str, Key] = {
         workspace="yes",
     ),
     "capture.credentials": Key(
-        "switch", "whether files of credentials, by their exact names (docs/capture.md), are captured"
+        "switch", "whether files of credentials, by their exact names (docs/guide/capture.md), are captured"
     ),
     "capture.warn_files": Key("integer", "warn before a first checkpoint of more files than this; 0: never", "yes"),
     "capture.warn_bytes": Key("size", "warn before a first checkpoint of more bytes than this; 0: never", "yes"),
@@ -53,13 +53,13 @@ KEYS: dict[str, Key] = {
         "text", "the part of the object store that is ours", pattern=r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}"
     ),
     "store.catalog": Key(
-        "text", "where the catalog is: `postgresql://user@host/database` (docs/postgresql.md); empty: in the home"
+        "text", "where the catalog is: `postgresql://user@host/database` (docs/guide/postgresql.md); empty: in the home"
     ),
     "store.connections": Key(
         "integer", "a process has no more connections to a catalog elsewhere than this", least=1, most=1000
     ),
     "store.options": Key(
-        "texts", "what a bucket's service wants to know, each as `name=value` (docs/object-stores.md)"
+        "texts", "what a bucket's service wants to know, each as `name=value` (docs/guide/object-stores.md)"
     ),
     "store.timeout": Key("duration", "a request to a bucket that takes longer is given up", least=0.1, most=HOUR),
     "store.retries": Key("integer", "how often one that failed for a reason that may pass is repeated", most=100),
@@ -169,7 +169,7 @@ KEYS: dict[str, Key] = {
         "texts", "with namespaces: variables that are let through besides the usual ones; `LC_*` stands for several"
     ),
     "isolation.memory": Key(
-        "size", "with namespaces: so much memory the command has (docs/isolation.md#limits); 0: any amount"
+        "size", "with namespaces: so much memory the command has (docs/guide/isolation.md#limits); 0: any amount"
     ),
     "isolation.processes": Key(
         "integer", "with namespaces: so many processes and threads the command has at once; 0: any number", most=1 << 22
@@ -212,7 +212,7 @@ KEYS: dict[str, Key] = {
     ),
     "session.demand": Key(
         "text",
-        "the state is saved before a command of this level or above (docs/safety.md)",
+        "the state is saved before a command of this level or above (docs/guide/safety.md)",
         choices=("never", "safe", "changes", "risky", "unknown", "dangerous"),
     ),
     "session.commands": Key("integer", "a session's state is saved after so many commands", least=1, most=10_000),
@@ -293,7 +293,7 @@ KEYS: dict[str, Key] = {
     ),
     "safety.programs": Key(
         "texts",
-        "what programs may do, as `name=level`; it goes before what is known of them (docs/safety.md)",
+        "what programs may do, as `name=level`; it goes before what is known of them (docs/guide/safety.md)",
         pattern=r"[^=\s]+=(safe|changes|risky|unknown|dangerous)",
     ),
     "agent.command": Key(

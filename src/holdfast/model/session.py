@@ -24,7 +24,7 @@ SessionHash = NewType("SessionHash", str)
 ShellName = Literal["bash", "sh", "zsh"]
 
 Level = Literal["safe", "changes", "risky", "unknown", "dangerous"]
-"""How safe a command is, from the least to the most that it may do (``docs/safety.md``).
+"""How safe a command is, from the least to the most that it may do (``docs/guide/safety.md``).
 
 What cannot be told ranks above what is known to be risky, so that it is treated with no less care; and below what is
 known to be dangerous, so that it never hides that.
@@ -88,7 +88,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """As a shell says it: 128 + the signal's number if it was killed."""
     stdout: str
     stderr: str
-    """Of both: what is not UTF-8 is escaped as in all JSON (``docs/json.md``)."""
+    """Of both: what is not UTF-8 is escaped as in all JSON (``docs/reference/json.md``)."""
     truncated: bool = False
     """Whether something of the output was left out."""
     timed_out: bool = False

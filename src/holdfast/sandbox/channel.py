@@ -1,4 +1,4 @@
-"""The host's end of a control channel (docs/control-channel.md): commands that a shim runs.
+"""The host's end of a control channel (docs/internals/control-channel.md): commands that a shim runs.
 
 The shim is not trusted, nor is anything else that could write to the channel. What it says out of turn, too long or not
 understood ends the channel, and so does silence where an answer is due; nothing that it says is believed to be more

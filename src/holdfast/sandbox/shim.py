@@ -1,4 +1,4 @@
-"""Runs commands for a host that is on the other end of a control channel (docs/control-channel.md).
+"""Runs commands for a host that is on the other end of a control channel (docs/internals/control-channel.md).
 
 A program of its own: one file, the standard library of Python 3.8 or later and nothing of Holdfast, so that it can be
 copied into any box. It reads requests from standard input and writes to standard output, or does both on a device whose

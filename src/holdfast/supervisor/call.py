@@ -50,7 +50,7 @@ class Reply(NamedTuple):
     """For the caller's descriptor."""
     native: bool = False
     """The kernel carries the call out as it is. Only where nothing that a racing thread puts into the arguments
-    afterwards can change the workspace; ``docs/supervisor.md`` says where and why.
+    afterwards can change the workspace; ``docs/internals/supervisor.md`` says where and why.
     """
 
 

@@ -13,7 +13,7 @@ from holdfast.cli.arguments import build_parser
 from holdfast.cli.global_options import add_global_options
 
 DOCS = Path(__file__).parents[3] / "docs"
-SECTIONS = re.split(r"^#{2,3} ", (DOCS / "commands.md").read_text(), flags=re.MULTILINE)
+SECTIONS = re.split(r"^#{2,3} ", (DOCS / "reference/commands.md").read_text(), flags=re.MULTILINE)
 
 
 def options(parser: argparse.ArgumentParser) -> set[str]:
@@ -58,7 +58,7 @@ def test_no_command_is_documented_that_does_not_exist() -> None:
 
 
 def test_every_command_has_fields_that_are_documented() -> None:
-    fields = (DOCS / "json.md").read_text()
+    fields = (DOCS / "reference/json.md").read_text()
     for name, command in EVERY.items():
         if command.verbs is None:
             assert re.search(rf"^###.*\b{name}\b", fields, re.MULTILINE), name

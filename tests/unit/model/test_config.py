@@ -10,7 +10,7 @@ from holdfast.model.config import Settings, default
 from holdfast.model.keys import KEYS, Key
 from holdfast.model.values import parse_age, parse_duration, parse_size, parse_value
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference/configuration.md"
 
 
 def test_the_table_has_exactly_the_keys_of_the_model() -> None:

@@ -1,4 +1,4 @@
-"""What the tools answer that is no object of docs/json.md, for the schemas that clients see."""
+"""What the tools answer that is no object of docs/reference/json.md, for the schemas that clients see."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The engine over HTTP: exports, checkpoints, going back and forth, for several tenants (docs/rest.md)."""
+"""The engine over HTTP: exports, checkpoints, going back and forth, for several tenants (docs/reference/rest.md)."""

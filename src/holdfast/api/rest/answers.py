@@ -32,7 +32,7 @@ class Export(TypedDict):
 
 
 class PromoteSettings(TypedDict):
-    """What a promotion to the export runs, and how: docs/configuration.md."""
+    """What a promotion to the export runs, and how: docs/reference/configuration.md."""
 
     setup: list[str]
     build: list[str]
@@ -46,7 +46,7 @@ class PromoteSettings(TypedDict):
 
 
 class MergeSettings(TypedDict):
-    """How what both sides have changed is applied anew: docs/merge.md."""
+    """How what both sides have changed is applied anew: docs/guide/merge.md."""
 
     ladder: list[str]
     max_bytes: int
@@ -207,7 +207,7 @@ class Foreseen(TypedDict):
 
 
 class Overlap(TypedDict):
-    """A file that both lines of work have changed; docs/json.md has the fields."""
+    """A file that both lines of work have changed; docs/reference/json.md has the fields."""
 
     path: str
     production_path: str
@@ -285,7 +285,7 @@ class Promoted(TypedDict):
     overlapping_files: list[PromotionOverlap]
     uncaptured: list[str]
     files: list[dict[str, Any]]
-    """What became of each file that both sides have changed, and what each rung did: docs/merge.md."""
+    """What became of each file that both sides have changed, and what each rung did: docs/guide/merge.md."""
     production: str
     phase: Phase
     theirs: str
@@ -358,7 +358,7 @@ class TakenReapply(TypedDict):
     """A change that is the caller's until ``held_until``, or none."""
 
     change: dict[str, Any] | None
-    """As docs/merge.md has it for the rung ``command``, with ``id``, ``token``, ``held_until`` and ``deadline``."""
+    """As docs/guide/merge.md has it for the rung ``command``, with ``id``, ``token``, ``held_until`` and ``deadline``."""
 
 
 class AnsweredReapply(TypedDict):

@@ -56,7 +56,7 @@ def document() -> Json:
             "title": "Holdfast",
             "version": __version__,
             "description": "Save points, diff, undo and forks of directories that agents work in. "
-            "Times are UTC in ISO 8601, sizes bytes, paths as `docs/json.md` says. Fields may be added.",
+            "Times are UTC in ISO 8601, sizes bytes, paths as `docs/reference/json.md` says. Fields may be added.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],

@@ -1,1 +1,1 @@
-"""The API of a frontend that starts Holdfast and talks to it by standard input and output (docs/stdio.md)."""
+"""The API of a frontend that starts Holdfast and talks to it by standard input and output (docs/reference/stdio.md)."""

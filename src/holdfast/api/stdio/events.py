@@ -1,4 +1,4 @@
-"""What is told without being asked (docs/stdio.md), and what the host tells as that."""
+"""What is told without being asked (docs/reference/stdio.md), and what the host tells as that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client may say, line by line, and how answers and events are written (docs/stdio.md). Pure: no I/O."""
+"""What a client may say, line by line, and how answers and events are written (docs/reference/stdio.md). Pure: no I/O."""
 
 from __future__ import annotations
 

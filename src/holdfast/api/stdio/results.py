@@ -1,4 +1,4 @@
-"""What the answers hold that is no object of docs/json.md."""
+"""What the answers hold that is no object of docs/reference/json.md."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Object(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Result: TypeAlias = "Object | Mapping[str, object]"
-"""One of those, or an object of docs/json.md."""
+"""One of those, or an object of docs/reference/json.md."""
 
 
 class Server(Object, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The messages as JSON Schema: ``python -m holdfast.api.stdio.schema`` prints docs/stdio-schema.json."""
+"""The messages as JSON Schema: ``python -m holdfast.api.stdio.schema`` prints docs/reference/stdio-schema.json."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def schema() -> Json:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"holdfast stdio, version {messages.VERSION}",
-        "description": "One line of the protocol, in either direction. See docs/stdio.md.",
+        "description": "One line of the protocol, in either direction. See docs/reference/stdio.md.",
         "anyOf": [{"$ref": _REF.format(name="client")}, {"$ref": _REF.format(name="server")}],
         "$defs": {
             "client": _any(requests),

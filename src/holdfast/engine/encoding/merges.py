@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def merged(found: Merged) -> dict[str, Any]:
-    """What ``holdfast merge --json`` prints (docs/json.md)."""
+    """What ``holdfast merge --json`` prints (docs/reference/json.md)."""
     planned = stacked.to_json(found.plan)
     for one, overlap in zip(planned.get("overlapping_files", ()), found.plan.overlapping, strict=False):
         if overlap.path in found.prepared.differences:

@@ -1,4 +1,4 @@
-"""What experiments, and the operations between sessions, answer, as JSON objects (docs/json.md)."""
+"""What experiments, and the operations between sessions, answer, as JSON objects (docs/reference/json.md)."""
 
 from __future__ import annotations
 

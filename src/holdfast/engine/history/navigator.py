@@ -229,7 +229,7 @@ class HistoryNavigator:
                 groups = self._depending(now.steps)
                 result = self._bring_forward(states[at])
                 if result is not None:
-                    done.append(result._replace(merge_results=groups))
+                    done.append(result._replace(together=groups))
                     ways_back.append(result.undo_command or UNDO_COMMAND)
                     at += 1
                     continue
@@ -286,7 +286,7 @@ class HistoryNavigator:
         if target is not None:
             effects.insert(went_back, self._previewed(target))
         reached = now.checkpoint or cursor.head or CheckpointId("") if target is None else target.id
-        return dry_result(self._context, reached, effects, steps)._replace(merge_results=groups)
+        return dry_result(self._context, reached, effects, steps)._replace(together=groups)
 
     def foresee_forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
         """What `forward` would do. Changes nothing.
@@ -316,7 +316,7 @@ class HistoryNavigator:
         if by_checkpoints:
             # (The files that checkpoints hold are at the end as the last of them has it.)
             effects.append(self._previewed(self._context.catalog.checkpoint(states[-1].checkpoint)))
-        return dry_result(self._context, states[-1].checkpoint, effects, steps)._replace(merge_results=groups)
+        return dry_result(self._context, states[-1].checkpoint, effects, steps)._replace(together=groups)
 
     def _previewed(self, target: Checkpoint) -> Effect:
         """What going to a checkpoint would write and delete."""
@@ -348,7 +348,7 @@ class HistoryNavigator:
         assert self._service is not None
         steps = infos(self._service, self._service.connected(newest.id))
         done = reverse_steps(self._context, self._service, steps, force=self._force, progress=self._progress)
-        return done._replace(merge_results=_groups(done.steps))
+        return done._replace(together=_groups(done.steps))
 
     def _root(self, state: HistoryEvent) -> Hash:
         return self._context.catalog.checkpoint(state.checkpoint).root
@@ -476,7 +476,7 @@ def merge_results(done: Sequence[RestoreResult]) -> RestoreResult:
         deleted=deleted,
         skipped=[item for result in done for item in result.skipped],
         steps=[step for result in done for step in result.steps],
-        merge_results=[group for result in done for group in result.together],
+        together=[group for result in done for group in result.together],
     )
 
 

@@ -221,7 +221,7 @@ def _counts(stacked: Stacked, at_fork_point: int) -> Counts:
 
 
 def to_json(plan: MergePlan) -> dict[str, Any]:
-    """What ``merge --dry-run --json`` prints and ``POST /api/merge`` answers (docs/json.md)."""
+    """What ``merge --dry-run --json`` prints and ``POST /api/merge`` answers (docs/reference/json.md)."""
     counts = plan.counts
     found: dict[str, Any] = {
         "result": plan.result,

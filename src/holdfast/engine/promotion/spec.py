@@ -125,7 +125,7 @@ class Facts(msgspec.Struct):
     merged: str = ""
     """The checkpoint of the merged state."""
     record: str = ""
-    """How each file that both sides have changed came to be in it (docs/merge.md)."""
+    """How each file that both sides have changed came to be in it (docs/guide/merge.md)."""
     changesets: int = 0
     """How many steps of work the fork has done since."""
     changes: Counts | None = None

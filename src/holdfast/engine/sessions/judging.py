@@ -21,7 +21,7 @@ class Judged(NamedTuple):
 
 
 def judge(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Judged:
-    """What ``command`` may do, in the directory ``cwd`` with these variables (docs/safety.md)."""
+    """What ``command`` may do, in the directory ``cwd`` with these variables (docs/guide/safety.md)."""
     from holdfast.engine.safety.classes import levels_of
     from holdfast.engine.safety.classify import classify
 

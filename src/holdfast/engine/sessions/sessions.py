@@ -106,7 +106,7 @@ class Sessions:
 
     @property
     def programs(self) -> Mapping[str, Level]:
-        """What the settings say that programs may do (docs/safety.md)."""
+        """What the settings say that programs may do (docs/guide/safety.md)."""
         return levels_of(self._opener.settings(None).safety.programs)
 
     def start(

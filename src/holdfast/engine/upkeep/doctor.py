@@ -221,7 +221,7 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
     try:
         choice = choose(providers, context.settings.snapshot.provider, detected=found)
     except UnsupportedError as error:
-        yield Finding("snapshots", "limited", error.message, "docs/snapshots.md says what each provider needs")
+        yield Finding("snapshots", "limited", error.message, "docs/guide/snapshots.md says what each provider needs")
         return
     yield Finding("snapshots", "good", f"{choice.provider.name} is used, as {choice.reason}")
 
@@ -237,7 +237,7 @@ def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Find
             providers, context.settings.promote.provider, ignored=True, key="promote.provider", detected=found
         )
     except UnsupportedError as error:
-        yield Finding("snapshots", "limited", error.message, "docs/promotion.md says what can make such a copy")
+        yield Finding("snapshots", "limited", error.message, "docs/guide/promotion.md says what can make such a copy")
         return
     text = f"a promotion to it is built in a copy that {choice.provider.name} makes, as {choice.reason}"
     yield Finding("snapshots", "good", text)
@@ -321,7 +321,7 @@ def _catalog(opener: Opener) -> Iterator[Finding]:
         yield Finding("home", "wrong", text, "set it to on in postgresql.conf")
     if not found.guarded:
         text = "the way to the catalog's server is open: what goes there and back can be read and changed"
-        yield Finding("home", "limited", text, "sslmode=verify-full in store.catalog (docs/postgresql.md)")
+        yield Finding("home", "limited", text, "sslmode=verify-full in store.catalog (docs/guide/postgresql.md)")
     if abs(found.clock) > _APART_SECONDS:
         text = f"the clock of the catalog's server differs from this machine's by {abs(found.clock):.0f} seconds"
         yield Finding("home", "limited", text, "set both by NTP: leases and the grace time go by them")
@@ -340,7 +340,7 @@ def _store(opener: Opener) -> Iterator[Finding]:
         for step in found.steps:
             if not step.ok:
                 text = f"objects cannot be kept in {found.location}: {step.name}: {step.message}"
-                yield Finding("store", "wrong", text, "docs/object-stores.md says what a bucket has to let us do")
+                yield Finding("store", "wrong", text, "docs/guide/object-stores.md says what a bucket has to let us do")
         if found.ok:
             claim = f", claimed by this store ({about.id})" if about.claimed else ""
             yield Finding("store", "good", f"objects are kept in {found.location}{claim}")

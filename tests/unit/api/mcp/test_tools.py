@@ -90,7 +90,7 @@ def test_schemas_are_schemas_in_one_piece(tool) -> None:
 
 @pytest.mark.parametrize("tool", tools.TOOLS, ids=lambda tool: tool.name)
 def test_every_field_is_documented(tool: tools.Tool) -> None:
-    text = (PROJECT / "docs" / "mcp.md").read_text()
+    text = (PROJECT / "docs" / "reference/mcp.md").read_text()
     section = re.split(rf"^### {tool.name}$", text, flags=re.MULTILINE)[1].partition("\n### ")[0].partition("\n## ")[0]
     taken = {field.name for field in msgspec.structs.fields(tool.takes)} - {"directory"}
     shown = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))

@@ -13,7 +13,7 @@ from holdfast.api.rest.openapi import document
 from holdfast.api.rest.problems import STATUS, TITLES, status_of
 from holdfast.model.errors import HoldfastError
 
-PAGE = (Path(__file__).parents[4] / "docs" / "rest.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs" / "reference/rest.md").read_text()
 
 
 def test_the_page_lists_every_endpoint_with_its_right_and_meaning() -> None:

@@ -16,14 +16,16 @@ from holdfast.api.stdio.requests import REQUESTS
 from holdfast.api.stdio.results import Limits
 
 DOCS = Path(__file__).parents[4] / "docs"
-PAGE = (DOCS / "stdio.md").read_text()
+PAGE = (DOCS / "reference/stdio.md").read_text()
 TABLES = PAGE.partition("## A session\n")[0]
 CELLS = [[cell.strip() for cell in row.split("|")[1:-1]] for row in TABLES.splitlines() if row.startswith("| `")]
 ROWS = {cells[0].strip("`"): cells[1:] for cells in CELLS}
 
 
 def test_the_published_schema_is_what_the_types_say() -> None:
-    assert (DOCS / "stdio-schema.json").read_text() == schema.text(), "python -m holdfast.api.stdio.schema has it anew"
+    assert (DOCS / "reference/stdio-schema.json").read_text() == schema.text(), (
+        "python -m holdfast.api.stdio.schema has it anew"
+    )
 
 
 def test_every_reference_leads_to_a_definition() -> None:

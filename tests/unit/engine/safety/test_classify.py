@@ -22,7 +22,7 @@ from holdfast.model.session import LEVELS, Level
 from holdfast.model.values import parse_value
 
 PROJECT = Path(__file__).parents[4]
-DOCUMENT = (PROJECT / "docs" / "safety.md").read_text()
+DOCUMENT = (PROJECT / "docs" / "guide/safety.md").read_text()
 ROOT = b"/home/ann/project"
 ENV = {"HOME": "/home/ann", "PATH": "/bin"}
 

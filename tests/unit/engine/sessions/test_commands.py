@@ -258,8 +258,8 @@ def test_outside_of_every_workspace_there_is_none(bench, tmp_path):
 
 
 def test_the_documented_example_works(tmp_path, monkeypatch):
-    """Of docs/api.md."""
-    document = (Path(__file__).parents[4] / "docs/api.md").read_text()
+    """Of docs/reference/api.md."""
+    document = (Path(__file__).parents[4] / "docs/reference/api.md").read_text()
     (example,) = re.findall(r"^```python\n(with holdfast\.Sessions.*?)^```$", document, re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "project").mkdir()

@@ -40,7 +40,7 @@ class Foreseen(NamedTuple):
     """In the ladder's order: the first is the one that would be asked, or tried, first."""
 
     def to_json(self) -> dict[str, Any]:
-        """See docs/json.md."""
+        """See docs/reference/json.md."""
         return {
             "applies": self.applies,
             "rungs": [

@@ -31,7 +31,7 @@ class Tried(NamedTuple):
     """What a question that is pending is called."""
 
     def to_json(self) -> dict[str, Any]:
-        """See docs/merge.md."""
+        """See docs/guide/merge.md."""
         found: dict[str, Any] = {"rung": self.rung, "changesets": list(self.numbers), "result": self.result}
         if self.said:
             found["said"] = self.said
@@ -52,7 +52,7 @@ class FileRecord(NamedTuple):
     tried: Sequence[Tried]
 
     def to_json(self) -> dict[str, Any]:
-        """See docs/merge.md."""
+        """See docs/guide/merge.md."""
         return {
             "path": display(self.path),
             "why": self.why,
