@@ -185,8 +185,9 @@ COMMANDS = {
     "merge": Command(
         description="Bring what a fork has done into this workspace, without losing what was done here since they "
         "parted. A file that one side alone has changed is as that side has it; the fork's changes to a file that both "
-        "have changed are applied anew, one after the other, by the ladder of merge.ladder (docs/guide/merge.md). What no "
-        "rung can apply is listed, and nothing is changed until it is decided. What is in both trees is saved first.",
+        "have changed are applied anew, one after the other, by the ladder of merge.ladder "
+        "(docs/guide/merge.md). What no rung can apply is listed, and nothing is changed until it is decided. "
+        "What is in both trees is saved first.",
         configure=_configure,
         run=_run,
         examples=(

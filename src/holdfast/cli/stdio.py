@@ -30,8 +30,8 @@ def _stdio(console: Console, _arguments: argparse.Namespace) -> int:
 COMMANDS = {
     "stdio": Command(
         description="Serve a frontend, which starts this and writes requests to its standard input, a line of JSON "
-        "each; answers and events come on standard output, and nothing else (docs/reference/stdio.md). Ends when standard input "
-        "does. The log is on standard error, as lines of JSON unless that is a terminal.",
+        "each; answers and events come on standard output, and nothing else (docs/reference/stdio.md). Ends when "
+        "standard input does. The log is on standard error, as lines of JSON unless that is a terminal.",
         configure=_configure,
         run=_stdio,
         examples=(

@@ -45,7 +45,9 @@ logging.addLevelName(LEVELS["trace"], "TRACE")
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object: ``timestamp``, ``level``, ``component``, ``message``, and the record's fields (docs/reference/logs.md)."""
+    """One JSON object: ``timestamp``, ``level``, ``component``, ``message``, and the record's fields: see
+    docs/reference/logs.md.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter.format`."""

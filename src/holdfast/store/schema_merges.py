@@ -15,7 +15,7 @@ CREATE TABLE merges (
   other TEXT NOT NULL,              -- checkpoints.id: the state of the other line that was taken in
   base TEXT NOT NULL,               -- checkpoints.id: since when changes were looked at; it may be forgotten since
   created_at INTEGER NOT NULL,
-  record TEXT NOT NULL,             -- how each file that both have changed came to be, as docs/guide/merge.md says; empty
+  record TEXT NOT NULL,             -- how each file that both have changed came to be, as docs/merge.md says; empty
                                     -- for nothing, or if the row was inherited from a checkpoint that is forgotten
   checksum BLOB,
   PRIMARY KEY (tenant, id),
@@ -30,7 +30,7 @@ CREATE TABLE reapplies (
   id TEXT NOT NULL,                 -- 32 hex digits: the hash of what is asked, so that the same is asked once
   workspace TEXT NOT NULL,          -- workspaces.id: where it is to be merged into
   path BLOB NOT NULL,               -- of the file, in there
-  about TEXT NOT NULL,              -- what surrounds the change, as a JSON object (docs/guide/merge.md)
+  about TEXT NOT NULL,              -- what surrounds the change, as a JSON object (docs/merge.md)
   now BLOB,                         -- content to apply it to; NULL: no file
   before BLOB,                      -- content that the change found; NULL: no file
   after BLOB,                       -- content that it left; NULL: no file

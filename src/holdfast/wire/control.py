@@ -1,4 +1,5 @@
-"""What the host and the shim say to each other about commands (docs/internals/control-channel.md): lines of JSON. Pure: no I/O.
+"""What the host and the shim say to each other about commands (docs/internals/control-channel.md): lines of JSON.
+Pure: no I/O.
 
 The host encodes requests and decodes replies; the shim, which has to do without this package, has its own code for the
 other half. Fields that are not known are ignored, so that either side can be the newer one.

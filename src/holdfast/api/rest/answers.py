@@ -358,7 +358,8 @@ class TakenReapply(TypedDict):
     """A change that is the caller's until ``held_until``, or none."""
 
     change: dict[str, Any] | None
-    """As docs/guide/merge.md has it for the rung ``command``, with ``id``, ``token``, ``held_until`` and ``deadline``."""
+    """As docs/guide/merge.md has it for the rung ``command``, with ``id``, ``token``, ``held_until`` and
+    ``deadline``."""
 
 
 class AnsweredReapply(TypedDict):

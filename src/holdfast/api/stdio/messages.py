@@ -1,4 +1,7 @@
-"""What a client may say, line by line, and how answers and events are written (docs/reference/stdio.md). Pure: no I/O."""
+"""What a client may say, line by line, and how answers and events are written. Pure: no I/O.
+
+Source: docs/reference/stdio.md.
+"""
 
 from __future__ import annotations
 

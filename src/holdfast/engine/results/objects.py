@@ -1,4 +1,5 @@
-"""The JSON objects that leave the process (docs/reference/json.md) as types: what ``--json`` prints, and what the faces answer.
+"""The JSON objects that leave the process (docs/reference/json.md) as types: what ``--json`` prints, and what the faces
+answer.
 
 `holdfast.engine.encoding.encoding`, and what is beside it, makes them. The command line never loads this module: it is
 for the type checker, and for a face that publishes schemas, which are made from these types and their docstrings.

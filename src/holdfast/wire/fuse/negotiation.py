@@ -48,7 +48,8 @@ WANTED: Final = (
     | Init.NO_EXPORT_SUPPORT
     | Init.HAS_RESEND
 )
-"""What a server of this package wants unless it has reasons; docs/internals/fuse-protocol.md has the reason for each."""
+"""What a server of this package wants unless it has reasons; docs/internals/fuse-protocol.md has the reason for
+each."""
 
 
 class Wishes(NamedTuple):
