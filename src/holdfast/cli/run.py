@@ -229,8 +229,8 @@ COMMANDS = {
         description="Run a command, and record all that it and its children change in the workspace, ignored files, "
         "node_modules and .git included, so that it can be taken back step by step. It needs no privilege and no "
         "mount; --bridge fuse records by a mount instead, for what must not be supervised (docs/internals/bridge.md). "
-        "What the command changes elsewhere is not recorded; with --isolation namespace it can change nothing there, and "
-        "sees and reaches what is let through alone. The state before and after is saved. The exit code is "
+        "What the command changes elsewhere is not recorded; with --isolation namespace it can change nothing there, "
+        "and sees and reaches what is let through alone. The state before and after is saved. The exit code is "
         "the command's (128 and the number of the signal that ended it); with --json the object is the last line "
         "on standard error, because standard output is the command's.",
         configure=_configure,

@@ -196,9 +196,9 @@ def _line(row: TokenRow) -> str:
 COMMANDS = {
     "serve": Command(
         description="Serve workspaces over HTTP (docs/reference/rest.md): exports, checkpoints, diff, restore, fork, "
-        "events. It also saves all exports by itself, thins out and collects. Every request needs a token, which `serve token "
-        "create` makes. Without an option it listens on loopback. A signal ends it: what is worked on is finished, and "
-        "what is unsaved is saved.",
+        "events. It also saves all exports by itself, thins out and collects. Every request needs a token, which "
+        "`serve token create` makes. Without an option it listens on loopback. A signal ends it: what is worked on is "
+        "finished, and what is unsaved is saved.",
         configure=_configure,
         run=_run,
         intermixed=True,
