@@ -6,10 +6,13 @@ BIN := $(VENV)/bin
 # Many tests wait for what another process does: twice as many at once as there are processors end in half the time.
 WORKERS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1) )))
 
-.PHONY: test lint format clean
+.PHONY: test check lint format clean
 
 test: $(VENV)/ready  ## install into .venv and run the tests
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+check: $(VENV)/ready  ## the same of what is quick: what to wait for after each change
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit tests/contract
 
 # Without Node.js on the machine pyright would fetch it by itself; the wheel is the same from where all else comes from.
 lint: $(VENV)/ready  ## what CI checks besides the tests
@@ -24,6 +27,7 @@ format: $(VENV)/ready  ## put the source into its standard form
 	$(BIN)/ruff format .
 
 $(VENV)/ready: pyproject.toml
+	@echo 'making an environment in $(VENV), and installing into it'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@
