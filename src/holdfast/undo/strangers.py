@@ -231,10 +231,12 @@ def left_by_steps(log: UndoLog, sealed: Iterable[Sealed], spared: frozenset[Iden
     kept = {object_: keeping.number for keeping, object_ in keepings(records) if keeping.how in (How.MOVED, How.LINKED)}
     found: set[Identity] = set()
     objects = _objects(log) if spared else {}
-    for path, object_ in whereabouts(records).items() if spared else ():
-        if object_ is None or object_ not in spared or aliases.now(object_) in edited:
+    places = {object_: path for path, object_ in whereabouts(records).items() if object_ is not None}
+    for object_ in (places.keys() | kept.keys()) & spared:
+        if aliases.now(object_) in edited:
             continue
-        if _holds(log, path, object_):
+        path = places.get(object_, b"")
+        if path and _holds(log, path, object_):
             now, place = signature(log.directories, path), partial(place_in, log.directories, path)
         else:
             now, place = _kept(log, kept.get(object_, 0))
