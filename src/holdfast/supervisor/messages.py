@@ -69,7 +69,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "quiet": (tuple[()], None),
     "resume": (tuple[()], None),
     "visit": (tuple[()], None),
-    "join": (tuple[str, int, bool, list[bytes], bytes, int, Thresholds, bool, int], None),
+    "join": (tuple[str, int, bool, list[bytes], bytes, int, Thresholds, bool], None),
     "leave": (tuple[()], Parting),
 }
 """Of every method: the types of its arguments, and of its result."""
