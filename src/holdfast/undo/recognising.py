@@ -180,7 +180,8 @@ def _recognise(
             if not stat.S_ISDIR(now.mode) and is_left(directories, path, was):
                 continue
             old = log.recorder.aliases.now(object_)
-            new = _known_again(directories, path, now, noted.get(path, ()))
+            hashes = {*noted.get(path, ()), was.check} - {b""}
+            new = _known_again(directories, path, now, hashes)
             if new is None or (new == old and stat.S_ISDIR(now.mode)):
                 continue
             left[path] = now
