@@ -168,6 +168,10 @@ class Remote:
         """See `UndoService.unnoted`."""
         return self._ask("unnoted")
 
+    def left_files(self, step: StepId) -> Sequence[bytes]:
+        """See `UndoService.left_files`."""
+        return self._ask("left_files", step)
+
     def brought_back(self, paths: Sequence[tuple[bytes, bytes | None]]) -> None:
         """See `UndoService.brought_back`."""
         return self._ask("brought_back", list(paths))

@@ -6,6 +6,7 @@ belongs that is no command's, calls `Desk.tick` a few times a second, and keeps 
 
 from __future__ import annotations
 
+import stat
 from bisect import insort
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -336,6 +337,14 @@ class Desk:
         """See `UndoService.unnoted`."""
         with self._recorder.gate:
             return [head.id for head in self._undo_log.heads.values() if head.paths and not head.noted]
+
+    def left_files(self, step: StepId) -> Sequence[bytes]:
+        """See `UndoService.left_files`."""
+        with self._recorder.gate:
+            if step not in self._undo_log.heads:
+                raise no_step(step)
+            left = self._undo_log.heads[step].left
+        return sorted(path for path, found in left if found is not None and not stat.S_ISDIR(found.mode))
 
     def brought_back(self, paths: Sequence[tuple[bytes, bytes | None]]) -> None:
         """See `UndoService.brought_back`."""
