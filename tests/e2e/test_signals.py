@@ -129,24 +129,6 @@ def test_what_the_parent_of_the_tree_alone_gets_is_the_commands(cli: Cli) -> Non
         assert run.line() == str(int(signal.SIGTERM))
 
 
-def test_what_launcher_and_parent_got_one_by_one_is_the_commands_too(cli: Cli) -> None:
-    with running(cli) as run:
-        parent = next(pid for pid in descendants(run.pid) if os.getpgid(pid) == run.pid)
-        for number in TOLD:
-            os.kill(parent, number)
-            os.kill(run.pid, number)
-            assert run.line() == str(int(number))
-        assert run.told() == [], "each of them once"
-
-
-def test_what_tells_signals_apart_is_none_of_the_run_and_ends_with_it(cli: Cli) -> None:
-    with running(cli) as run:
-        parent = next(pid for pid in descendants(run.pid) if os.getpgid(pid) == run.pid)
-        before = [pid for pid in descendants(parent) if os.getpgid(pid) == run.pid]
-        assert len(before) == 2, "the command and the witness"
-    assert not [pid for pid in before if os.path.exists(f"/proc/{pid}")]
-
-
 def test_a_command_that_has_left_the_group_is_told_of_its_signals(cli: Cli) -> None:
     """Without us between, it might lead the group, and could not leave it."""
     with running(cli, where="apart") as run:

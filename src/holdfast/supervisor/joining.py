@@ -24,11 +24,9 @@ _PATIENCE_SECONDS = 10.0
 _RETRY_SECONDS = 0.05
 
 
-def join(
-    order: Order, listener: int, agent: int, parent: int, witness: int = 0
-) -> tuple[Remote, subprocess.Popen[bytes] | None]:
+def join(order: Order, listener: int, agent: int, parent: int) -> tuple[Remote, subprocess.Popen[bytes] | None]:
     """Have the tree of which ``listener`` is the filter's (or the mount's) and ``agent`` the first process served; its
-    parent answers on the socket ``parent``. For ``witness`` see `Remote.join`.
+    parent answers on the socket ``parent``.
 
     Returns the connection that the run lasts as long as, and the keeper if it was started for it. Raises what the
     keeper answers; `LockedError` if somebody else uses the log for longer than a moment.
@@ -53,7 +51,6 @@ def join(
                     read_only=order.read_only,
                     thresholds=order.thresholds,
                     mounted=order.mounted,
-                    witness=witness,
                 )
                 if starter is not None:
                     starter.close()

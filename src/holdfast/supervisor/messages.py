@@ -49,6 +49,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "foresee": (tuple[list[int], bool], None),
     "note_contents": (tuple[int, list[tuple[bytes, bytes]]], None),
     "unnoted": (tuple[()], list[int]),
+    "left_files": (tuple[int], list[bytes]),
     "brought_back": (tuple[list[tuple[bytes, bytes | None]]], None),
     "still_brought": (tuple[list[bytes]], list[bytes]),
     "begin": (tuple[str], int),
@@ -69,7 +70,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "quiet": (tuple[()], None),
     "resume": (tuple[()], None),
     "visit": (tuple[()], None),
-    "join": (tuple[str, int, bool, list[bytes], bytes, int, Thresholds, bool, int], None),
+    "join": (tuple[str, int, bool, list[bytes], bytes, int, Thresholds, bool], None),
     "leave": (tuple[()], Parting),
 }
 """Of every method: the types of its arguments, and of its result."""

@@ -7,9 +7,8 @@ itself, the launcher does (`holdfast.supervisor.launch`). The command stays in t
 continuing, interrupting and hanging up concern all of them together, and the shell from which they were started does
 job control as if there was nothing between it and the command.
 
-A signal to the whole group the command gets by itself, and so do the launcher and this process, which ignore it, and
-the witness (`holdfast.supervisor.witness`). What the launcher or this process got, and the witness did not, is passed
-on.
+A signal to the whole group the command gets by itself, and so do the launcher and this process, which ignore it. What
+one of the two alone got is passed on: each is asked what it got.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from holdfast.supervisor.descent import GRACE_SECONDS, descendants, end_descenda
 from holdfast.supervisor.joining import join
 from holdfast.supervisor.orders import RELAYED, Order, Report, receive, send
 from holdfast.supervisor.shim import CANNOT_EXECUTE, GO, enter
-from holdfast.supervisor.witness import ANSWERED, Witness
 
 if TYPE_CHECKING:
     import subprocess
@@ -41,7 +39,8 @@ if TYPE_CHECKING:
 _CREDENTIALS = struct.Struct("3i")
 _FD = struct.Struct("i")
 _TOGETHER_SECONDS = 0.05
-"""Signals of one number that come within this time are one: `timeout` signals the launcher, and then the whole group.
+"""Signals of one number that come to the launcher and to this process within this time are one: `timeout` signals the
+launcher, and then the whole group.
 """
 _ENDING = frozenset(map(int, (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)))
 _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -66,10 +65,7 @@ class _Parent:
         self._noted: dict[int, _Noted] = {}
         """Signals of which it is not known yet who has got them."""
         self._asked: tuple[int, ...] = ()
-        """Those of them that the launcher and the witness are asked about."""
-        self._unanswered: set[int] = set()
-        """The descriptors of those that have not answered."""
-        self._witness: Witness | None = None
+        """Those of them that the launcher is asked about."""
 
     def run(self) -> None:
         """See the module."""
@@ -82,16 +78,13 @@ class _Parent:
         for number in (signal.SIGCHLD, *RELAYED.difference(self._ignored)):
             signal.signal(number, _notice)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._order.blocked)
-        if self._order.relays:
-            self._witness = Witness(RELAYED.difference(self._ignored))
         try:
             listener, agent = self._start(awake)
         except _EndedError as error:
             self._tell(Report(kind="ended", status=error.status))
             return
         with begin_serving() as asked:  # (not before the command's process is there, which would inherit it)
-            witness = self._witness.pid if self._witness is not None else 0
-            remote, self._keeper = join(self._order, listener, agent, asked.fileno(), witness)
+            remote, self._keeper = join(self._order, listener, agent, asked.fileno())
         os.close(listener)
         self._tell(Report(kind="started", pid=self._keeper.pid if self._keeper else 0))
         self._pass_on_early(awake)
@@ -99,7 +92,6 @@ class _Parent:
             self._channel.send(GO)
         status = self._look_after(remote, awake)
         stays = False
-        self._end_witness()
         if status is not None:
             self._say_what_failed()
             if status and self._order.fails_whole:
@@ -116,8 +108,7 @@ class _Parent:
 
     @property
     def _spared(self) -> tuple[int, ...]:
-        found = (None if each is None else each.pid for each in (self._keeper, self._witness))
-        return tuple(pid for pid in found if pid is not None)
+        return () if self._keeper is None else (self._keeper.pid,)
 
     def _tell(self, report: Report) -> bool:
         """Tell the launcher; False if it is gone."""
@@ -236,30 +227,19 @@ class _Parent:
     def _look_after(self, remote: Remote, awake: socket.socket) -> int | None:
         """Wait for the command; returns its status, or None if the launcher or the keeper is gone."""
         waiting = select.poll()
-        launcher, witness = self._launcher.fileno(), -1 if self._witness is None else self._witness.fileno()
-        for fd in (launcher, remote.fileno(), awake.fileno(), *([] if witness < 0 else [witness])):
+        for fd in (self._launcher.fileno(), remote.fileno(), awake.fileno()):
             waiting.register(fd, select.POLLIN)
         while (status := self._wait()) is None:
             for fd, _ in waiting.poll(self._undecided()):
                 if fd == remote.fileno():
                     return None
                 if fd == awake.fileno():
-                    self._note(awake.recv(4096), fd)
-                elif fd == witness and self._witness is not None:
-                    if not (numbers := self._witness.read()):
-                        waiting.unregister(fd)
-                        self._end_witness()  # (nobody knows any more: all is passed on)
-                    self._note(numbers or b"\0", fd, is_groups=True)
+                    self._note(awake.recv(4096), is_own=True)
                 elif numbers := _read(self._launcher):
-                    self._note(numbers, fd)
+                    self._note(numbers, is_own=False)
                 else:
                     return None
         return status
-
-    def _end_witness(self) -> None:
-        if self._witness is not None:
-            self._witness.end()
-            self._witness = None
 
     def _wait(self) -> int | None:
         reap_orphans({self._child, *self._spared})
@@ -283,34 +263,27 @@ class _Parent:
         else:
             self._tell(Report(kind="stopped", pid=self._child))
 
-    def _note(self, numbers: Iterable[int], source: int, *, is_groups: bool = False) -> None:
-        """Signals have come to this process, to the launcher, or (``is_groups``) to the witness; or (0) the ``source``,
-        a descriptor, has said all that it got.
-        """
+    def _note(self, numbers: Iterable[int], *, is_own: bool) -> None:
+        """Signals have come, to this process or to the launcher, or (0) the launcher has said all that it got."""
         for number in numbers:
             if number in RELAYED and self._order.relays:
                 noted = self._noted.setdefault(number, _Noted())
-                noted.is_groups |= is_groups
+                noted.ours, noted.its = noted.ours or is_own, noted.its or not is_own
             elif not number:
-                self._unanswered.discard(source)
-        if self._asked and not self._unanswered:
-            asked, self._asked = self._asked, ()
-            for each in asked:
-                if not self._noted.pop(each).is_groups or self._is_apart():
-                    self._pass_on(each)
+                asked, self._asked = self._asked, ()
+                for each in asked:
+                    noted = self._noted.pop(each)
+                    if not (noted.ours and noted.its) or self._is_apart():
+                        self._pass_on(each)
 
     def _undecided(self) -> float | None:
-        """Ask about signals that are due. How many milliseconds there are until the next is."""
+        """Ask the launcher about signals that are due. How many milliseconds there are until the next is."""
         if self._asked or not self._noted:
             return None
         now = time.monotonic()
         self._asked = tuple(number for number, noted in self._noted.items() if noted.due <= now)
         if self._asked:
-            # (They may have got the signal later than we did, or not have been given the processor yet.)
-            self._unanswered = {self._launcher.fileno()}
-            if self._witness is not None:
-                self._unanswered.add(self._witness.fileno())
-                self._witness.ask()
+            # (It may have got the signal later than we did, or not have been given the processor yet.)
             self._tell(Report(kind="asked"))
             return None
         return (min(noted.due for noted in self._noted.values()) - now) * 1000 + 1
@@ -327,10 +300,6 @@ class _Parent:
         for source in (awake, self._launcher):
             with suppress(BlockingIOError):
                 self._early += _read(source, socket.MSG_DONTWAIT)
-        if self._witness is not None:  # (what it got before says nothing of what comes)
-            self._witness.ask()
-            while (numbers := self._witness.read()) and ANSWERED not in numbers:
-                pass
         if self._order.relays:
             for number in RELAYED.intersection(self._early):
                 self._pass_on(number)
@@ -373,12 +342,12 @@ class _Parent:
 
 
 class _Noted:
-    """A signal that has come a moment ago."""
+    """Who has got a signal, since a moment ago."""
 
     def __init__(self) -> None:
         self.due = time.monotonic() + _TOGETHER_SECONDS
-        self.is_groups = False
-        """The whole group got it."""
+        self.ours = False
+        self.its = False
 
 
 class _EndedError(Exception):

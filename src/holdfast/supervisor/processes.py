@@ -76,15 +76,12 @@ class Run:
         *("agent", "agents", "ambient", "awaited", "awaited_since", "handed_in", "id", "members", "one_step"),
         "processes",
         "thresholds",
-        "witness",
     )
 
     def __init__(self, id_: str, agent: int, *, one_step: bool = False) -> None:
         self.id = id_
         self.agent = agent
         self.one_step = one_step
-        self.witness = 0
-        """A process below its parent that is none of the run's; 0 if there is none."""
         self.thresholds = OFF
         """When it wants a person to be asked."""
         self.agents = Group(self, agent)

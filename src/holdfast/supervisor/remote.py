@@ -168,6 +168,10 @@ class Remote:
         """See `UndoService.unnoted`."""
         return self._ask("unnoted")
 
+    def left_files(self, step: StepId) -> Sequence[bytes]:
+        """See `UndoService.left_files`."""
+        return self._ask("left_files", step)
+
     def brought_back(self, paths: Sequence[tuple[bytes, bytes | None]]) -> None:
         """See `UndoService.brought_back`."""
         return self._ask("brought_back", list(paths))
@@ -272,7 +276,6 @@ class Remote:
         read_only: Sequence[int] = (),
         thresholds: Thresholds = OFF,
         mounted: bool = False,
-        witness: int = 0,
     ) -> None:
         """Have the keeper serve a tree whose filter's listener this is and whose first process ``agent`` is; on the
         socket ``parent`` its parent answers (`holdfast.supervisor.ancestor`). The descriptors are borrowed.
@@ -285,13 +288,11 @@ class Remote:
 
         If the tree is ``mounted``, ``listener`` is the device of the mount by which alone it sees the workspace.
 
-        ``witness`` is a process of the parent's own that is none of the run's; 0 if there is none.
-
         The run lasts until the tree is gone or this connection ends without a `leave`, which ends the tree.
         """
         if len(read_only) > MOST_READ_ONLY:
             raise UsageError(f"at most {MOST_READ_ONLY} directories are read-only for one run, not {len(read_only)}")
-        arguments = run, agent, one_step, list(command), directory, len(read_only), thresholds, mounted, witness
+        arguments = run, agent, one_step, list(command), directory, len(read_only), thresholds, mounted
         self._ask("join", *arguments, descriptors=[listener, parent, *read_only])
 
     def leave(self) -> Parting:

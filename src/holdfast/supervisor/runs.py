@@ -118,7 +118,6 @@ class Runs:
         read_only: int,
         thresholds: Thresholds,
         mounted: bool,
-        witness: int,
     ) -> None:
         """Serve the tree whose listener, or device if it is ``mounted``, came with the request, and so many descriptors
         of directories that are read-only for it.
@@ -128,7 +127,7 @@ class Runs:
         self._check_apart(client.fds[_JOINS_WITH:])
         run = Run(id_, agent, one_step=one_step)
         run.agents.command, run.agents.directory = tuple(command), directory
-        run.thresholds, run.witness = thresholds, witness
+        run.thresholds = thresholds
         # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
         try:
             self._processes.group(run, agent)
@@ -316,7 +315,7 @@ class Runs:
                 found |= {tgid: group.step for tgid, group in self._processes.all(tree.run)}
                 # (Below a parent is the keeper too, if that one has started it.)
                 # (The agent's number may be somebody else's by now.)
-                others = descendants(*(tree.anchors - {tree.run.agent}), spare=(os.getpid(), tree.run.witness))
+                others = descendants(*(tree.anchors - {tree.run.agent}), spare=(os.getpid(),))
                 found |= {tgid: 0 for tgid in others if tgid not in found}
         return [ProcessInfo(pid=tgid, command=command_of(tgid), step=step) for tgid, step in found.items()]
 

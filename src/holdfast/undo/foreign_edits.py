@@ -14,8 +14,8 @@ from holdfast.undo.interceptor import Place
 from holdfast.undo.preflight import added, missing
 from holdfast.undo.preimages import place_of
 from holdfast.undo.records import How, Made
-from holdfast.undo.signatures import NOT_OURS, is_left, is_same, place_in, signature, signature_of
-from holdfast.undo.surviving_links import survivors
+from holdfast.undo.signatures import NOT_OURS, content_at, is_left, is_same, place_in, signature, signature_of
+from holdfast.undo.surviving_links import KEPT, lost_names, survivors
 from holdfast.undo.traces import Moves, filled, keepings, named, reach, whereabouts
 
 if TYPE_CHECKING:
@@ -51,9 +51,14 @@ def changed(log: UndoLog, sealed: Iterable[Sealed]) -> Iterator[tuple[bytes, Ide
     # (What was left at a path before a directory above it was moved is at another one by now.)
     own = {path: left for one in sealed for path, left in one.head.left if one.head.left_at >= moves.above(path)}
     yield from ((one.path, one.object) for one in _edited_elsewhere(log, sealed, objects) if one.is_changed)
+    places = whereabouts(records)
+    for path, object_ in _edited_in_the_log(log, sealed, objects):
+        # (What is where they left it, as they left it, is another object: the name is given to that one.)
+        found = (where for where, held in places.items() if held == object_ and own.get(where) is not None)
+        if not any(is_left(log.directories, where, own[where]) for where in found):
+            yield path, object_
     theirs = {path for one in sealed for path, left in one.head.left if left == NOT_OURS}
     spared = {path: left for one in sealed for path, left in one.head.spared}
-    places = whereabouts(records)
     yield from _edited(log, sealed, places)
     yield from ((path, None) for path in missing(log.directories, records))
     yield from ((path, None) for path in added(log, records, places))
@@ -187,6 +192,25 @@ def _edited_elsewhere(
             yield one
 
 
+def _edited_in_the_log(
+    log: UndoLog, sealed: Iterable[Sealed], objects: Mapping[ObjectKey, Signature]
+) -> Iterator[tuple[bytes, Identity]]:
+    """What the steps took a name from and the log has itself, if others have edited it by another name that is gone by
+    now, or another object's: the edit would come back where the step had found none.
+    """
+    for one in sealed:
+        others = {left.key for left in one.head.others}
+        for path, keeping, object_ in lost_names(one.records) if others else ():
+            now, place = _kept(log, keeping.number) if keeping.how in KEPT else (None, None)
+            if now is None or place is None or now.names > 1 or now.key not in others:
+                continue
+            left = objects[now.key]
+            is_alike = (left.mode, left.size, left.mtime) == (now.mode, now.size, now.mtime)
+            # (The ctime tells of the name that went, too.)
+            if not is_alike or (left.check and content_at(place()) != left.check):
+                yield path, object_
+
+
 def theirs(log: UndoLog, opened: Iterable[Sealed]) -> frozenset[Identity]:
     """Of the objects of steps that were cut off: those that other steps have changed after them, or others after the
     keeper was killed.
@@ -231,10 +255,12 @@ def left_by_steps(log: UndoLog, sealed: Iterable[Sealed], spared: frozenset[Iden
     kept = {object_: keeping.number for keeping, object_ in keepings(records) if keeping.how in (How.MOVED, How.LINKED)}
     found: set[Identity] = set()
     objects = _objects(log) if spared else {}
-    for path, object_ in whereabouts(records).items() if spared else ():
-        if object_ is None or object_ not in spared or aliases.now(object_) in edited:
+    places = {object_: path for path, object_ in whereabouts(records).items() if object_ is not None}
+    for object_ in (places.keys() | kept.keys()) & spared:
+        if aliases.now(object_) in edited:
             continue
-        if _holds(log, path, object_):
+        path = places.get(object_, b"")
+        if path and _holds(log, path, object_):
             now, place = signature(log.directories, path), partial(place_in, log.directories, path)
         else:
             now, place = _kept(log, kept.get(object_, 0))

@@ -7,6 +7,7 @@ second, and keeps operations back while `LocalUndoService.is_quiet`.
 
 from __future__ import annotations
 
+import stat
 from bisect import insort
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -337,6 +338,14 @@ class LocalUndoService:
         """See `UndoService.unnoted`."""
         with self._recorder.gate:
             return [head.id for head in self._undo_log.heads.values() if head.paths and not head.noted]
+
+    def left_files(self, step: StepId) -> Sequence[bytes]:
+        """See `UndoService.left_files`."""
+        with self._recorder.gate:
+            if step not in self._undo_log.heads:
+                raise no_step(step)
+            left = self._undo_log.heads[step].left
+        return sorted(path for path, found in left if found is not None and not stat.S_ISDIR(found.mode))
 
     def brought_back(self, paths: Sequence[tuple[bytes, bytes | None]]) -> None:
         """See `UndoService.brought_back`."""

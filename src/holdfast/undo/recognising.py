@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import stat
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,12 +18,13 @@ import msgspec
 from holdfast.files.handle import identity
 from holdfast.model.errors import IntegrityError
 from holdfast.undo.durable_reversal import in_order
+from holdfast.undo.records import How
 from holdfast.undo.settling import edited_since, is_still, waiting_for
-from holdfast.undo.signatures import content_at, is_described, is_left, signature
-from holdfast.undo.traces import whereabouts
+from holdfast.undo.signatures import checked, content_at, described_at, is_described, is_left, signature
+from holdfast.undo.traces import keepings, whereabouts
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 
     from holdfast.files.handle import Identity
     from holdfast.undo.directories import Directories
@@ -178,16 +180,23 @@ def _recognise(
             if not stat.S_ISDIR(now.mode) and is_left(directories, path, was):
                 continue
             old = log.recorder.aliases.now(object_)
-            new = _known_again(directories, path, now, noted.get(path, ()))
+            hashes = {*noted.get(path, ()), was.check} - {b""}
+            new = _known_again(directories, path, now, hashes)
             if new is None or (new == old and stat.S_ISDIR(now.mode)):
                 continue
             left[path] = now
             again.append(path)
             if new != old:
                 aliases.append((old, new))
-    if not again:
+        others = dict.fromkeys(head.others)
+        for was, now, old, new in _linked_again(log, directories, sealed, places, later, within):
+            others = dict.fromkeys(now if one == was else one for one in others)
+            aliases.append((old, new))
+    if not again and not aliases:
         return sealed
-    known = msgspec.structs.replace(head, left=tuple(sorted(left.items())), aliases=(*head.aliases, *aliases))
+    known = msgspec.structs.replace(
+        head, left=tuple(sorted(left.items())), others=tuple(others), aliases=(*head.aliases, *aliases)
+    )
     result = msgspec.structs.replace(sealed, head=known)
     if not keep:
         return result
@@ -196,6 +205,45 @@ def _recognise(
     for old, new in aliases:
         log.recorder.aliases.add(old, new)
     return result
+
+
+def _linked_again(
+    log: UndoLog,
+    directories: Directories,
+    sealed: Sealed,
+    places: Mapping[bytes, Identity | None],
+    later: Mapping[bytes, int],
+    within: Set[bytes] | None,
+) -> Iterator[tuple[Signature, Signature, Identity, Identity]]:
+    """Files that the step only took a name from, and that are other objects by now at the path where the records know
+    another name of theirs: as what they were left (`Head.others`) and what they are, the old object and the new one.
+    """
+    as_left = [one for one in sealed.head.others if one.check]
+    if not as_left:
+        return
+    own = whereabouts(sealed.records)
+    lost = {object_ for kept, object_ in keepings(sealed.records) if kept.how is How.RELATED} - set(own.values())
+    for path, object_ in whereabouts(sealed.records, others=True).items():
+        if object_ is None or object_ not in lost or places.get(path, object_) != object_:
+            continue
+        if (within is not None and path not in within) or later.get(path, 0) > sealed.head.first:
+            continue
+        now, place = signature(directories, path), partial(directories.place, path)
+        old = log.recorder.aliases.now(object_)
+        try:
+            new = identity(place().dir_fd, place().name)
+            if now is None or new == old:
+                continue
+            # (It has one name less than it was left with, and may get that back.)
+            now = msgspec.structs.replace(now, names=now.names + 1, described=described_at(place()))
+            now = checked(place, now)
+        except OSError:
+            continue
+        for was in as_left:
+            is_alike = (was.mode, was.size, was.check) == (now.mode, now.size, now.check)
+            if is_alike and is_described(was.described, now.described):
+                yield was, now, old, new
+                break
 
 
 def _known_again(directories: Directories, path: bytes, now: Signature, noted: Collection[bytes]) -> Identity | None:

@@ -71,6 +71,10 @@ class ObjectRestorer:
                     self._ground.preimages.discard(keeping.number)  # the name was never removed
                     self._ground.has_changed(place)
                     return False
+                if self._aliases.now(object_) not in (object_, actual) and self._is_named_again(path, object_):
+                    # A restore has put another object in place of its other name, perhaps as this one was edited by it.
+                    self._ground.preimages.discard(keeping.number)
+                    return True
                 self._stands_for(object_, actual)  # it may have been broken off
                 self._recorder.put(self._ground.step, place, type_, actual, keeping.number)
                 if type_ == "d":

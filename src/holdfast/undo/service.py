@@ -256,6 +256,12 @@ class UndoService(Protocol):
         """The finished steps of which `note_contents` has not been told since they came to what they left."""
         ...
 
+    def left_files(self, step: StepId) -> Sequence[bytes]:
+        """The paths at which a finished step left a file or a link, sorted; `note_contents` is told of these. Raises
+        `NotFoundError`.
+        """
+        ...
+
     def brought_back(self, paths: Sequence[tuple[bytes, bytes | None]]) -> None:
         """Tell what the caller has just brought to paths, as a checkpoint holds it, while it had entered `quiet`: the
         hashes of files and links, None where nothing is. What a step has left is known again there, and the rest is no

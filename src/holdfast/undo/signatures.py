@@ -166,7 +166,7 @@ def is_same(left: Signature | None, now: Signature | None, place: Callable[[], P
     if left.ctime == now.ctime and left.ctime:
         return True
     try:
-        if left.described is not None and not is_described(left.described, now.described or _described_at(place())):
+        if left.described is not None and not is_described(left.described, now.described or described_at(place())):
             return False
         if left.ctime == now.ctime:
             return True
@@ -184,7 +184,8 @@ def is_described(left: Described | None, now: Described | None) -> bool:
     return (left.uid, left.gid) == (now.uid, now.gid) and left.attributes in (b"", now.attributes)
 
 
-def _described_at(place: Place) -> Described:
+def described_at(place: Place) -> Described:
+    """Owner and extended attributes of what is at the place. Raises `OSError`."""
     found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
     return describe(found, partial(read_xattrs_at, place.dir_fd, place.name))
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from holdfast.undo.log import UndoLog
     from holdfast.undo.records import Keeping, Mutation, Signature
 
-_KEPT = frozenset((How.MOVED, How.LINKED))
+KEPT = frozenset((How.MOVED, How.LINKED))
+"""How the log has the object itself."""
 
 
 class Survivor(NamedTuple):
@@ -53,7 +54,7 @@ def survivors(
     ``shared`` are the numbers of the preimages that may have other names (None: all): of what the records did not also
     change, no others are looked at.
     """
-    lost = {object_: (path, keeping) for path, keeping, object_ in _losses(records)}
+    lost = {object_: (path, keeping) for path, keeping, object_ in lost_names(records)}
     if not lost:
         return
     aliases = log.recorder.aliases
@@ -64,7 +65,7 @@ def survivors(
         now = aliases.now(object_)
         if now in there:
             continue
-        if keeping.how in _KEPT:
+        if keeping.how in KEPT:
             if shared is not None and now not in changed and keeping.number not in shared:
                 continue
             found = log.preimages.look(keeping.number)
@@ -86,7 +87,8 @@ def survivors(
                     break
 
 
-def _losses(records: Sequence[Mutation]) -> Iterator[tuple[bytes, Keeping, Identity]]:
+def lost_names(records: Sequence[Mutation]) -> Iterator[tuple[bytes, Keeping, Identity]]:
+    """The names that the records have taken from objects, how each is kept, and the object; no directories."""
     for record in records:
         match record:
             case Remove() if record.type != "d":

@@ -35,9 +35,7 @@ def test_every_method_of_the_service_goes_over_the_socket() -> None:
 def test_requests_and_results_come_out_as_they_went_in() -> None:
     assert decode_request(body(encode_request("undo", [3, -1], True))) == ("undo", ([3, -1], True))
     command = [b"a\xff", b""]
-    assert (
-        decode_request(body(encode_request("join", "r", 7, False, command, b"/x", 2, OFF, False, 0)))[1][3] == command
-    )
+    assert decode_request(body(encode_request("join", "r", 7, False, command, b"/x", 2, OFF, False)))[1][3] == command
     report = UndoReport(steps=(1,), paths=2, conflicts=())
     assert decode_answer("undo", body(encode_result(report))) == report
     assert decode_answer("quiet", body(encode_result(None))) is None

@@ -657,6 +657,25 @@ def test_a_directory_that_a_denied_step_had_moved_is_back_with_what_is_in_it(ben
         bench.assert_as(before)
 
 
+def test_what_a_denied_step_had_replaced_and_gives_back_is_in_the_hand_of_the_step_beside_it(bench: Bench) -> None:
+    (bench.tree / "f").write_bytes(b"before")
+    with bench.keeper() as log:
+        desk = Desk(log)
+        first, second = desk.open("command"), desk.open("command")
+        with acting(bench, log, first) as actor, acting(bench, log, second) as other:
+            actor.write(b"f", b"the first's")
+            other.write(b"f", b"the second's")
+            actor.write(b"new", b"anew")
+            actor.rename(b"new", b"f")
+            finish = desk.closing(first, take_back=True)
+            assert finish is not None
+            finish()
+            other.unlink(b"f")
+            other.write(b"f", b"the second's again")
+        desk.close(second, 0)
+        assert desk.barriers() == []
+
+
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_an_edit_by_another_name_of_what_a_step_took_a_name_from_or_moved(bench: Bench, is_moved: bool) -> None:
     (bench.tree / "f").write_bytes(b"before")

@@ -77,10 +77,9 @@ def tell_brought_back(context: Context, changes: Iterable[Change]) -> None:
 def _note(context: Context, service: UndoService, step: int, root: Hash) -> None:
     from holdfast.store import manifest
 
-    paths = [change.path for change in service.changes(step)]
     room = _MOST_BYTES
     noted: list[tuple[bytes, bytes]] = []
-    for path, entry in manifest.get_many(context.store.pages, root, sorted(paths)).items():
+    for path, entry in manifest.get_many(context.store.pages, root, service.left_files(step)).items():
         if (room := room - len(path) - _ENTRY_BYTES) < 0:
             break  # a step of very many files is not known again whole: then it is forced, or restored
         noted.append((path, entry.hash))
