@@ -16,7 +16,7 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.acting import Actor
 from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.desk import Desk
+from holdfast.undo.local_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.records import StepId
 from holdfast.undo.safeguards import Safeguards
@@ -47,7 +47,7 @@ class History:
         self._root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
         safeguards = Safeguards(SystemClock())
         self.log = UndoLog(os.fsencode(base / "log"), self._root, SystemClock(), safeguards)
-        self.desk = Desk(self.log, safeguards, intercepts=True)
+        self.desk = LocalUndoService(self.log, safeguards, intercepts=True)
         self.desk.configure(Limits(max_bytes=48 * KIB))
         self.done: list[Did] = []
         self.undone: list[Did] = []

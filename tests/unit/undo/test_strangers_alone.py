@@ -660,7 +660,7 @@ def test_a_directory_that_a_denied_step_had_moved_is_back_with_what_is_in_it(ben
 def test_what_a_denied_step_had_replaced_and_gives_back_is_in_the_hand_of_the_step_beside_it(bench: Bench) -> None:
     (bench.tree / "f").write_bytes(b"before")
     with bench.keeper() as log:
-        desk = Desk(log)
+        desk = LocalUndoService(log)
         first, second = desk.open("command"), desk.open("command")
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.write(b"f", b"the first's")
