@@ -174,7 +174,7 @@ def _recognise(
             if was is None or object_ is None or places.get(path) != object_ or later.get(path, 0) > head.first:
                 continue
             now = signature(directories, path)
-            if now is None or now.mode != was.mode or not is_described(was.described, now.described):
+            if now is None or now.mode != was.mode or not _is_described(directories, path, was, now):
                 continue
             # (The number of a directory that was removed is given to the next one at once, and its times say nothing.)
             if not stat.S_ISDIR(now.mode) and is_left(directories, path, was):
@@ -205,6 +205,17 @@ def _recognise(
     for old, new in aliases:
         log.recorder.aliases.add(old, new)
     return result
+
+
+def _is_described(directories: Directories, path: bytes, was: Signature, now: Signature) -> bool:
+    """Whether owner and attributes are as they were left, where that is known."""
+    if was.described is None:
+        return True
+    try:
+        # (What had several names, and has one by now, is looked at without them.)
+        return is_described(was.described, now.described or described_at(directories.place(path)))
+    except OSError:
+        return False
 
 
 def _linked_again(

@@ -177,7 +177,7 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Setting
     with pytest.raises(UsageError):
         join(*[apart] * (MOST_READ_ONLY + 1))
     with raw(settings) as other:
-        frame = encode_request("join", "r", os.getpid(), False, [b"x"], b"/", 2, OFF, False, 0)
+        frame = encode_request("join", "r", os.getpid(), False, [b"x"], b"/", 2, OFF, False)
         with shown(settings.log) as proof:
             socket.send_fds(other, [frame], [*proof, null, null, apart])
         (length,) = LENGTH.unpack(other.recv(LENGTH.size, socket.MSG_WAITALL))
