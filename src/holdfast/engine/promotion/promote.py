@@ -83,7 +83,7 @@ class Swept(NamedTuple):
 
 
 class Promotions:
-    """The promotions of one home. For one thread; one promotion at a time in a process."""
+    """The promotions of one home. For one thread; one promotion at a time."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Promotions:
         flags: Mapping[str, object] | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """``tell`` is called, on any thread, with the name of each step that begins."""
+        """``tell`` is called, on another thread, with the name of each step that begins."""
         found = Opener(home=None if home is None else os.fsencode(home), environ=environ)
         self._site = Site(found.home, os.environ if environ is None else environ, dict(flags or {}))
         self._tell = tell or _nothing
