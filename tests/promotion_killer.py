@@ -2,7 +2,8 @@
 
 Arguments: the home, the fork, where to die (``before:STEP``, ``after:STEP``, ``exchanged:``,
 ``put-together:``, ``captured:``, ``forgotten:``, or ``call:N``: just before
-the Nth change of the disk or of the catalog from the step ``swap`` on); and ``in-place``, for a production that is
+the Nth change of the disk or of the catalog from the step ``swap`` on), where ``after`` is before it is noted that the
+step has been done; and ``in-place``, for a production that is
 taken for a mount point, or ``resume``, to go on with what was begun.
 """
 
@@ -12,12 +13,15 @@ import os
 import signal
 import sqlite3
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from holdfast.engine.merging import merging
 from holdfast.engine.promotion import finishing, inplace, places, swapping
 from holdfast.engine.promotion.promote import Promotions
-from holdfast.engine.promotion.workflow import Running
+from holdfast.engine.promotion.work import Work
+from holdfast.engine.promotion.workflow import STEPS
 from holdfast.files import kernel
 
 CALLS = (
@@ -68,19 +72,19 @@ def main(home: str, fork: str, point: str, how: str = "") -> None:
         places._mounted = lambda: [os.fsencode(os.path.dirname(fork) + "/app")]
     kind, _, where = point.partition(":")
     counter = Counter(int(where) if kind == "call" else -1)
-    real = Running.step
 
-    def step(self: Running, name: str, attempt: int) -> str:
+    def step(work: Work, *, name: str, real: Callable[[Work], Any]) -> Any:
         if point == f"before:{name}":
             die()
         if name == "swap":
             counter.armed = True
-        found = real(self, name, attempt)
+        found = real(work)
         if point == f"after:{name}":
             die()
         return found
 
-    Running.step = step
+    for name, real in STEPS.items():
+        STEPS[name] = partial(step, name=name, real=real)
     for name, (module, function) in AFTER.items():
         if kind == name:
             after(module, function)

@@ -1,4 +1,4 @@
-"""A promotion whose workflow is on PostgreSQL: the connection breaks, the server goes away, a role may too little."""
+"""A promotion whose catalog is on PostgreSQL: the connection breaks, the server goes away."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.promotion.durable import SCHEMA
 from holdfast.engine.promotion.promote import Promotions
-from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.model.errors import HoldfastError
 
 from ..postgresql_server import Server
 from ..promoted import Ground, make_app
 from ..proxies import Cut, Proxy
-
-pytest.importorskip("dbos", reason="dbos is not installed")
 
 
 @pytest.fixture
@@ -54,7 +51,7 @@ def test_i3_a_connection_that_is_cut_as_a_step_is_written_down_costs_nothing(
     cuts = []
 
     def judge(message: bytes) -> Cut | None:
-        if len(cuts) < 3 and b"INSERT INTO" in message and b"operation_outputs" in message:
+        if len(cuts) < 3 and b"UPDATE promotions SET phase" in message:
             cuts.append(message)
             return when
         return None
@@ -85,41 +82,10 @@ def test_i3_a_server_that_goes_away_in_the_build_ends_it_and_it_goes_on_when_tha
     check(ground)
 
 
-def test_a_role_that_may_make_no_schema_is_told_which_one_to_ask_for(
-    tmp_path: Path, postgresql_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = postgresql_server.new_database()
-    role = f"{name}_user"
-    admin = postgresql_server.url(name)
-    url = admin.replace("postgres@", f"{role}@")
-    try:
-        postgresql_server.execute(f"CREATE ROLE {role} LOGIN")
-        execute(admin, f"CREATE SCHEMA holdfast AUTHORIZATION {role}")
-        ground, fork = begun(tmp_path, url, monkeypatch)
-        with pytest.raises(UnsupportedError) as refused:
-            ground.promotions.promote(fork)
-        assert refused.value.code == "no_workflow_schema"
-        assert f"CREATE SCHEMA {SCHEMA} AUTHORIZATION" in (refused.value.hint or "")
-        assert ground.promotions.list() == [], "nothing was begun"
-        execute(admin, f"CREATE SCHEMA {SCHEMA} AUTHORIZATION {role}")
-        ground.promote(fork)
-        check(ground)
-    finally:
-        postgresql_server.drop_database(name)
-        postgresql_server.execute(f"DROP ROLE IF EXISTS {role}")
-
-
-def execute(url: str, sql: str) -> None:
-    import psycopg
-
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(sql.encode())
-
-
 def test_promotions_of_two_tenants_of_one_id_do_not_meet(
     tmp_path: Path, catalog_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I10: both workflows are in one schema."""
+    """I10."""
     for tenant in ("one", "two"):
         (tmp_path / tenant).mkdir()
         monkeypatch.setenv("HOLDFAST_STORE_TENANT", tenant)

@@ -25,8 +25,6 @@ from ..sampling import some
 from ..waiting import wait_until
 from .conftest import INSTALLED, Cli
 
-pytest.importorskip("dbos", reason="dbos is not installed")
-
 
 @pytest.fixture(name="ground")
 def _ground(tmp_path: Path) -> Iterator[Ground]:
@@ -554,12 +552,6 @@ def test_the_command_line(ground: Ground, cli: Cli, monkeypatch: pytest.MonkeyPa
         cli("promote", *words, *home, "--to", str(ground.root), code=3)
     for words in ([], ["x", "--sweep"], ["--list", "--force"], ["--resume", "--dry-run"]):
         cli("promote", *words, *home, code=2)
-
-
-def test_only_promotions_need_the_library(ground: Ground, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "dbos", None)
-    failed = cli("promote", str(ground.fork()), "--home", str(ground.home), code=1)
-    assert "holdfast[server]" in failed.err
 
 
 def test_nothing_is_promoted_over_what_runs_supervised(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:

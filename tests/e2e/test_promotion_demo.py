@@ -6,13 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 DEMO = Path(__file__).parents[2] / "examples/promotion/demo.py"
 
 
 def test_two_agents_arrive_and_a_broken_build_does_not(tmp_path: Path) -> None:
-    pytest.importorskip("dbos", reason="dbos is not installed")
     done = subprocess.run(
         [sys.executable, str(DEMO), str(tmp_path)], capture_output=True, text=True, check=False, timeout=120
     )

@@ -17,8 +17,6 @@ from holdfast.files.subvolume import is_subvolume
 from ..disks import mounted
 from ..promoted import Ground, content, make_app
 
-pytest.importorskip("dbos", reason="dbos is not installed")
-
 KILLER = Path(__file__).parents[1] / "promotion_killer.py"
 
 

@@ -21,8 +21,6 @@ from ..promoted import PAGES, make_app, needs_isolation
 from ..waiting import wait_until
 from .rest import Client, Place, Server, together, watched
 
-pytest.importorskip("dbos", reason="dbos is not installed")
-
 ISOLATION = "namespace" if shutil.which("bwrap") else "none"
 
 

@@ -23,9 +23,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-@pytest.mark.parametrize(
-    "names", [["uvicorn", "starlette", "dbos", "psycopg"], ["uvicorn"], ["starlette"], ["dbos"]], ids=len
-)
+@pytest.mark.parametrize("names", [["uvicorn", "starlette", "psycopg"], ["uvicorn"], ["starlette"]], ids=len)
 def test_it_says_how_to_install_them(tmp_path: Path, names: list[str]) -> None:
     home = tmp_path / "home"
     words = ["--home", str(home), "--json", "serve", "--listen", "127.0.0.1:0"]
@@ -46,7 +44,7 @@ def test_it_says_how_to_install_them(tmp_path: Path, names: list[str]) -> None:
 
 def test_the_rest_works_without_them(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
-    code = WITHOUT.format(names=["uvicorn", "starlette", "dbos", "psycopg"])
+    code = WITHOUT.format(names=["uvicorn", "starlette", "psycopg"])
     for words in (["init"], ["checkpoint"], ["serve", "token", "create"]):
         line = [sys.executable, "-c", code, "--home", str(tmp_path / "home"), "-w", str(tmp_path / "tree"), *words]
         done = subprocess.run(line, check=False, capture_output=True, text=True, timeout=120, cwd=tmp_path / "tree")

@@ -196,7 +196,6 @@ def test_servers_come_through_a_database_and_a_bucket_that_are_cut_off_and_back(
 
 
 def test_a_fork_is_promoted_over_a_shared_catalog_while_the_other_home_collects(places: list[Place]) -> None:
-    pytest.importorskip("dbos", reason="dbos is not installed")
     place, other = places
     ground = Ground(place.base, isolation="none")
     make_app(ground.root, sys.executable)

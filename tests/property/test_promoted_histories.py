@@ -19,8 +19,6 @@ import holdfast
 from ..promoted import Ground
 from ..sampling import some
 
-pytest.importorskip("dbos", reason="dbos is not installed")
-
 PLACES = 4
 Tree = dict[str, "File"]
 """By what a file is called first, which it stays for a person whatever it is called later."""

@@ -13,8 +13,6 @@ from holdfast.model.paths import display
 from ..promoted import Ground, content
 from ..sampling import some
 
-pytest.importorskip("dbos", reason="dbos is not installed")
-
 FILES = [f"f{number}" for number in range(6)]
 
 

@@ -73,7 +73,7 @@ def _refuse(arguments: argparse.Namespace, *names: str) -> None:
 
 def _serve(console: Console, arguments: argparse.Namespace) -> int:
     console.prepare_log(news=True, for_programs=True)
-    _require("uvicorn", "starlette", "dbos")
+    _require("uvicorn", "starlette")
     from holdfast.api.rest.serving import Serving, serve
 
     def ready(address: str) -> None:

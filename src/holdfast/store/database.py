@@ -17,8 +17,7 @@ from functools import partial
 
 from holdfast.model.errors import FormatError, HoldfastError, IntegrityError, LockedError, StorageError, room_hint
 from holdfast.model.log import Log
-from holdfast.model.named import NamedTuple
-from holdfast.model.typed import TYPE_CHECKING, Literal, Protocol, TypeVar
+from holdfast.model.typed import TYPE_CHECKING, Protocol, TypeVar
 from holdfast.store import wal_index
 
 if TYPE_CHECKING:
@@ -40,18 +39,6 @@ _SILENT = 1.0
 """Seconds of waiting after which it is said."""
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-class Connector(NamedTuple):
-    """How a library that keeps tables of its own in the same database connects to it."""
-
-    dialect: Literal["sqlite", "postgresql"]
-    connect: Callable[[], Any]
-    """A new connection of the driver (sqlite3, psycopg), for any thread, while the database is open. Raises as
-    `Database.writing`.
-    """
-    shown: str
-    """The database, for people and for logs."""
 
 
 class Session(Protocol):
@@ -129,11 +116,6 @@ class Database(Protocol):
 
     def check(self) -> list[str]:
         """What the database finds damaged in itself; empty if nothing is."""
-        ...
-
-    @property
-    def connector(self) -> Connector:
-        """For a library that keeps its own tables here."""
         ...
 
     def close(self) -> None:
@@ -410,24 +392,6 @@ class SqliteDatabase:
                 f"a row of {row[0]} refers to no row of {row[2]}" for row in session.all("PRAGMA foreign_key_check")
             ]
         return [text for text in found if text != "ok"]
-
-    @property
-    def connector(self) -> Connector:
-        """See `Database.connector`."""
-        return Connector("sqlite", self._connect_other, os.fsdecode(self._path))
-
-    def _connect_other(self) -> sqlite3.Connection:
-        self._refuse_read_only()
-        if self._alone:
-            raise wal_index.no_room(self._path)
-        with _translated(self._path):
-            # (Of the same library as ours: another copy of SQLite in this process would let go of its locks.)
-            other = sqlite3.connect(
-                self._path, timeout=self._timeout, isolation_level="IMMEDIATE", check_same_thread=False
-            )
-            for pragma in ("synchronous=FULL", "foreign_keys=ON", "wal_autocheckpoint=4000"):
-                other.execute(f"PRAGMA {pragma}")
-        return other
 
     def close(self) -> None:
         """See `Database.close`."""

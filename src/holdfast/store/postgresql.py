@@ -20,7 +20,6 @@ from holdfast.model.errors import ConnectionLostError, StorageError
 from holdfast.model.ids import hash_bytes
 from holdfast.model.log import Log
 from holdfast.store import postgresql_errors
-from holdfast.store.database import Connector
 from holdfast.store.postgresql_connections import Connections, end_session
 from holdfast.store.postgresql_schema import SCHEMA, Standing
 from holdfast.store.postgresql_session import PostgresSession, pipelined
@@ -150,16 +149,6 @@ class PostgresDatabase:
             session = self._session()
             assert session is not None
             return check(session)
-
-    @property
-    def connector(self) -> Connector:
-        """See `Database.connector`."""
-        return Connector("postgresql", self._connect_other, self.address.shown)
-
-    def _connect_other(self) -> psycopg.Connection[Any]:
-        if self.read_only:
-            raise postgresql_errors.read_only(self.address)
-        return self._connections.connect_other()
 
     def close(self) -> None:
         """See `Database.close`."""

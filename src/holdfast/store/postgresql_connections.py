@@ -7,7 +7,7 @@ import secrets
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import psycopg
 
@@ -159,18 +159,6 @@ class Connections:
             if link is not None:
                 self._idle.append(link)
             self._changed.notify()
-
-    def connect_other(self) -> psycopg.Connection[Any]:
-        """One that is of no pool, for a library with its own: in transactions, and nothing is prepared, so that a
-        pooler may be in between. Waits, and raises, as `take`.
-        """
-        return self._until(
-            lambda: psycopg.connect(
-                **self._parameters(),  # pyright: ignore[reportArgumentType] - as below
-                prepare_threshold=None,
-                application_name=_application(secrets.token_bytes(16)),
-            )
-        )
 
     def _connect(self) -> Link:
         def connect() -> Link:

@@ -51,6 +51,10 @@ class PromotionRows:
         self._tenant = catalog.tenant
         self._machine = catalog.machine
         self._clock = catalog.clock
+        if catalog.again is not None:
+            from holdfast.store.repeating import repeat
+
+            repeat(self, ("add", "change", "_find"), catalog.again)
 
     def add(self, row: PromotionRow) -> None:
         """A new one; its revision and times are filled in."""

@@ -148,16 +148,12 @@ def run(work: Work, stage: Stage) -> Answer | Literal["again"] | None:
     done = os.path.join(work.folder, b"done-%d-%b" % (work.facts.attempt, stage.encode()))
     if os.path.lexists(done):
         return None  # killed between that and its being told so
-    for left in (begun, os.path.join(work.folder, b"begun")):  # (so it was called by former versions)
-        if os.path.lexists(left):
-            os.unlink(left)
-            return "again"
+    if os.path.lexists(begun):
+        return "again"
     os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
     answer = _check(work) if stage == "check" else _command(work, stage, words)
     if answer is None:
         os.rename(begun, done)
-    else:
-        os.unlink(begun)
     return answer
 
 

@@ -1,4 +1,5 @@
-"""A promotion made by a process of its own: dbos is one to a process, and a server makes promotions of several tenants.
+"""A promotion made by a process of its own: a long build goes on when the server that asked for it is killed, a server
+that is stopped interrupts it as Ctrl-C does, and the settings of its tenant are the environment of its process.
 
 The process is the command line's, with a list of arguments and no shell; how far it is, it says on standard output.
 """

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opening import Opener
 from holdfast.engine.opening.watch_proxy import watcher_of
-from holdfast.engine.promotion import durable, finishing, places, planning, swapping, workflow
+from holdfast.engine.promotion import finishing, places, planning, swapping
 from holdfast.engine.promotion.boxes import check_possible
 from holdfast.engine.promotion.combining import combine
 from holdfast.engine.promotion.spec import Answer, Facts, Spec, check_settings, decode_facts, encode
 from holdfast.engine.promotion.work import Site, held, open_named
+from holdfast.engine.promotion.workflow import Running
 from holdfast.files.replicate import remove_whole
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId, WorkspaceId
@@ -82,7 +83,7 @@ class Swept(NamedTuple):
 
 
 class Promotions:
-    """The promotions of one home. For one thread; one promotion at a time in a process."""
+    """The promotions of one home. For one thread; one promotion at a time."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class Promotions:
         flags: Mapping[str, object] | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """``tell`` is called, on any thread, with the name of each step that begins."""
+        """``tell`` is called, on another thread, with the name of each step that begins."""
         found = Opener(home=None if home is None else os.fsencode(home), environ=environ)
         self._site = Site(found.home, os.environ if environ is None else environ, dict(flags or {}))
         self._tell = tell or _nothing
@@ -116,10 +117,9 @@ class Promotions:
         finishes or takes back those that were cut short.
         Atomic for whoever looks at production's path, unless the answer says otherwise; durable when it returns. How it
         ended is in the answer: ``promoted``, ``unchanged``, ``needs_reapply``, ``build_failed``, ``failed``. Raises
-        `UnsupportedError` without dbos or the isolation that the settings ask for, `RefusedError`, `UsageError`,
+        `UnsupportedError` without the isolation that the settings ask for, `RefusedError`, `UsageError`,
         `NotFoundError`: then nothing was begun.
         """
-        durable.require_dbos()
         check_id(name)
         with self._site.opened() as opener:
             context, source, theirs = _resolve(opener, fork, to)
@@ -142,13 +142,10 @@ class Promotions:
                         to.place if isinstance(to, Named) else None,
                     )
                 ),
-                facts=encode(Facts(starts=1)),
+                facts=encode(Facts()),
             )
             path, wait = context.workspace.path, context.settings.promote.wait
-        with (
-            held(self._site, row.workspace, wait=wait, who=display(path)) as lease,
-            durable.launched(self._site) as flows,
-        ):
+        with held(self._site, row.workspace, wait=wait, who=display(path)) as lease:
             self._settle_others(row)
             self._clear_old(row)
             with self._site.opened() as opener:
@@ -164,7 +161,7 @@ class Promotions:
                 except HoldfastError as error:
                     work.end(Answer(result="failed", code=error.code, message=error.message))
                     raise
-            return self._run(flows, lease, row.id)
+            return self._run(lease, row.id)
 
     def foresee(
         self, fork: str | bytes | os.PathLike[str], *, to: str | bytes | os.PathLike[str] | None = None
@@ -188,18 +185,14 @@ class Promotions:
 
         Raises `NotFoundError` (``nothing_unfinished``) if there is none, and as `promote`.
         """
-        durable.require_dbos()
         with self._site.opened() as opener:
             rows = PromotionRows(opener.open_home().store.catalog)
             row = _unfinished(rows, name)
-        with (
-            held(self._site, row.workspace, wait=0, who=f"the production of {row.id}") as lease,
-            durable.launched(self._site) as flows,
-        ):
+        with held(self._site, row.workspace, wait=0, who=f"the production of {row.id}") as lease:
             self._settle_others(row)
             if self.get(row.id).row.phase == "ended":
                 return self.get(row.id)
-            return self._run(flows, lease, row.id)
+            return self._run(lease, row.id)
 
     def get(self, name: str) -> Promotion:
         """One promotion. Raises `NotFoundError`."""
@@ -248,27 +241,15 @@ class Promotions:
                 busy.append(row.id)
             except (HoldfastError, OSError) as error:
                 _LOG.warning("the promotion %s cannot be swept away: %s", row.id, error)
-        if settled:
-            self._tidy()
         return Swept(settled, removed, kept, busy)
 
-    def _tidy(self) -> None:
-        """Remove what is kept of workflows that were taken back; else the next promotion does."""
-        try:
-            with durable.launched(self._site):
-                pass  # it does so by itself
-        except HoldfastError as error:
-            _LOG.info("what is kept of workflows stays for now: %s", error.message)
-
-    def _run(self, flows: durable.Flows, lease: Held, promotion: str) -> Promotion:
+    def _run(self, lease: Held, promotion: str) -> Promotion:
         self._site.stop.clear()
         with self._site.work(promotion) as work:
             hushed = _hushed(work.context)
         with hushed:
-            answer = workflow.run_workflow(flows, workflow.Running(self._site, lease, promotion, self._tell))
+            answer = Running(self._site, lease, promotion, self._tell).run()
         found = self.get(promotion)
-        if found.row.phase == "ended":
-            flows.forget(promotion)
         if found.row.phase != "ended":
             raise HoldfastError(
                 f"the promotion {promotion} has stopped: {answer.message}",

@@ -116,8 +116,10 @@ class Facts(msgspec.Struct):
     attempt: int = 0
     replans: int = 0
     """How often production had changed meanwhile."""
-    starts: int = 0
-    """How many workflows were begun for it: a later one goes on where the one before could not."""
+    next: str = "plan"
+    """The step that is to be done next. Former versions did not say it."""
+    failure: Answer | None = None
+    """How it ends before the swap, from before what was built is removed."""
     base: str = ""
     """The checkpoint since which both sides' changes were looked at."""
     ours: str = ""

@@ -27,7 +27,7 @@ from holdfast.files.exchanging import CANNOT, Place, exchange, place_of, same_pl
 from holdfast.files.stamps import Stamps, stamps, touched
 from holdfast.files.transplant import transplant
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.errors import IntegrityError, LockedError, StorageError, room_hint
+from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -236,11 +236,3 @@ def _remember(context: Context, root: bytes) -> None:
 
 def _place(fields: tuple[int, int, int | None] | None) -> Place | None:
     return None if fields is None else Place(*fields)
-
-
-def check_lease(lost: bool) -> None:
-    """Raise `LockedError` if another process promotes to the same production by now."""
-    if lost:
-        raise LockedError(
-            "another process has taken this promotion over", hint="nothing is lost; it goes on there", code="taken_over"
-        )

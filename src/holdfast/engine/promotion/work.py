@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 PROMOTIONS = b"promotions"
-"""The directory in the home with a folder for each promotion: outputs, stamps, and the file of its workflow."""
+"""The directory in the home with a folder for each promotion: outputs and stamps."""
 _RENEW_SECONDS = 20.0
 _PAUSE_SECONDS = 0.25
 _SILENT_SECONDS = 1.0
