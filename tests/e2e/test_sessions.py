@@ -253,9 +253,7 @@ def test_a_command_is_judged_without_being_run(agent: Agent, tree: Path) -> None
     agent.run("start", "one")
     agent.run("exec", "cd sub")
     assert agent.run("classify", "ls -la")["level"] == "safe"
-    found = agent.run("classify", "rm -rf ../sub")
-    assert found["level"] != "safe"
-    assert found["reasons"]
+    assert agent.run("classify", "rm -rf ../sub") == {"command": "rm -rf ../sub", "level": "risky"}
     assert (tree / "sub").exists()
     assert (
         agent.run("exec", "rm -rf /nowhere/at/all")["level"] == agent.run("classify", "rm -rf /nowhere/at/all")["level"]

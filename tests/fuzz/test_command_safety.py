@@ -1,4 +1,4 @@
-"""I12: whatever is called a shell command gets an answer, within bounds, and what is not understood is "unknown"."""
+"""I12: any text gets a level, within bounds, and never "safe" where a shell would expand, substitute or run more."""
 
 from __future__ import annotations
 
@@ -6,294 +6,126 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.safety import parse
-from holdfast.engine.safety.classes import LEVELS, Safety
-from holdfast.engine.safety.classify import classify, examine
-from holdfast.engine.safety.programs import PROGRAMS
-from holdfast.engine.safety.walk import Walker
+from holdfast.engine.safety.classify import examine
+from holdfast.engine.safety.programs import rows, wrappers
+from holdfast.model.session import LEVELS, Level
 
 ROOT = b"/work/tree"
 TOKENS = st.sampled_from(
     [
-        *[
-            "(",
-            ")",
-            "{",
-            "}",
-            "[",
-            "]",
-            "[[",
-            "]]",
-            "((",
-            "))",
-            "$(",
-            "`",
-            '"',
-            "'",
-            "$'",
-            '$"',
-            "${",
-            "$((",
-            "<(",
-            ">(",
-            ";",
-            ";;",
-            "&",
-            "&&",
-            "|",
-            "||",
-            "|&",
-            "!",
-            "#",
-            "\\",
-            "~",
-            "*",
-            "?",
-            "=",
-            "+=",
-            ":-",
-            ":=",
-            "@",
-            ",",
-            "..",
-        ],
-        *(["<", ">", ">>", ">|", "<&", ">&", "&>", "<<E", "<<-E", "<<'E'", "<<<", "2>&1", "0<"]),
-        *(
-            [
-                "if",
-                "then",
-                "else",
-                "elif",
-                "fi",
-                "for",
-                "in",
-                "do",
-                "done",
-                "while",
-                "until",
-                "case",
-                "esac",
-                "select",
-                "function",
-                "time",
-                "coproc",
-            ]
-        ),
-        *(
-            [
-                "rm",
-                "-rf",
-                "/",
-                "cd",
-                "..",
-                "find",
-                "-exec",
-                "{}",
-                "+",
-                "sh",
-                "-c",
-                "eval",
-                "$x",
-                '"$@"',
-                "$1",
-                "xargs",
-                "-I{}",
-                "sudo",
-                "git",
-                "push",
-                "-f",
-                "sed",
-                "awk",
-                "env",
-                "-S",
-            ]
-        ),
-        *(
-            [
-                "f()",
-                "x=1",
-                "export",
-                "unset",
-                "x[1]=2",
-                "\nE\n",
-                "\n",
-                "\t",
-                "é",
-                "�",
-                "�",
-                "\x01",
-                "\x00",
-                "\r",
-                "'a",
-                "b'",
-                '"a',
-                '$x"',
-                "{a,b}",
-                "{1..3}",
-                "$((1+1))",
-            ]
-        ),
+        *r"""
+    ( ) { } [ ] [[ ]] (( )) $( ` " ' $' $" ${ $(( <( >( ; ;; & && | || |& ! # \ ~ * ? = += :- , .. < > >> >| <& >& &>
+    <<E <<-E <<'E' <<< 2>&1 0< if then else fi for in do done while case esac function time rm -rf / cd .. find -exec {}
+    + sh -c $x "$@" $1 xargs -I{} sudo git push -f sed -i awk env -S f() x=1 export LC_ALL=C x[1]=2 é 'a b' "a b" {a,b}
+    ls cat echo status -o --output /dev/null nice -n
+    """.split(),  # noqa: SIM905 - a list of these is three times as long
+        *("\n", "\nE\n", "\t", "\x01", "\x00", "\r", "\\\n", "\xa0", "\udcff"),
     ]
 )
 COMMANDS = (
     st.lists(TOKENS, max_size=30).map(" ".join) | st.lists(TOKENS, max_size=30).map("".join) | st.text(max_size=60)
 )
+PROGRAMS = st.sampled_from(sorted({" ".join(key) for key in rows()} | wrappers().keys() | {"sh -c", "cd", "bash -c"}))
+HARMLESS = st.sampled_from(["ls", "ls -l", "cat a", "echo 'x'", "git status", "pwd"])
 
 
-def answer(command: str) -> Safety:
+def level(command: str) -> Level:
     # A fault would be an answer as well, but none that a test may pass with.
-    safety = examine(command, cwd=ROOT, root=ROOT, env={"HOME": "/home/ann", "PATH": "/bin"})
-    assert safety.level in LEVELS
-    assert (safety.level == "safe") == (not safety.reasons)
-    for reason in safety.reasons:
-        assert 0 <= reason.start <= reason.end <= len(command)
-    return safety
+    found = examine(command, cwd=ROOT, root=ROOT, env={"HOME": "/home/ann", "PATH": "/bin"})
+    assert found in LEVELS
+    return found
 
 
 @given(COMMANDS)
 @example("\ud800\udfff")
 @example("rm é\udcff/ü")
 @settings(max_examples=800, deadline=None)
-def test_every_text_gets_an_answer(command: str) -> None:
-    answer(command)
+def test_every_text_gets_a_level(command: str) -> None:
+    level(command)
 
 
-@given(st.sampled_from(sorted(PROGRAMS)), st.lists(TOKENS, max_size=6))
+@given(PROGRAMS, st.lists(TOKENS, max_size=6))
 @settings(max_examples=800, deadline=None)
-def test_every_program_with_any_arguments_gets_an_answer(program: str, arguments: list[str]) -> None:
-    answer(" ".join([program, *arguments]))
-
-
-WORDS = st.sampled_from(
-    [
-        "-a",
-        "-c",
-        "-e",
-        "-f",
-        "-i",
-        "-n",
-        "-o",
-        "-r",
-        "-x",
-        "-R",
-        "-C",
-        "-I",
-        "-S",
-        "-X",
-        "--a",
-        "--output",
-        "--output=",
-        "--",
-        "-",
-        "{}",
-        ";",
-        "+",
-        "=",
-        "a=b",
-        "/",
-        "..",
-        "x",
-        "$x",
-        "*",
-    ]
-)
-
-
-@given(st.sampled_from(sorted(PROGRAMS)), st.lists(WORDS.map(lambda word: f"'{word}'") | WORDS, max_size=5))
-@settings(max_examples=800, deadline=None)
-def test_every_program_with_options_that_lack_their_values_gets_an_answer(program: str, words: list[str]) -> None:
-    answer(" ".join([program, *words]))
+def test_every_program_with_any_arguments_gets_a_level(program: str, arguments: list[str]) -> None:
+    level(" ".join([program, *arguments]))
 
 
 @given(st.binary(max_size=300))
 @settings(max_examples=500, deadline=None)
-def test_bytes_that_are_no_text_get_an_answer(data: bytes) -> None:
-    answer(data.decode("utf-8", "surrogateescape"))
+def test_bytes_that_are_no_text_get_a_level(data: bytes) -> None:
+    level(data.decode("utf-8", "surrogateescape"))
 
 
 @given(
-    st.sampled_from([b"/", b"", b".", b"/a\xff", b"//a/../b", b"/work/tree/sub"]),
-    st.dictionaries(st.sampled_from(["HOME", "PATH", "x", "IFS", "CDPATH"]), st.text(max_size=5), max_size=5),
+    PROGRAMS,
+    st.lists(st.sampled_from(["-a", "--b", "c", "'d e'", "LC_ALL=C", "--"]), max_size=3),
+    st.sampled_from(["$x", '"$x"', "${x:-y}", "$(rm a)", '"$(rm a)"', "`rm a`", "$((1))", "<(rm a)", "*", "{a,b}"]),
+    st.sampled_from(["{} {}", "{}{}", "{} a{}", "ls; {} {}", "{} {} | cat", "{} < {}", "{}\n{}"]),
+)
+@settings(max_examples=800, deadline=None)
+def test_what_a_shell_expands_is_never_safe(program: str, words: list[str], expansion: str, form: str) -> None:
+    assert level(form.format(" ".join([program, *words]), expansion)) != "safe"
+
+
+@given(
+    HARMLESS,
+    HARMLESS,
+    st.sampled_from(["; ", "\n", " && ", " || ", " | "]),
+    st.sampled_from(["frobnicate", "./ls", "sh"]),
 )
 @settings(max_examples=300, deadline=None)
-def test_every_place_and_environment_gets_an_answer(cwd: bytes, env: dict[str, str]) -> None:
-    for command in ("cd $x; rm -rf ~/$x *", "x=$x ls $HOME", "cd && rm -rf *"):
-        assert examine(command, cwd=cwd, root=cwd or b"/", env=env).level in LEVELS
+def test_a_program_that_is_not_known_is_never_safe(one: str, other: str, joint: str, program: str) -> None:
+    assert level(f"{one}{joint}{other}") == "safe"
+    assert level(f"{one}{joint}{program} {other}") == "unknown"
+    assert level(f"{program} a{joint}{other}") == "unknown"
+
+
+@given(HARMLESS, st.text(st.characters(codec="utf-8", exclude_characters="'\0"), max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_what_stands_in_quotes_is_only_a_word(command: str, text: str) -> None:
+    # (A program that looks at its operands is not among these.)
+    assert level(f"echo '{text}'; {command}") == "safe"
+    assert level(f"touch 'a{text.replace('/', '')}' && {command}") == "changes"
 
 
 @pytest.mark.parametrize(
     "command",
     [
         "(" * 100_000,
-        "(" * 60_000 + ")" * 60_000,
         "$(" * 60_000,
         '"$(' * 40_000,
         "`" * 100_000,
         "{ " * 60_000,
         "[[ " * 40_000,
         "${" * 60_000,
-        "$((" * 40_000,
         "if " * 40_000,
         "case a in " * 12_000,
         "! " * 60_000,
         "a|" * 60_000,
         "a && " * 25_000,
+        "frobnicate && " * 9_000 + "ls",
         "<<a " * 30_000,
         "<<a\n" * 30_000,
         "cat <<" + "E" * 100_000 + "\n",
         "cat " + " ".join(f"<<E{number}" for number in range(15_000)) + "\n",
         "sh -c '" * 18_000,
+        "nice " * 25_000,
+        "env LC_ALL=C " * 9_000,
         "\0" * 100_000,
         "\udcff" * 100_000,
         "x" * 1_000_000,
-        "rm " + "{a,b}" * 20_000,
+        "ls {a,b}" * 15_000,
         "echo " + "{" * 100_000,
     ],
     ids=lambda command: command[:6].strip(),
 )
 def test_what_is_long_or_deep_is_unknown(command: str) -> None:
-    safety = answer(command)
-    assert safety.level == "unknown"
-    assert not safety.reversible
+    assert level(command) == "unknown"
 
 
-@pytest.mark.parametrize("depth", [3, 30, 300, 3000])
+@pytest.mark.parametrize("depth", [3, 30])
 def test_scripts_in_scripts_come_to_an_end(depth: int) -> None:
-    command = "rm a"
+    command = "ls"
     for _ in range(min(depth, 12)):
-        command = "eval " + "'" + command.replace("'", "'\\''") + "'"
-        if len(command) > parse.MAX_BYTES:
-            break
-    command = "f() { " + command + "; f; f; f; }; " + "f; " * depth
-    answer(command)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "f() { rm a$1; f b$1; f c$1; }; f",
-        'f() { g "$@" x; }; g() { f "$@" y; }; f',
-        "for a in 1 2 3 4 5 6 7 8; do " * 8 + "x=$a; rm $x; " + "done; " * 8,
-        "while x=$x$x; do " * 12 + "rm $x; " + "done; " * 12,
-        "x=aaaaaaaaaaaaaaaa; " + "x=$x$x; " * 40 + "rm $x",
-    ],
-)
-def test_what_would_take_for_ever_to_follow_is_unknown_or_told(command: str) -> None:
-    assert answer(command).level != "safe"
-
-
-def test_a_fault_of_ours_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise IndexError
-
-    monkeypatch.setattr(Walker, "tree", fail)
-    safety = classify("ls é", cwd=ROOT, root=ROOT, env={})
-    assert safety.level == "unknown"
-    assert [(one.start, one.end) for one in safety.reasons] == [(0, 4)]
-    assert "IndexError" in safety.reasons[0].text
-
-
-def test_a_long_document_is_no_reason_to_give_up() -> None:
-    text = 'it\'s a line with (odd) "marks" and $dollars\n' * 2_500
-    assert len(text) > 100_000
-    assert answer(f"cat > notes.md <<'EOF'\n{text}EOF").level == "changes"
+        command = "sh -c '" + command.replace("'", "'\\''") + "'"
+    assert level(command) == ("safe" if depth == 3 else "unknown")

@@ -16,14 +16,12 @@ from holdfast.cli.console import here
 from holdfast.cli.plain import REST
 from holdfast.cli.session_states import BUSY
 from holdfast.cli.terminal import is_terminal
-from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Generator, Mapping, Sequence
 
     from holdfast.cli.console import Console
-    from holdfast.engine.safety.classes import Safety
     from holdfast.engine.sessions.process import StreamName
     from holdfast.model.session import Level
 
@@ -141,11 +139,11 @@ def _classify(console: Console, arguments: argparse.Namespace) -> int:
 
     command = command_of(arguments.words, "classify")
     root, cwd, env, programs = _surroundings(console, arguments)
-    found = classify(command, cwd=cwd, root=root, env=env, programs=programs)
+    level = classify(command, cwd=cwd, root=root, env=env, programs=programs)
     if console.json:
-        console.give(encoding_sessions.classified(command, found))
+        console.give(encoding_sessions.classified(command, level))
     else:
-        console.answer(_judgement(command, found))
+        console.answer([level])
     return 0
 
 
@@ -177,15 +175,6 @@ def _surroundings(
         return directory, directory, dict(os.environ), programs
 
 
-def _judgement(command: str, found: Safety) -> list[str]:
-    back = "" if found.level == "safe" else ", can be taken back" if found.reversible else ", cannot all be taken back"
-    lines = [f"{found.level}{back}"]
-    for reason in found.reasons:
-        part = command[reason.start : reason.end].strip().partition("\n")[0]
-        lines.append(f"  {reason.level:<9}  {visible(reason.text)}: {visible(part[:60])}")
-    return lines
-
-
 COMMANDS = {
     "session exec": Command(
         description="Run a command in a session, by its shell, where the last command has left it: in that directory, "
@@ -211,7 +200,7 @@ COMMANDS = {
     ),
     "session classify": Command(
         description="Say what a command may do in a session, from a parse of it, without running it: safe, changes, "
-        "risky, unknown or dangerous, and why (docs/guide/safety.md).",
+        "unknown, risky or dangerous (docs/guide/safety.md).",
         configure=_configure_classify,
         run=_classify,
         examples=(("holdfast session classify 'rm -rf build'", "before it is run"),),

@@ -25,7 +25,7 @@ Backend = Literal["auto", "fanotify", "inotify", "polling"]
 SessionShell = Literal["bash", "sh", "zsh"]
 PromoteNetwork = Literal["open", "disabled"]
 PromoteProvider = Literal["auto", "btrfs", "reflink", "copy"]
-Demand = Literal["never", "safe", "changes", "risky", "unknown", "dangerous"]
+Demand = Literal["never", "safe", "changes", "unknown", "risky", "dangerous"]
 
 
 class Capture(NamedTuple):

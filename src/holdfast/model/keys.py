@@ -213,7 +213,7 @@ KEYS: dict[str, Key] = {
     "session.demand": Key(
         "text",
         "the state is saved before a command of this level or above (docs/guide/safety.md)",
-        choices=("never", "safe", "changes", "risky", "unknown", "dangerous"),
+        choices=("never", "safe", "changes", "unknown", "risky", "dangerous"),
     ),
     "session.commands": Key("integer", "a session's state is saved after so many commands", least=1, most=10_000),
     "session.idle": Key(

@@ -23,11 +23,10 @@ SessionHash = NewType("SessionHash", str)
 
 ShellName = Literal["bash", "sh", "zsh"]
 
-Level = Literal["safe", "changes", "risky", "unknown", "dangerous"]
+Level = Literal["safe", "changes", "unknown", "risky", "dangerous"]
 """How safe a command is, from the least to the most that it may do (``docs/guide/safety.md``).
 
-What cannot be told ranks above what is known to be risky, so that it is treated with no less care; and below what is
-known to be dangerous, so that it never hides that.
+What is not known ranks above what changes files, and below what is known to be risky, so that it never hides that.
 """
 
 SessionKind = Literal["auto", "manual", "fork", "branch"]
@@ -108,7 +107,8 @@ class CommandEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     generated: bool
     """Whether ``command`` was made from ``input`` by a model."""
     level: Level
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
+    """Texts of an earlier version; none are written any more."""
     started_at: int
     """Microseconds since 1970-01-01 UTC."""
     duration_ms: int = 0

@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.encoding.encoding import Json
-    from holdfast.engine.safety.classes import Safety
     from holdfast.engine.sessions.results import CheckedOut, ForkResult, SessionInfo
     from holdfast.engine.sessions.session import Session
-    from holdfast.model.session import CommandEntry, SessionCheckpoint, SessionConfig, SessionRef
+    from holdfast.model.session import CommandEntry, Level, SessionCheckpoint, SessionConfig, SessionRef
 
 
 def plain(text: str) -> str:
@@ -38,7 +37,6 @@ def command(value: CommandEntry) -> Json:
         "command": plain(value.command),
         "generated": value.generated,
         "level": value.level,
-        "reasons": list(value.reasons),
         "directory": _path(value.cwd),
         "started_at": isoformat(value.started_at),
         "duration_ms": value.duration_ms,
@@ -176,21 +174,6 @@ def checked_out(value: CheckedOut) -> Json:
     }
 
 
-def classified(text: str, value: Safety) -> Json:
+def classified(text: str, level: Level) -> Json:
     """What a command may do."""
-    return {
-        "command": plain(text),
-        "level": value.level,
-        "reversible": value.reversible,
-        "reasons": [
-            {
-                "text": reason.text,
-                "program": reason.program,
-                "start": reason.start,
-                "end": reason.end,
-                "level": reason.level,
-                "reversible": reason.reversible,
-            }
-            for reason in value.reasons
-        ],
-    }
+    return {"command": plain(text), "level": level}

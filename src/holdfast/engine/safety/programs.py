@@ -1,320 +1,262 @@
-"""What programs do: the table of all that are known.
+"""What programs do, as a table, and how its lines are read.
 
-To add one: put its name into the line that fits, or write a rule (a function of a `Call`) and name it here. Programs
-with commands of their own have a table in `tools`; what a shell does by itself is in `builtins`.
+A line of `TABLE` is ``LEVEL CONDITIONS = PROGRAMS``. Of the lines that name a program, the first whose conditions all
+hold says its level; with none, it is "unknown". ``= npm|bun: add ci`` names commands of programs, ``stash/list`` one
+of a command. The longest name that the words of a command begin with counts. Conditions are words:
+
+- ``only``: all options are among the following ones, or digits. ``-ab`` stands for letters, together or apart, ``-n=``
+  and ``--name=`` for an option with a value.
+- ``not``, ``with``: none or any of the following is there, or may be: a letter anywhere behind a single dash, a long
+  option cut short. What does not begin with a dash is a pattern for any word.
+- ``alone``: there is one argument, and it is one of the following. ``bare``: there is no operand.
+- ``paths``: each operand is a file that is written, and counts as such. ``last``: only the last one is. ``erase``: all
+  below each of them goes, which is dangerous outside of the workspace. ``script``: it fits the pattern in `SCRIPTS`.
+
+A program belongs into a line with "safe" only if nothing that the conditions admit has it write or run another.
 """
 
 from __future__ import annotations
 
-import posixpath
 import re
-from collections.abc import Callable
+from functools import cache
+from itertools import product
 from typing import TYPE_CHECKING
 
-from holdfast.engine.safety import files, network, wrappers
-from holdfast.engine.safety.builtins import BUILTINS
-from holdfast.engine.safety.call import Call
-from holdfast.engine.safety.files import outputs
-from holdfast.engine.safety.git import git
-from holdfast.engine.safety.tools import TOOLS, rule_of
-from holdfast.engine.safety.wrappers import before
+from holdfast.model.named import NamedTuple
+from holdfast.model.session import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.model.session import Level
 
-Rule = Callable[[Call], None]
+TABLE = r"""
+# -- what a shell does itself
+safe = echo : true false pwd type
+safe not -v -R *$* *`* = test [ printf exit return
+safe with -v -V = command
 
-_LESS = """
-    o= O= log-file= LOG-FILE=; b= buffers=; D= color=; h= max-back-scroll=; j= jump-target=;
-    k= lesskey-file= lesskey-src= lesskey-content=;
-    p= pattern=; P= prompt=; t= tag=; T= tag-file=; x= tabs=; y= max-forw-scroll=; z= window=; #= shift=; quotes=
+# -- readers
+safe = arch b2sum base32 base64 basename cat cksum cmp col column comm cut df diff dig dir dirname du egrep expand expr
+safe = factor fgrep fmt fold free getconf getent getfacl grep groups head hexdump host hostid id join jq locale logname
+safe = ls lsattr lsblk lscpu lsmod lspci lsusb md5sum nl nproc nslookup numfmt od paste pgrep pidof ping pr printenv ps
+safe = pstree readlink realpath rev seq sha1sum sha224sum sha256sum sha384sum sha512sum shasum sleep stat sum tac tail
+safe = tr tsort tty uname unexpand uptime users vdir wc whereis which who whoami yes zcat
+safe not -o -T --output --compress-program --temporary-directory = sort shuf
+safe not -o -R --output = tree
+safe not --plugin = nm objdump readelf size strings
+safe not --pre --hostname-bin = rg
+safe not -x -X --exec --exec-batch = fd
+safe not -C --compile = file
+safe only -u -d= -I= -R -r= --date= --utc --iso-8601= --rfc-3339= not [0-9]* = date
+safe bare = uniq
+changes paths only -cdui -f= -s= -w= = uniq
+risky erase with -delete not -exec* -ok* -fprint* -fls = find
+safe not -exec* -ok* -delete -fprint* -fls = find
+safe script only -nErsu = sed
+changes paths script only -nErsui --in-place = sed
+safe script only -F= -v= = awk gawk mawk nawk
+
+# -- files
+changes paths only -acm --no-create -d= -r= -t= = touch
+changes paths only -pv -m= --parents --mode= = mkdir
+changes paths only -pv not /dev/* = rmdir unlink
+changes paths only -dfiIv --force --verbose not /dev/* = rm
+risky erase = rm
+changes paths only -fginuv --force --verbose not /dev/* = mv
+changes last only -adfinprRLPuvx --archive --recursive --force --verbose --preserve= = cp
+changes last only -fnsrTv --symbolic --force = ln
+changes last only -pv -m= --mode= = install
+changes paths only -a --append = tee
+changes paths only -c -s= --size= = truncate
+changes paths only -cfv = chmod
+risky erase = chmod chown chgrp setfacl chattr shred
+changes paths only = dd
+changes paths only -dfkqv = gzip gunzip bzip2 bunzip2 xz unxz zstd unzstd
+safe with -t only -tzjJv -f= --list not *:* = tar
+changes paths with -c only -czjJva -f= not *:* = tar
+changes paths with -x only -xzjJv -f= -C= not *:* = tar
+safe with -l only -l = unzip
+changes paths only -oqn -d= = unzip
+changes paths only -rqj = zip
+risky = mktemp
+
+# -- git
+safe alone --version = git
+safe not --output --ext-diff -O --open-files-in-pager = git: status log diff show blame shortlog describe rev-parse
+safe not --output --ext-diff -O --open-files-in-pager = git: rev-list ls-files ls-tree cat-file grep merge-base name-rev
+safe not --output --ext-diff -O --open-files-in-pager = git: diff-tree diff-index diff-files for-each-ref show-ref
+safe not --output --ext-diff -O --open-files-in-pager = git: check-ignore count-objects stash/list stash/show
+safe bare only -arv --all --remotes --list --show-current = git: branch tag remote
+safe only -l -n --list with -l --list = git: tag
+safe only --get --get-all -lz --list --global --local with --get --get-all -l --list = git: config
+safe = git: worktree/list remote/get-url submodule/status
+safe only -n --dry-run -d -x -X with -n --dry-run = git: clean
+dangerous with -f -d --force --force-with-lease --mirror --delete --prune +* :* = git: push
+dangerous = git: filter-branch filter-repo stash/drop stash/clear reflog/expire reflog/delete prune
+dangerous with --prune = git: gc
+risky = git: add am apply archive branch checkout cherry-pick clean clone commit config fetch format-patch gc init merge
+risky = git: mv notes pull push read-tree rebase remote reset restore revert rm sparse-checkout stash switch tag
+risky = git: submodule update-index update-ref worktree
+
+# -- packages and builds (what runs code of the project is not here, and so unknown)
+safe alone --version -v = node npm pnpm yarn
+safe alone --version -V = python python3 npx cargo rustc java make cmake pip pip3 uv docker
+safe alone --version -V = bash kubectl gcc clang ruff black pytest mypy ruby perl php terraform gh
+safe only -ag --all --global --json --long --depth= = npm: ls list outdated view
+safe only -o --outdated --user --format= = pip|pip3: list show freeze check
+safe only -json = go: env version
+risky bare only = yarn
+risky = npm|pnpm|yarn|bun: install i ci add uninstall remove rm update up upgrade import dedupe prune link rebuild set
+risky = npm|pnpm|yarn|bun: login logout version
+risky = pip|pip3|pipx: install uninstall upgrade inject download wheel cache config
+risky = uv: add remove sync lock venv pip/install pip/uninstall pip/sync tool/install tool/uninstall python/install
+risky = poetry|conda|cargo|gem|bundle|composer|go: install uninstall add create remove update lock require get clean
+risky = apt|apt-get|dnf|apk|brew: install remove purge update upgrade full-upgrade dist-upgrade autoremove clean add del
+risky = brew: uninstall reinstall tap untap link unlink cleanup services
+dangerous = npm|pnpm|yarn|cargo|poetry|uv: publish unpublish deprecate yank
+dangerous = gem: push yank
+dangerous = twine
+changes paths only -lsdew = gofmt
+changes paths only -q --check --diff --fix --select= = ruff: check format
+changes paths only -q --check --diff = black
+
+# -- the network, containers, other machines
+risky with -d -F -T -X -Q --data* --form* --upload-file --request --json = curl
+safe only -sSLfkiIvgN -H= -A= -e= -m= --silent --show-error --location --fail --head --include --compressed = curl
+changes paths only -sSLfkiIvgN -H= -A= -e= -m= --silent --location --fail -o= -O --output= = curl
+changes paths only -qcSN -O= -P= = wget
+risky = scp ssh sftp ftp nc ncat netcat socat telnet rclone mail sendmail
+safe not --host = docker: ps images version info logs inspect top port stats diff history search
+safe = docker: image/ls container/ls volume/ls network/ls
+risky = docker: build pull create start stop restart kill rm rmi tag login logout commit cp load import rename
+risky = docker: image/rm image/prune container/rm container/prune network/rm network/prune compose/stop compose/down
+dangerous = docker: push system/prune volume/rm volume/prune
+safe not --kubeconfig --cache-dir --profile --profile-output = kubectl: get describe logs top version explain
+risky = kubectl: apply create scale rollout patch label annotate set edit expose autoscale cordon uncordon taint
+dangerous = kubectl: delete drain replace
+risky = terraform: apply import
+dangerous = terraform: destroy
+risky = helm: install upgrade rollback
+dangerous = helm: uninstall delete
+safe not -w --web = gh: pr/list pr/view pr/diff pr/checks pr/status issue/list issue/view issue/status repo/view
+safe not -w --web = gh: run/list run/view release/list release/view
+risky = gh: pr/create pr/merge pr/close pr/comment pr/edit pr/review pr/ready pr/checkout issue/create issue/close
+risky = gh: issue/comment issue/edit release/create repo/create repo/clone repo/fork run/rerun run/cancel workflow/run
+dangerous = gh: repo/delete release/delete issue/delete
+
+# -- the machine
+safe not -H --host -M --machine = systemctl: status is-active is-enabled is-failed list-units list-unit-files
+risky = systemctl: start stop restart reload enable disable mask unmask daemon-reload kill
+dangerous = systemctl: poweroff reboot halt
+safe with -l only -l = kill
+dangerous with [-]1 = kill
+risky = kill killall pkill
+safe bare only -l = mount
+dangerous = mkfs mkfs.ext4 mkfs.xfs mkfs.btrfs mkfs.vfat mkswap fdisk sfdisk parted wipefs swapoff
+dangerous = mount umount shutdown reboot halt poweroff useradd userdel usermod passwd visudo iptables nft insmod rmmod
+dangerous = modprobe
 """
-_MOVES = re.compile(r"\+\+?([0-9]*[gGF]?|/[^!]*)")
-"""To begin at a line, at the end, or at a word."""
-_DC_RUNS = re.compile(r"!(?![<>=])|\?")
 
+GLOBALS: Mapping[str, tuple[str, ...]] = {
+    "git": ("--no-pager", "-P", "--no-optional-locks", "-C="),
+    "npm": ("--prefix=",),
+    "kubectl": ("-n=", "--namespace=", "--context="),
+}
+"""Options between a program and its command that change no level."""
 
-def _named(names: str, rule: Rule) -> dict[str, Rule]:
-    return dict.fromkeys(names.split(), rule)
-
-
-def always(level: Level, text: str, *, reversible: bool | None = None) -> Rule:
-    """The rule for a program that does the same whatever it is given."""
-
-    def rule(call: Call) -> None:
-        if not _only_asks(call):
-            call.note(level, text, reversible=reversible)
-
-    return rule
-
-
-def _only_asks(call: Call) -> bool:
-    return len(call.arguments) == 1 and call.arguments[0].text in ("--version", "--help")
-
-
-def _reads(_call: Call) -> None:
-    """Reads, whatever it is given."""
-
-
-def _sets(*changing: str, text: str) -> Rule:
-    """A rule for a program that reads, unless it is given one of these options or any operand (``*``)."""
-
-    def rule(call: Call) -> None:
-        given = [word.lead for word in call.arguments]
-        options = {option for option in changing if option != "*"}
-        bare = "*" in changing and any(not lead.startswith(("-", "+")) for lead in given)
-        if bare or any(lead.split("=")[0] in options for lead in given):
-            call.note("dangerous", text)
-
-    return rule
-
-
-def _edits(*options: str, runs: str = "") -> Rule:
-    """A rule for a program that reads, and with one of ``options`` changes the files that it is about.
-
-    With one of the long options ``runs`` it may run another program.
-    """
-
-    def rule(call: Call) -> None:
-        if any(word.lead.split("=")[0] in options for word in call.arguments):
-            call.note("changes", "changes files of the project")
-        if call.named(*runs.split()):
-            call.note("unknown", "runs a program that an option names")
-
-    return rule
-
-
-def _unless(spec: str, option: str, level: Level, does: str) -> Rule:
-    """A rule for a program that reads, unless it is given the ``option`` of the table ``spec``."""
-
-    def rule(call: Call) -> None:
-        if call.options(spec).has(option):
-            call.note(level, does)
-
-    return rule
-
-
-def _pages(call: Call) -> None:
-    """``less``: may keep what it reads in a file, and begins with the commands that stand behind a plus."""
-    options = call.options(_LESS)
-    call.change(options.values("o"), "write", "writes")
-    if options.has("k"):
-        call.note("unknown", "is given keys and variables that may run any program")
-    for word in call.arguments:
-        if word.lead.startswith("+") and not _MOVES.fullmatch(word.text or "?"):
-            call.note("unknown", "begins with commands of its own, which may run any program", at=word)
-
-
-def _calculates(call: Call) -> None:
-    """``dc``: a line of its language may run a command (``!``), or what it reads (``?``)."""
-    options = call.options("e= expression=; f= file=; h help; V version")
-    texts = [word.text for word in options.values("e")]
-    if not texts and not options.operands and not options.has("f", "h", "V"):
-        texts = [call.shell.input.text if call.shell.input.kind == "text" else None]
-    if options.has("f") or options.operands or any(text is None or _DC_RUNS.search(text) for text in texts):
-        call.note("unknown", "what it calculates may run commands")
-
-
-def _links(call: Call) -> None:
-    """``ldd``: lets the program that it is given load its libraries, which may run it."""
-    for word in call.options("v verbose; u unused; d data-relocs; r function-relocs").operands:
-        if word.text is None or posixpath.dirname(posixpath.normpath(word.text)) not in STANDARD_PLACES:
-            call.note("unknown", f"may run {word.shown}", at=word)
-
-
-def _formats(*checks: str) -> Rule:
-    """A rule for a program that changes the files of the project, unless one of ``checks`` says to look only."""
-
-    def rule(call: Call) -> None:
-        if not _only_asks(call) and not any(word.lead.split("=")[0] in checks for word in call.arguments):
-            call.note("changes", "changes files of the project")
-
-    return rule
-
-
-_READERS = """
-    arch base32 base64 basename cat cksum cmp col column comm cut df diff dir dircolors dirname du egrep
-    expand expr factor fgrep fmt fold free getconf getent getopt grep groups head hexdump hostid htop id
-    jobs join last locale locate logname look ls lsattr lsblk lscpu lsmod lsof lspci lsusb md5sum
-    nl nproc numfmt od paste pathchk pgrep pidof pinky pr printenv ps pstree readlink realpath rev
-    seq sha1sum sha224sum sha256sum sha384sum sha512sum b2sum shasum md5 sleep stat sum tac tail top tput
-    tr tsort tty uname unexpand uptime users vdir vmstat w wc whatis whereis which who whoami yes zcat bzcat xzcat
-    zgrep zdiff eza exa tokei scc jobs cal bc nslookup dig host ping
-    traceroute mtr whois netstat tldr apropos hexyl difft dust duf procs lsb_release
-    sw_vers acpi shellcheck hadolint yamllint
-    getfacl getfattr namei findmnt stty clear sync b3sum xxhsum
+WRAPPERS = """
+safe = setsid command exec
+changes = nohup
+safe -p = time
+safe -n= --adjustment= = nice
+safe -c= -n= = ionice
+safe -o= -i= -e= = stdbuf
+safe 1 -k= -s= -v --signal= --kill-after= --foreground = timeout
+safe assigns -i -u= = env
+safe appends -0 -r -t -n= -P= -L= -d= -s= = xargs
+risky assigns -E -H -n -u= = sudo doas
 """
+"""Programs that run the command that their words end with: the least level, how many operands stand before it, whether
+assignments may (``assigns``), whether words that are not known come behind it (``appends``), and options. (`xargs -I`
+puts them anywhere, also into the text of a shell.)"""
 
-PROGRAMS: Mapping[str, Rule] = {
-    **_named(_READERS, _reads),
-    **{name: rule_of(name) for name in TOOLS},
-    **BUILTINS,
-    # Readers with an option, or an operand, that names a file to write.
-    "sort": outputs("o= output=; k= key=; t= field-separator=; S=; T=; compress-program=; parallel=", "o",
-                    runs="compress-program"),
-    "tree": outputs("o=; L=; P=; I=; H=; T=; charset=; filelimit=", "o"),
-    "jq": _reads,
-    "diff3": outputs("diff-program=; L= label=", runs="diff-program"),
-    "dc": _calculates,
-    "ldd": _links,
-    **_named("nm objdump readelf size strings", outputs("plugin=", runs="plugin")),
-    "delta": outputs("pager=", runs="pager"),
-    "cloc": outputs("vcs=; extract-with=; config=; out= report-file=; write-lang-def=; ignored=; counted=; found=; "
-                    "categorized=; sql=", "out", "write-lang-def", "ignored", "counted", "found", "categorized", "sql",
-                    runs="vcs extract-with config"),
-    "neofetch": outputs("config=; source=; print_config", runs="config source"),
-    "mypy": outputs("config-file=; python-executable=; install-types; junit-xml=; cache-dir=; p= package=; "
-                    "m= module=; c= command=; html-report= txt-report= xml-report= xslt-html-report= xslt-txt-report= "
-                    "any-exprs-report= cobertura-xml-report= linecount-report= linecoverage-report= "
-                    "lineprecision-report=", "junit-xml", "cache-dir", "html-report",
-                    runs="config-file python-executable install-types"),
-    "pyright": outputs("pythonpath=; p= project=; createstub=", runs="pythonpath"),
-    "pylint": outputs("init-hook=; load-plugins=; rcfile=; output=; output-format=", "output",
-                      runs="init-hook load-plugins rcfile output-format"),
-    "flake8": outputs("config= append-config=; output-file=", "output-file", runs="config"),
-    "markdownlint": outputs("c= config=; r= rules=; o= output=; f fix", "o", also="f", runs="c r"),
-    "protolint": always("unknown", "runs the plugins, and makes the changes, that its options name"),
-    "yq": outputs("i inplace in-place; o=; p=", also="i"),
-    "rg": outputs("pre=; e= regexp=; f=; g= glob=; t= type=; T=; A=; B=; C=; m=; r= replace=; hostname-bin=",
-                  runs="pre hostname-bin"),
-    "fd": wrappers.fd,
-    **_named("less zless more", _pages),
-    "man": outputs("P= pager=; H html; C= config-file=; L= locale=; m= systems=; M= manpath=; s= S= sections=; e= "
-                   "extension=; E= encoding=; p= preprocessor=; r= prompt=; T troff-device; R= recode=; k; f; l; w; a",
-                   runs="P H C"),
-    **_named("ag ack bat", outputs("pager=; ackrc=", runs="pager ackrc")),
-    "info": outputs("o= output=; d= directory=; f= file=; n= node=; k= apropos=; restore=; dribble=", "o", "dribble",
-                    runs="restore"),
-    "file": _unless("C compile; m= magic-file=; f= files-from=; F= separator=; e= exclude=; P= parameter=", "C",
-                    "changes", "writes what it has compiled here"),
-    "fuser": _unless("k kill; N= signal; n= namespace=", "k", "risky",
-                     "ends processes, which no checkpoint brings back"),
-    "ss": _unless("K kill; A= query= socket=; D= diag=; F= filter=; f= family=; N= net=", "K", "risky",
-                  "closes connections of others"),
-    "arp": _sets("-d", "--delete", "-s", "--set", "-f", "--file", text="changes how the machine works"),
-    "lastlog": _sets("-C", "--clear", "-S", "--set", text="changes what the system has noted of its users"),
-    "iconv": outputs("f= from-code=; t= to-code=; o= output=; l; c; s", "o"),
-    "uniq": files.second,
-    "xxd": files.xxd,
-    "date": _sets("-s", "--set", text="sets the clock"),
-    "hostname": _sets("*", "-F", "-b", text="changes the name of the machine"),
-    "sysctl": _sets("-w", "-p", "--write", "--load", "--system", text="changes settings of the kernel"),
-    "dmesg": _sets("-c", "-C", "--clear", "--read-clear", text="clears the log of the kernel"),
-    "journalctl": _sets("--vacuum-size", "--vacuum-time", "--vacuum-files", "--rotate",
-                        text="removes logs of the system"),
-    "ifconfig": always("risky", "may change the network of the machine"),
-    # What changes files.
-    "rm": files.rm,
-    **_named("rmdir unlink trash", files.remove_each),
-    **_named("mkdir mkfifo mknod", files.mkdir),
-    "touch": files.touch,
-    "truncate": files.truncate,
-    **_named("tee sponge", files.tee),
-    "cp": files.cp,
-    "install": files.install,
-    "mv": files.mv,
-    "ln": files.ln,
-    **_named("chmod chown chgrp", files.mode),
-    "dd": files.dd,
-    **_named("shred srm wipe", files.shred),
-    **_named("gzip gunzip bzip2 bunzip2 xz unxz lzma zstd unzstd lz4 compress", files.in_place),
-    **_named("dos2unix unix2dos rename", files.in_place),
-    "tar": files.tar,
-    "unzip": files.unzip,
-    "zip": files.zip_,
-    "rsync": files.rsync,
-    **_named("sed gsed", files.sed),
-    **_named("awk gawk mawk nawk", files.awk),
-    "patch": files.patch,
-    **_named("split csplit", files.split),
-    "mktemp": files.mktemp,
-    "setfacl": always("risky", "changes what files are allowed to whom"),
-    "chattr": always("risky", "changes how files may be changed, which no checkpoint holds"),
-    # What runs other programs.
-    "env": wrappers.env,
-    **_named("nohup setsid catchsegv winpty rlwrap unbuffer caffeinate", before("w; c; f; t=")),
-    "nice": before("n= adjustment="),
-    "ionice": before("c= class=; n= classdata=; p; t"),
-    "chrt": before("f; r; o; b; i; p; a; m; v", 1),
-    "taskset": before("c; p; a", 1),
-    "timeout": before("k= kill-after=; s= signal=; foreground; preserve-status; v", 1),
-    "gtimeout": before("k= kill-after=; s= signal=", 1),
-    "stdbuf": before("i= input=; o= output=; e= error="),
-    "strace": wrappers.traced,
-    "ltrace": wrappers.traced,
-    "busybox": before(""),
-    "coproc": wrappers.coproc,
-    "xargs": wrappers.xargs,
-    "find": wrappers.find,
-    "watch": wrappers.watch,
-    "script": wrappers.script,
-    "flock": wrappers.flock,
-    **_named("""
-        chroot unshare nsenter parallel bwrap firejail systemd-run screen tmux at batch entr expect runuser newgrp
-        setpriv
-    """, wrappers.apart),
-    **_named("sh bash dash zsh ksh ash rbash fish mksh", wrappers.shell),
-    **_named("""
-        python python2 python3 node nodejs deno perl ruby php lua Rscript R java julia osascript tclsh ipython ts-node
-        tsx groovy elixir erl ghci scala swift dotnet pypy3 irb
-    """, wrappers.interpreter),
-    **_named("psql mysql sqlite3 mongosh redis-cli", always("unknown", "may do anything to a database")),
-    **_named("vim vi nvim emacs nano ed ex gdb", always("unknown", "does what whoever works with it wants")),
-    **_named("sudo doas su pkexec", wrappers.sudo),
-    **_named("ssh mosh", wrappers.ssh),
-    # The network.
-    "curl": network.curl,
-    "wget": network.wget,
-    **_named("scp rcp", network.scp),
-    **_named("nc ncat netcat socat telnet", network.connects),
-    **_named("ftp sftp rclone s3cmd aria2c", always("risky", "exchanges files with another machine")),
-    **_named("""
-        aws gcloud az heroku vercel netlify fly flyctl doctl wrangler firebase eb sam pulumi ansible ansible-playbook
-    """, always("unknown", "may change anything that you may change on other machines")),
-    **_named("mail sendmail mutt mailx", always("risky", "sends mail, which cannot be taken back")),
-    **_named("twine flit vsce np lerna", always("dangerous", "publishes, which cannot be taken back")),
-    # What a project defines itself.
-    **_named("""
-        make gmake ninja cmake meson just task rake gradle gradlew mvn ant bazel buck scons sbt tox nox invoke
-        pre-commit npx bunx uvx hatch pdm grunt gulp vite webpack rollup next nx turbo mix lein cabal stack zig dune
-        pytest py.test jest vitest mocha phpunit rspec eslint django-admin flask uvicorn gunicorn celery alembic
-        playwright cypress coverage ctest autoreconf direnv asdf mise nvm pyenv rbenv
-    """, always("unknown", "runs what the project defines")),
-    **_named("""
-        gcc g++ cc c++ clang clang++ ld as ar rustc javac tsc esbuild swiftc ghc protoc pandoc convert ffmpeg strip
-    """, network.builds),
-    "gofmt": _edits("-w"),
-    "rustfmt": _formats("--check"),
-    **_named("black isort autopep8 yapf", _formats("--check", "--diff", "--check-only", "-d", "-c")),
-    "prettier": _edits("--write", "-w", runs="plugin config"),
-    "clang-format": _edits("-i"),
-    "shfmt": _edits("-w"),
-    # What no checkpoint brings back.
-    **_named("killall pkill xkill skill", always("risky", "ends processes by name, which no checkpoint brings back")),
-    **_named("""
-        mkfs mkfs.ext2 mkfs.ext3 mkfs.ext4 mkfs.xfs mkfs.btrfs mkfs.vfat mkfs.fat mkfs.ntfs mkfs.f2fs mkswap mke2fs
-        wipefs fdisk sfdisk cfdisk gdisk sgdisk parted blkdiscard hdparm badblocks cryptsetup lvremove vgremove pvremove
-        zpool mdadm diskutil resize2fs tune2fs debugfs
-    """, always("dangerous", "changes a disk below its file system")),
-    **_named("shutdown reboot poweroff halt init telinit kexec", always("dangerous", "stops or restarts the machine")),
-    **_named("""
-        useradd userdel usermod groupadd groupdel passwd chpasswd visudo adduser deluser chsh vipw
-    """, always("dangerous", "changes the users of the machine")),
-    **_named("""
-        iptables ip6tables nft ufw firewall-cmd route insmod rmmod modprobe swapoff swapon grub-install update-grub
-        efibootmgr setenforce losetup dmsetup setcap
-    """, always("dangerous", "changes how the machine works")),
-    **_named("mount umount fusermount fusermount3", wrappers.mount),
-    **_named("""
-        service launchctl loginctl timedatectl hostnamectl update-alternatives ldconfig renice xdg-open open gpg
-        ssh-keygen ssh-add ssh-copy-id openssl defaults btrfs zfs snap flatpak pacman rpm port nix nix-env
-        dpkg-reconfigure podman vagrant virsh lxc code
-    """, always("risky", "changes what lies outside of the workspace")),
-    **_named("dropdb mysqladmin pg_restore", always("dangerous", "changes or removes a database")),
-    "git": git,
-}  # fmt: skip
+SHELLS = frozenset(("sh", "bash", "dash", "zsh"))
+"""Run a text behind ``-c``."""
 
-STANDARD_PLACES = ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/opt/homebrew/bin")
-"""A program that is called by a path in one of these is taken for what its name says."""
+VARIABLES = """
+    CI COLORTERM COLUMNS DEBIAN_FRONTEND FORCE_COLOR GIT_OPTIONAL_LOCKS LANG LANGUAGE LC_ALL LC_COLLATE LC_CTYPE
+    LC_MESSAGES LC_NUMERIC LC_TIME LINES NO_COLOR NODE_ENV PYTHONDONTWRITEBYTECODE PYTHONUNBUFFERED RUST_BACKTRACE TZ
+""".split()  # noqa: SIM905 - short, as the tables
+"""Variables with which no program writes or runs anything else, with a value of `VALUE`."""
+VALUE = re.compile(r"[\w.:@+-]*", re.ASCII)
+
+_S = r"s(?P<by>[/|,#:@])(?:\\.|(?!(?P=by))[^\\\n])*(?P=by)(?:\\.|(?!(?P=by))[^\\\n])*(?P=by)[gIip0-9]*"
+SCRIPTS: Mapping[str, tuple[re.Pattern[str], bool]] = {
+    # One command that prints, deletes or replaces; `w`, `e` and the like write and run.
+    "sed": (re.compile(rf"(?:(?:\d+|\$)(?:,(?:\d+|\$))?|/[^/\\\n]*/)?(?:[pd]|{_S})", re.ASCII), False),
+    "awk": (re.compile(r"(?!.*system)[^|>@]*", re.DOTALL), True),
+}
+"""The scripts that only read or edit; True: each operand has to be one, as any may be the script."""
+
+
+class Row(NamedTuple):
+    """A line of `TABLE`."""
+
+    level: Level
+    conditions: Mapping[str, tuple[str, ...]]
+    """The words of each condition."""
+
+
+class Wrapper(NamedTuple):
+    """A line of `WRAPPERS`."""
+
+    level: Level
+    operands: int
+    marks: tuple[str, ...]
+    options: tuple[str, ...]
+
+
+_LEVELS: Mapping[str, Level] = {level: level for level in LEVELS}
+_CONDITIONS = frozenset(("only", "not", "with", "alone", "bare", "paths", "last", "erase", "script"))
+
+
+@cache
+def rows() -> Mapping[tuple[str, ...], tuple[Row, ...]]:
+    """`TABLE`, by the names of a program and its commands."""
+    found: dict[tuple[str, ...], tuple[Row, ...]] = {}
+    for left, names in _lines(TABLE):
+        conditions: dict[str, tuple[str, ...]] = {}
+        current = ""
+        for word in left[1:]:
+            if word in _CONDITIONS:
+                current = word
+                conditions[current] = ()
+            else:
+                conditions[current] += (word,)
+        row = Row(_LEVELS[left[0]], conditions)
+        # (A colon by itself is a program of the shell's.)
+        parents = names.pop(0)[:-1].split("|") if len(names[0]) > 1 and names[0].endswith(":") else [""]
+        for parent, name in product(parents, names):
+            key = (parent, *name.split("/")) if parent else (name,)
+            found[key] = (*found.get(key, ()), row)
+    return found
+
+
+@cache
+def wrappers() -> Mapping[str, Wrapper]:
+    """`WRAPPERS`, by name."""
+    found: dict[str, Wrapper] = {}
+    for left, names in _lines(WRAPPERS):
+        rest = left[1:]
+        operands = next((int(word) for word in rest if word.isdigit()), 0)
+        marks = tuple(word for word in rest if word.isalpha())
+        options = tuple(word for word in rest if word.startswith("-"))
+        found.update(dict.fromkeys(names, Wrapper(_LEVELS[left[0]], operands, marks, options)))
+    return found
+
+
+def _lines(table: str) -> list[tuple[list[str], list[str]]]:
+    lines = [line for line in table.splitlines() if line and not line.startswith("#")]
+    parts = [line.rpartition(" = ") for line in lines]
+    return [(left.split(), right.split()) for left, _, right in parts]

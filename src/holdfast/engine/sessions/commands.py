@@ -14,7 +14,7 @@ from holdfast.model.log import Log
 from holdfast.model.session import LEVELS, CommandEntry, Found, Ran
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from contextlib import ExitStack
 
     from holdfast.engine.opening.context import Context
@@ -63,7 +63,7 @@ class Commands:
                 self._line.write([*self._line.entries, Found(tree=tree, at=self._context.clock.now())])
         return tree
 
-    def begin(self, command: str, asked: str, generated: bool, level: Level, reasons: Sequence[str]) -> CommandEntry:
+    def begin(self, command: str, asked: str, generated: bool, level: Level) -> CommandEntry:
         """See `Session.begin`."""
         check_command(command)
         check_command(asked)
@@ -85,7 +85,6 @@ class Commands:
             command=command,
             generated=generated,
             level=level,
-            reasons=tuple(reasons),
             started_at=self._context.clock.now(),
             before=before,
             cwd=state.cwd,

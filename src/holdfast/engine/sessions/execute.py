@@ -55,8 +55,8 @@ def execute(
     # (What is left running is known by the session's name.)
     alone = {name: value for name, value in (env or {}).items() if name != SESSION_VARIABLE}
     environment = shell_environment(session, directory) | alone
-    judged = judge(session, command, cwd=directory, environment=environment)
-    entry = session.begin(command, input=input, generated=generated, level=judged.level, reasons=judged.reasons)
+    level = judge(session, command, cwd=directory, environment=environment)
+    entry = session.begin(command, input=input, generated=generated, level=level)
     seconds = session.config.timeout_seconds if timeout is None else timeout
     try:
         ran = run_command(

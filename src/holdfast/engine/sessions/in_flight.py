@@ -86,12 +86,12 @@ class InFlight:
         os.replace(self._path + b".new", self._path)
 
 
-@contextmanager
 def note_path(lock: bytes) -> bytes:
     """Where it is noted, beside the lock, what the session's holder has started."""
     return lock.removesuffix(b".lock") + b".running"
 
 
+@contextmanager
 def in_flight(path: bytes | None = None) -> Generator[InFlight]:
     """Have something in flight for the length of the block; see `InFlight`."""
     found = InFlight(path)

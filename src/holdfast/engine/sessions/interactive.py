@@ -192,8 +192,8 @@ class _Interactive:
             if self._entry is not None:  # (its prompt never came)
                 self._journal(CommandResult(exit_code=0, stdout="", stderr=""), 0)
             environment = session.environment()
-            judged = judge(session, os.fsdecode(line), cwd=session.directory(), environment=environment)
-            self._entry = session.begin(command, level=judged.level, reasons=judged.reasons)
+            level = judge(session, os.fsdecode(line), cwd=session.directory(), environment=environment)
+            self._entry = session.begin(command, level=level)
         except HoldfastError as error:
             _LOG.warning("a line is not journalled: %s", error.message)
         self._began = time.monotonic()

@@ -1,10 +1,8 @@
-"""How safe a command of a session is taken to be."""
+"""The level of a command of a session."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-from holdfast.model.named import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,18 +11,9 @@ if TYPE_CHECKING:
     from holdfast.model.session import Level
 
 
-class Judged(NamedTuple):
-    """What goes into the entry of a command."""
-
-    level: Level
-    reasons: tuple[str, ...]
-
-
-def judge(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Judged:
+def judge(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Level:
     """What ``command`` may do, in the directory ``cwd`` with these variables (docs/guide/safety.md)."""
-    from holdfast.engine.safety.classes import levels_of
-    from holdfast.engine.safety.classify import classify
+    from holdfast.engine.safety.classify import classify, levels_of
 
     programs = levels_of(session.context.settings.safety.programs)
-    found = classify(command, cwd=cwd, root=session.root, env=environment, programs=programs)
-    return Judged(found.level, tuple(dict.fromkeys(reason.text for reason in found.reasons)))
+    return classify(command, cwd=cwd, root=session.root, env=environment, programs=programs)

@@ -221,14 +221,13 @@ class Session:
         input: str | None = None,  # noqa: A002 - the field's own name
         generated: bool = False,
         level: Level,
-        reasons: Sequence[str] = (),
     ) -> CommandEntry:
         """Journal that a command begins now, and take the checkpoint that `SessionConfig.demand` wants; its entry.
 
         Only then may it be started. Raises `UsageError` for what no shell can be given.
         """
         self._refuse_running(look=False)
-        return self._commands.begin(command, command if input is None else input, generated, level, reasons)
+        return self._commands.begin(command, command if input is None else input, generated, level)
 
     def end(
         self, entry: CommandEntry, result: CommandResult, *, cwd: str, env: Mapping[str, str], duration_ms: int

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opening import Opener
-from holdfast.engine.safety.classes import levels_of
+from holdfast.engine.safety.classify import levels_of
 from holdfast.engine.sessions import naming, replaying
 from holdfast.engine.sessions.deleting import resume
 from holdfast.engine.sessions.directories import only_in, open_mounted

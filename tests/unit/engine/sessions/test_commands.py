@@ -117,9 +117,11 @@ def test_one_command_runs_at_a_time(bench):
     [
         ("risky", "risky", True),
         ("risky", "dangerous", True),
-        ("risky", "unknown", True),
+        ("risky", "unknown", False),
         ("unknown", "unknown", True),
-        ("unknown", "risky", False),
+        ("unknown", "risky", True),
+        ("unknown", "changes", False),
+        ("changes", "unknown", True),
         ("changes", "safe", False),
         ("safe", "safe", True),
         ("never", "dangerous", False),

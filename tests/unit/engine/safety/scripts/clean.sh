@@ -1,3 +1,0 @@
-#!/bin/sh
-find . -name '*.orig' -delete
-rm -f notes.txt core
