@@ -39,11 +39,11 @@ if __name__ == "__main__":
 
 STARTER = """
 import os, sys, threading
-from holdfast.processes.worker import Apart
+from holdfast.processes.worker import Worker
 STARTER = True
 os.dup2(os.open("/", os.O_RDONLY), 17, inheritable=True)
 {before}
-process = Apart("told")
+process = Worker("told")
 said = process.ask(b"tell", 60)
 process.let_go()
 process.close()
@@ -96,9 +96,11 @@ def test_it_is_a_copy_only_where_that_is_sound_and_has_nothing_of_its_starter(
 
 
 def test_without_an_order_it_is_gone_with_its_starter_or_before(modules: dict[str, str]) -> None:
-    ends = 'process = Apart("told"); print(process.pid); {}'
+    ends = 'process = Worker("told"); print(process.pid); {}'
     for how in ("process.close()", "os._exit(0)"):
-        program = f"import os; from holdfast.processes.worker import Apart; {ends.format(f'sys.stdout.flush(); {how}')}"
+        program = (
+            f"import os; from holdfast.processes.worker import Worker; {ends.format(f'sys.stdout.flush(); {how}')}"
+        )
         words = [sys.executable, "-c", "import sys; " + program]
         done = subprocess.run(words, capture_output=True, env=modules, check=True)
         gone = int(done.stdout)
@@ -113,8 +115,8 @@ def is_zombie(pid: int) -> bool:
 def test_one_that_fails_says_so_and_does_not_go_on_as_its_starter(modules: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "told.py").write_text("def main():\n    raise KeyError('broken')\n")
     program = """if 1:
-        from holdfast.processes.worker import Apart
-        process = Apart("told")
+        from holdfast.processes.worker import Worker
+        process = Worker("told")
         print(process.ask(b"tell", 60))
         process.close()
         print("once")
@@ -128,11 +130,11 @@ def test_one_that_fails_says_so_and_does_not_go_on_as_its_starter(modules: dict[
 def test_who_lives_long_keeps_nothing_of_those_that_have_ended(modules: dict[str, str], before: str) -> None:
     program = f"""if 1:
         import os, signal
-        from holdfast.processes.worker import Apart
+        from holdfast.processes.worker import Worker
         STARTER = True
         {before}
         def one():
-            process = Apart("told")
+            process = Worker("told")
             process.ask(b"tell", 60)
             process.let_go()
             process.close()
