@@ -358,7 +358,7 @@ def test_one_home_neither_lists_nor_touches_the_promotions_of_the_other(pair: li
         source="",
         theirs=context.catalog.checkpoints(limit=1)[0].id,
         spec=SPEC % str(tree),
-        facts=encode(Facts(starts=1, container=str(its))),
+        facts=encode(Facts(container=str(its))),
     )
     PromotionRows(opener.store().catalog).add(row)
     opener.close()

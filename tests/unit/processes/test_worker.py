@@ -98,9 +98,8 @@ def test_it_is_a_copy_only_where_that_is_sound_and_has_nothing_of_its_starter(
 def test_without_an_order_it_is_gone_with_its_starter_or_before(modules: dict[str, str]) -> None:
     ends = 'process = Worker("told"); print(process.pid); {}'
     for how in ("process.close()", "os._exit(0)"):
-        program = (
-            f"import os; from holdfast.processes.worker import Worker; {ends.format(f'sys.stdout.flush(); {how}')}"
-        )
+        ended = ends.format(f"sys.stdout.flush(); {how}")
+        program = f"import os; from holdfast.processes.worker import Worker; {ended}"
         words = [sys.executable, "-c", "import sys; " + program]
         done = subprocess.run(words, capture_output=True, env=modules, check=True)
         gone = int(done.stdout)
