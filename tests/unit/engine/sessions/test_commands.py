@@ -289,7 +289,7 @@ def test_what_runs_supervised_has_no_sessions(bench, monkeypatch):
     bench.start().close()
     from holdfast.engine.sessions import sessions
 
-    monkeypatch.setattr(sessions, "refuse_inside", refuse)
+    monkeypatch.setattr(sessions, "forbid_inside_run", refuse)
     for asked in (bench.start, bench.open, lambda: bench.sessions().delete("one")):
         with pytest.raises(RefusedError, match="asked for inside"):
             asked()
