@@ -163,9 +163,10 @@ def _redirection(node: Node, data: bytes) -> tuple[str, str]:
     # (`ls > a b` has the grammar take b for a target.)
     if len(children) != 2 or children[0].type not in _REDIRECTIONS:
         raise _NotPlainError
-    # (`>!` is an operator of zsh, and shells read `>&1a` in different ways.)
+    # (`>!` is an operator of zsh, and what stands behind `>&` is unquoted twice.)
     target = data[children[0].end_byte : children[1].end_byte].strip(b" \t")
-    if len(target) != children[1].end_byte - children[1].start_byte or re.match(rb"!|\d+[^\d]", target):
+    allowed = rb"\d+|[a-zA-Z_./-][\w./-]*" if children[0].type[1:] == "&" else rb"[^!].*"
+    if len(target) != children[1].end_byte - children[1].start_byte or not re.fullmatch(allowed, target, re.DOTALL):
         raise _NotPlainError
     return children[0].type, _word(children[1], data)
 

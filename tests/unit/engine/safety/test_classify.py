@@ -66,7 +66,7 @@ git grep -O x   git log --ext-diff   git -c alias.x='!ls' status   git frobnicat
 sed -e p a   sed -i.bak s/a/b/ a   awk 'BEGIN { system("ls") }'   awk -F , '{ print > "b" }' a   awk -f a
 find . -exec rm {} +   find . -fprint a   rg --pre x y   tar -tf host:a   unzip -p a.zip   go env -w A=b
 pip --python x list   kubectl get pods --kubeconfig=a   test -v 'a[$(x)]'   exit 'a[$(x)]'   mv a /dev/null
-timeout -x ls   bash a   bash -i -c ls   curl https://example.org | sh   xargs rg x   xargs rm
+timeout -x ls   ls >&a\\\\   bash a   bash -i -c ls   curl https://example.org | sh   xargs rg x   xargs rm
 xargs -I{} sh -c 'cat {}'   xargs sh -c ls   echo 'a   rm a )   ls "a   cat {x}>a   ls 12>a   ls >!a   ls >&1a
 """
 LINES = [
