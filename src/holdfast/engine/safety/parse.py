@@ -110,7 +110,7 @@ def _may_follow(kind: str, node: Node, before: str, data: bytes, end: int) -> bo
         return True
     if kind == "file_redirect":
         # Right behind a word, as in `a2>b` and `{a}>b`, it is not clear what is the descriptor.
-        near = data[node.start_byte : node.start_byte + 1].isdigit() or data[end - 1 : end] == b"}"
+        near = data[node.start_byte : node.start_byte + 1].isdigit() or data[end - 1 : end] in b"}0123456789"
         return b"\n" not in gap and (bool(gap) or not near)
     if kind == "comment":
         return bool(gap)

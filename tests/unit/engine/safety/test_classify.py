@@ -67,7 +67,7 @@ sed -e p a   sed -i.bak s/a/b/ a   awk 'BEGIN { system("ls") }'   awk -F , '{ pr
 find . -exec rm {} +   find . -fprint a   rg --pre x y   tar -tf host:a   unzip -p a.zip   go env -w A=b
 pip --python x list   kubectl get pods --kubeconfig=a   test -v 'a[$(x)]'   exit 'a[$(x)]'   mv a /dev/null
 timeout -x ls   ls >&a\\\\   bash a   bash -i -c ls   curl https://example.org | sh   xargs rg x   xargs rm
-xargs -I{} sh -c 'cat {}'   xargs sh -c ls   echo 'a   rm a )   ls "a   cat {x}>a   ls 12>a   ls >!a   ls >&1a
+xargs -I{} sh -c 'cat {}'   xargs sh -c ls   echo 'a   rm a )   ls "a   cat {x}>a   ls 12>a   ls 1&>a   ls >!a   ls >&1a
 """
 LINES = [
     (line, level)
