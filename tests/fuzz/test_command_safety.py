@@ -91,31 +91,15 @@ def test_what_stands_in_quotes_is_only_a_word(command: str, text: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "(" * 100_000,
-        "$(" * 60_000,
-        '"$(' * 40_000,
-        "`" * 100_000,
-        "{ " * 60_000,
-        "[[ " * 40_000,
-        "${" * 60_000,
-        "if " * 40_000,
-        "case a in " * 12_000,
-        "! " * 60_000,
-        "a|" * 60_000,
-        "a && " * 25_000,
+        *(
+            one * 40_000
+            for one in ("(", "$(", '"$(', "`", "{ ", "[[ ", "${", "if ", "! ", "a|", "<<a ", "<<a\n", "\0", "\udcff")
+        ),
+        *(one * 12_000 for one in ("case a in ", "a && ", "sh -c '", "nice ", "env LC_ALL=C ", "ls {a,b} ")),
         "frobnicate && " * 9_000 + "ls",
-        "<<a " * 30_000,
-        "<<a\n" * 30_000,
         "cat <<" + "E" * 100_000 + "\n",
         "cat " + " ".join(f"<<E{number}" for number in range(15_000)) + "\n",
-        "sh -c '" * 18_000,
-        "nice " * 25_000,
-        "env LC_ALL=C " * 9_000,
-        "\0" * 100_000,
-        "\udcff" * 100_000,
         "x" * 1_000_000,
-        "ls {a,b}" * 15_000,
-        "echo " + "{" * 100_000,
     ],
     ids=lambda command: command[:6].strip(),
 )
@@ -123,9 +107,8 @@ def test_what_is_long_or_deep_is_unknown(command: str) -> None:
     assert level(command) == "unknown"
 
 
-@pytest.mark.parametrize("depth", [3, 30])
-def test_scripts_in_scripts_come_to_an_end(depth: int) -> None:
+def test_scripts_in_scripts_come_to_an_end() -> None:
     command = "ls"
-    for _ in range(min(depth, 12)):
+    for _ in range(12):
         command = "sh -c '" + command.replace("'", "'\\''") + "'"
-    assert level(command) == ("safe" if depth == 3 else "unknown")
+    assert level(command) == "unknown"

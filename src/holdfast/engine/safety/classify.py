@@ -179,10 +179,8 @@ class _Classifier:
         operands = _operands_of(arguments)
         values = [word.partition("=")[2] for word in arguments if "=" in word]
         values += [word[2:] for word in arguments if len(word) > 2 and word.startswith("-") and word[1] != "-"]
-        if "last" in row.conditions:
-            operands = operands[-1:]
-        if "script" in row.conditions:
-            operands = operands[1:]
+        # (A script is no file.)
+        operands = operands[-1:] if "last" in row.conditions else operands["script" in row.conditions :]
         levels: list[Level] = [self._written(path) for path in (".", *operands, *values)]
         if "erase" in row.conditions and any(self._is_lost(path) for path in operands):
             levels.append("dangerous")

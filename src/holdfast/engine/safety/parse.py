@@ -109,8 +109,9 @@ def _may_follow(kind: str, node: Node, before: str, data: bytes, end: int) -> bo
     if kind in _OPERATORS or before in _OPERATORS:
         return True
     if kind == "file_redirect":
-        # With a descriptor right behind a word, as in `a2>b`, the digit is one of the word's.
-        return b"\n" not in gap and (bool(gap) or not data[node.start_byte : node.start_byte + 1].isdigit())
+        # Right behind a word, as in `a2>b` and `{a}>b`, it is not clear what is the descriptor.
+        near = data[node.start_byte : node.start_byte + 1].isdigit() or data[end - 1 : end] in b"}0123456789"
+        return b"\n" not in gap and (bool(gap) or not near)
     if kind == "comment":
         return bool(gap)
     # Assignments may stand side by side.
@@ -154,16 +155,18 @@ def _assignment(node: Node, data: bytes) -> tuple[str, str]:
 
 def _redirection(node: Node, data: bytes) -> tuple[str, str]:
     children = list(node.children)
-    if children[0].type == "file_descriptor":
-        if not data[children[0].start_byte : children[0].end_byte].isdigit():
-            raise _NotPlainError
+    # (A shell may read `12>` as a word.)
+    if children[0].type == "file_descriptor" and children[0].end_byte == children[0].start_byte + 1:
         del children[0]
     if len(children) == 1 and children[0].type in (">&-", "<&-"):
         return children[0].type[:2], "-"
     # (`ls > a b` has the grammar take b for a target.)
     if len(children) != 2 or children[0].type not in _REDIRECTIONS:
         raise _NotPlainError
-    if data[children[0].end_byte : children[1].start_byte].strip(b" \t"):
+    # (`>!` is an operator of zsh, and what stands behind `>&` is unquoted twice.)
+    target = data[children[0].end_byte : children[1].end_byte].strip(b" \t")
+    allowed = rb"\d+|[a-zA-Z_./-][\w./-]*" if children[0].type[1:] == "&" else rb"[^!].*"
+    if len(target) != children[1].end_byte - children[1].start_byte or not re.fullmatch(allowed, target, re.DOTALL):
         raise _NotPlainError
     return children[0].type, _word(children[1], data)
 

@@ -79,7 +79,6 @@ changes paths with -x only -xzjJv -f= -C= not *:* = tar
 safe with -l only -l = unzip
 changes paths only -oqn -d= = unzip
 changes paths only -rqj = zip
-risky = mktemp
 
 # -- git
 safe alone --version = git
@@ -116,8 +115,6 @@ risky = apt|apt-get|dnf|apk|brew: install remove purge update upgrade full-upgra
 risky = brew: uninstall reinstall tap untap link unlink cleanup services
 dangerous = npm|pnpm|yarn|cargo|poetry|uv: publish unpublish deprecate yank
 dangerous = gem: push yank
-dangerous = twine
-changes paths only -lsdew = gofmt
 changes paths only -q --check --diff --fix --select= = ruff: check format
 changes paths only -q --check --diff = black
 
@@ -127,8 +124,7 @@ safe only -sSLfkiIvgN -H= -A= -e= -m= --silent --show-error --location --fail --
 changes paths only -sSLfkiIvgN -H= -A= -e= -m= --silent --location --fail -o= -O --output= = curl
 changes paths only -qcSN -O= -P= = wget
 risky = scp ssh sftp ftp nc ncat netcat socat telnet rclone mail sendmail
-safe not --host = docker: ps images version info logs inspect top port stats diff history search
-safe = docker: image/ls container/ls volume/ls network/ls
+safe not --host = docker: ps images version info logs inspect top port stats diff history search image/ls
 risky = docker: build pull create start stop restart kill rm rmi tag login logout commit cp load import rename
 risky = docker: image/rm image/prune container/rm container/prune network/rm network/prune compose/stop compose/down
 dangerous = docker: push system/prune volume/rm volume/prune
@@ -137,8 +133,6 @@ risky = kubectl: apply create scale rollout patch label annotate set edit expose
 dangerous = kubectl: delete drain replace
 risky = terraform: apply import
 dangerous = terraform: destroy
-risky = helm: install upgrade rollback
-dangerous = helm: uninstall delete
 safe not -w --web = gh: pr/list pr/view pr/diff pr/checks pr/status issue/list issue/view issue/status repo/view
 safe not -w --web = gh: run/list run/view release/list release/view
 risky = gh: pr/create pr/merge pr/close pr/comment pr/edit pr/review pr/ready pr/checkout issue/create issue/close
@@ -151,11 +145,11 @@ risky = systemctl: start stop restart reload enable disable mask unmask daemon-r
 dangerous = systemctl: poweroff reboot halt
 safe with -l only -l = kill
 dangerous with [-]1 = kill
-risky = kill killall pkill
+risky = kill killall pkill mktemp
 safe bare only -l = mount
 dangerous = mkfs mkfs.ext4 mkfs.xfs mkfs.btrfs mkfs.vfat mkswap fdisk sfdisk parted wipefs swapoff
 dangerous = mount umount shutdown reboot halt poweroff useradd userdel usermod passwd visudo iptables nft insmod rmmod
-dangerous = modprobe
+dangerous = modprobe twine
 """
 
 GLOBALS: Mapping[str, tuple[str, ...]] = {
