@@ -95,7 +95,7 @@ def test_every_field_is_documented(trying: Cli) -> None:
 
 
 def test_differences_are_shown(trying: Cli) -> None:
-    out = trying("experiment", "echo one > a; echo one", "echo two > a; echo two; sleep 0.1", "--diff").out
+    out = trying("experiment", "echo one > a; echo one", "echo two > a; echo two; sleep 2", "--diff").out
     assert "+two" in out
     assert "diff --git a/a b/a" in out
 
