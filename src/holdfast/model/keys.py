@@ -111,7 +111,7 @@ KEYS: dict[str, Key] = {
         least=-1,
         most=2**32 - 2,
     ),
-    "undo.max_log_bytes": Key("size", "preimages of more bytes than this: the oldest steps are forgotten"),
+    "undo.max_log_bytes": Key("size", "steps and preimages of more bytes than this: the oldest steps are forgotten"),
     "undo.max_steps": Key("integer", "more runs than this (a step of no run is one): the oldest is forgotten", least=1),
     "undo.max_step_bytes": Key(
         "size", "a step that would copy more bytes than this goes on without protection, or is held (see safeguard)"

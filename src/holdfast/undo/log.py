@@ -74,7 +74,9 @@ class UndoLog:
             self.has_damage = False
             """A finished step could not be read."""
             self.heads = self._read_heads()
-            self._used = sum(map(_bytes, self.heads.values()))
+            self._sizes = {step: self._size(head) for step, head in self.heads.items()}
+            """Bytes of each finished step: of its file, in which small contents are, and of its preimages."""
+            self._used = sum(self._sizes.values())
             self._units = Counter(map(_unit, self.heads.values()))
             self.found: list[AnyRecord] = read_journal(directory).records
             self.barriers = Barriers(record for record in self.found if isinstance(record, Outside))
@@ -253,12 +255,15 @@ class UndoLog:
         """Put a finished step in place of what was known of it. Atomic."""
         head = sealed.head
         write_step(self._steps, _name(head.id), sealed, sync=self.sync)
-        if (before := self.heads.get(head.id)) is None:
+        if head.id not in self.heads:
             self._units[_unit(head)] += 1
-        else:
-            self._used -= _bytes(before)
-        self._used += _bytes(head)
+        self._used -= self._sizes.get(head.id, 0)
+        self._sizes[head.id] = self._size(head)
+        self._used += self._sizes[head.id]
         self.heads[head.id] = head
+
+    def _size(self, head: Head) -> int:
+        return os.stat(self._path(head.id)).st_size + sum(preimage.size for preimage in head.preimages)
 
     def forget(self, step: StepId) -> None:
         """Let a finished step go that could have been undone, and say so of its run. Raises `StorageError`."""
@@ -273,7 +278,7 @@ class UndoLog:
             self.preimages.discard(preimage.number)
         os.unlink(self._path(step))
         head = self.heads.pop(step)
-        self._used -= _bytes(head)
+        self._used -= self._sizes.pop(step)
         self._units[_unit(head)] -= 1
         if not self._units[_unit(head)]:
             del self._units[_unit(head)]
@@ -376,7 +381,3 @@ def _written_at(directory: bytes) -> int:
 def _unit(head: Head) -> str | StepId:
     """What counts as one step with others: its run, if it has one."""
     return head.run or head.id
-
-
-def _bytes(head: Head) -> int:
-    return sum(preimage.size for preimage in head.preimages)

@@ -29,7 +29,7 @@ class Limits(NamedTuple):
     """How much the log may hold; what is beyond is evicted, oldest first (`holdfast.undo.log.UndoLog.evict`)."""
 
     max_bytes: int = 1 << 30
-    """Of preimages."""
+    """Of preimages, and of the files of steps, which hold small contents."""
     max_steps: int = 100
     """All steps of a run count as one."""
     max_step_bytes: int = 200 << 20

@@ -12,6 +12,7 @@ from holdfast.undo import overlaps, traces
 from holdfast.undo.changes import changes
 from holdfast.undo.path_tree import PathTree
 from holdfast.undo.records import Made, Make, Move, Mutation, StepId
+from holdfast.undo.service import Limits
 from holdfast.undo.traces import whereabouts
 
 from .conftest import Bench
@@ -112,3 +113,16 @@ def test_a_rename_costs_no_more_where_a_step_has_changed_very_much(monkeypatch: 
         assert len(changes(records)) == 2 * count
         spent.append(done)
     assert spent[1] == 3 * spent[0]
+
+
+def test_small_contents_count_as_well_for_the_limit_of_bytes(bench: Bench) -> None:
+    """They lie in the files of steps, as no preimages of their own."""
+    limit, size = 40_000, 6_000
+    with opened(bench, limits=Limits(max_bytes=limit)) as office:
+        for number in range(30):
+            step = office.desk.open("command", run="run")
+            office.act(step, lambda actor, path=b"f%d" % (number % 3): actor.write(path, os.urandom(size)))
+            office.desk.close(step)
+        kept = office.desk.steps()
+        assert 1 <= len(kept) <= limit // size
+        assert office.desk.parting("run").forgotten == 30 - len(kept)
