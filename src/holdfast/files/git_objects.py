@@ -5,20 +5,28 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
+from holdfast.files import kernel
 from holdfast.model.paths import parents
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 _MOST_BYTES = 16 << 20
 _HASH_BYTES = 20
 _MAGIC = b"\xfftOc\0\0\0\2"
 _FANOUT_BYTES = 256 * 4
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+_RULES = kernel.RESOLVE_BENEATH | kernel.RESOLVE_NO_SYMLINKS
 
 
 class GitObjects:
     """Asks the nearest repository at or above a path, not above the root. What it cannot tell it says no to: what a
-    filter has changed, a repository of SHA-256, a linked worktree, a file larger than 16 MiB.
+    filter has changed, a repository of SHA-256, a linked worktree, a file larger than 16 MiB. It follows no link, as
+    what is in the tree may be hostile (I7).
     """
 
     def __init__(self, root: bytes) -> None:
@@ -27,50 +35,68 @@ class GitObjects:
 
     def hold(self, path: bytes) -> bool:
         """True if the repository has an object with just what the regular file ``path`` holds."""
-        for above in (*parents(path), b""):
-            objects = os.path.join(self._root, above, b".git", b"objects")
-            if os.path.isdir(objects):
-                with suppress(OSError):
-                    name = _name(os.path.join(self._root, path))
-                    return bool(name) and (_is_loose(objects, name) or _is_packed(os.path.join(objects, b"pack"), name))
-                return False
+        with suppress(OSError):
+            root = os.open(self._root, _DIRECTORY)
+            try:
+                return _holds(root, path)
+            finally:
+                os.close(root)
         return False
 
 
-def _open(path: bytes) -> tuple[int, int]:
-    """A descriptor, and the size. Raises `OSError`, also if it is no regular file."""
-    fd = os.open(path, _READ)
-    found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+def _holds(root: int, path: bytes) -> bool:
+    for above in (*parents(path), b""):
+        try:
+            with _opened(root, os.path.join(above, b".git/objects"), _DIRECTORY) as objects:
+                name = _name(root, path)
+                return bool(name) and (_is_loose(objects, name) or _is_packed(objects, name))
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # no repository is there
+    return False
+
+
+@contextmanager
+def _opened(directory: int, path: bytes, flags: int) -> Generator[int]:
+    """Raises `OSError`; also if it is neither a directory nor a regular file, as those may never end."""
+    fd = kernel.openat2(directory, path, flags, _RULES)
+    try:
+        if not flags & os.O_DIRECTORY and not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError
+        yield fd
+    finally:
         os.close(fd)
-        raise OSError
-    return fd, found.st_size
 
 
-def _name(path: bytes) -> bytes:
-    """The object's; empty if the file is too large."""
-    fd, size = _open(path)
-    with open(fd, "rb") as file:
-        content = file.read(_MOST_BYTES + 1) if size <= _MOST_BYTES else b""
-    if len(content) != size:
-        return b""
-    return hashlib.sha1(b"blob %d\0" % size + content, usedforsecurity=False).digest()
+def _name(root: int, path: bytes) -> bytes:
+    """The object's; empty if the file is not there, or too large."""
+    with suppress(FileNotFoundError, NotADirectoryError), _opened(root, path, _READ) as fd:
+        size = os.fstat(fd).st_size
+        with open(fd, "rb", closefd=False) as file:
+            content = file.read(_MOST_BYTES + 1) if size <= _MOST_BYTES else b""
+        if len(content) == size:
+            return hashlib.sha1(b"blob %d\0" % size + content, usedforsecurity=False).digest()
+    return b""
 
 
-def _is_loose(objects: bytes, name: bytes) -> bool:
+def _is_there(directory: int, path: bytes) -> bool:
+    with suppress(OSError), _opened(directory, path, _READ):
+        return True
+    return False
+
+
+def _is_loose(objects: int, name: bytes) -> bool:
     text = name.hex().encode()
-    return os.path.isfile(os.path.join(objects, text[:2], text[2:]))
+    return _is_there(objects, text[:2] + b"/" + text[2:])
 
 
-def _is_packed(directory: bytes, name: bytes) -> bool:
-    for each in os.listdir(directory):
-        if each.endswith(b".idx") and os.path.isfile(os.path.join(directory, each[:-4] + b".pack")):
-            fd, _ = _open(os.path.join(directory, each))
-            try:
+def _is_packed(objects: int, name: bytes) -> bool:
+    with suppress(FileNotFoundError), _opened(objects, b"pack", _DIRECTORY) as directory:
+        for each in map(os.fsencode, os.listdir(directory)):
+            if not each.endswith(b".idx") or not _is_there(directory, each[:-4] + b".pack"):
+                continue
+            with suppress(OSError), _opened(directory, each, _READ) as fd:
                 if _is_listed(fd, name):
                     return True
-            finally:
-                os.close(fd)
     return False
 
 

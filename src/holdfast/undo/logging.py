@@ -53,8 +53,8 @@ def tell_outstanding(left: Outstanding) -> None:
     """Say what a killed keeper had left undone, and is left so as somebody only looks."""
     if left.rolled_back:
         _log.warning(
-            "whoever recorded changes here was killed in the middle of %s: the next command that changes anything "
-            "rolls back what is open first",
+            "the process that recorded changes here was killed in the middle of %s: the next command that changes "
+            "anything rolls back what is open first",
             named_steps(left.rolled_back),
             steps=left.rolled_back,
         )
@@ -71,7 +71,7 @@ def tell_recovery(recovered: Recovered, aside: Aside) -> Recovered:
     back = recovered.rolled_back
     if back is not None and back.steps:
         _log.warning(
-            "whoever recorded changes here was killed in the middle of %s: what was open was rolled back "
+            "the process that recorded changes here was killed in the middle of %s: what was open was rolled back "
             "(%d changes); `holdfast redo --step ID` brings a step forward again",
             named_steps(back.steps),
             back.paths,

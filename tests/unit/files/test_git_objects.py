@@ -62,3 +62,20 @@ def test_where_there_is_no_repository_git_holds_nothing(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     (tmp_path / ".git").write_text("gitdir: elsewhere")
     assert not GitObjects(os.fsencode(tmp_path)).hold(b"f")
+
+
+@pytest.mark.parametrize("link", [".git", ".git/objects", ".git/objects/pack", "d"])
+def test_no_link_on_the_way_is_followed_i7(tmp_path: Path, link: str) -> None:
+    tree, outside = tmp_path / "tree", tmp_path / "outside"
+    tree.mkdir()
+    git(tree, "init", "-q")
+    (tree / "d").mkdir()
+    (tree / "d" / "f").write_text("content")
+    git(tree, "add", "d/f")
+    git(tree, "commit", "-qm", "all")
+    git(tree, "gc", "-q")
+    kept = GitObjects(os.fsencode(tree))
+    assert kept.hold(b"d/f")
+    (tree / link).rename(outside)
+    (tree / link).symlink_to(outside)
+    assert not kept.hold(b"d/f")

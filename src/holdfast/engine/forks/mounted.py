@@ -109,7 +109,7 @@ def unmount(opener: Opener, directory: bytes) -> bytes:
 
 
 def materialise(opener: Opener, directory: bytes) -> bytes:
-    """Make a fork a plain directory, with all that is in it: `fork_plain.materialise`. Its real path."""
+    """Make a fork a plain directory, with all that is in it: `unmounted.materialise`. Its real path."""
     from holdfast.engine.forks import unmounted
 
     context = opener.open_fork(directory)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from holdfast.model.errors import LockedError, QuotaError
 from holdfast.model.log import Log
-from holdfast.model.typed import TYPE_CHECKING, TypeVar
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.store.blobs import Written
-
-T = TypeVar("T")
 
 _LOG = Log(__name__)
 

@@ -33,6 +33,7 @@ def thinning(settings: Settings) -> Thinning:
 def decided(
     context: Context, policy: Policy | Thinning
 ) -> tuple[list[Checkpoint], list[tuple[Checkpoint, Sequence[str]]]]:
+    """The checkpoints of the workspace that ``policy`` removes, and those that stay, with the reasons. Removes none."""
     protections = context.catalog.protections()
     protected = {checkpoint: str(reasons[0]) for checkpoint, reasons in protections.items() if reasons}
     checkpoints = context.catalog.checkpoints(context.workspace.id)

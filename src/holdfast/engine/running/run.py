@@ -59,7 +59,7 @@ class RunResult(NamedTuple):
     isolation: Isolation
     """What held for it."""
     unanswered: Sequence[TicketInfo] = ()
-    """What safeguards held, and nobody answered in time: the step of each was taken back."""
+    """What safeguards held without an answer in time: the step of each was taken back."""
     forgotten: int = 0
     """So many of its steps are not among them any more: the undo log could not hold them within its limits."""
 

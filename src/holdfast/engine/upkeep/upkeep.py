@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.engine.history.ballast import freeing
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
-from holdfast.model.typed import TYPE_CHECKING, TypeVar
+from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from holdfast.store.collect import Collected
     from holdfast.store.usage import Stats
     from holdfast.store.verify import Verified
-
-T = TypeVar("T")
 
 _LOG = Log(__name__)
 _LARGEST = 12
