@@ -229,7 +229,7 @@ class Safeguards:
             self._unanswered.append((ticket.step.begin.run, msgspec.structs.replace(ticket.info, unanswered=waited)))
 
     def unanswered(self, run: str) -> tuple[TicketInfo, ...]:
-        """What was held of the ``run``, or of none without an answer in time; each is told once."""
+        """What was held of the ``run``, or of none, without an answer in time; each is told once."""
         told = tuple(info for of, info in self._unanswered if of in (run, ""))
         self._unanswered = [(of, info) for of, info in self._unanswered if of not in (run, "")]
         return told

@@ -168,7 +168,7 @@ class Parting(msgspec.Struct, frozen=True, kw_only=True):
     """What a run is told when it has ended."""
 
     unanswered: tuple[TicketInfo, ...] = ()
-    """What safeguards held of it, or of no run without an answer in time: its steps were taken back."""
+    """What safeguards held of it, or of no run, without an answer in time: its steps were taken back."""
     forgotten: int = 0
     """So many of its steps the log could not hold within its limits."""
 
