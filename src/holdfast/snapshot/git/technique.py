@@ -312,7 +312,8 @@ class _Git:
         if entry.kind == "view":  # of which nobody writes to the repository
             own = os.path.join(shadow.path, b"worktrees", entry.token.encode())
             words = ("--detach", "--no-checkout", "--lock", "--reason", "shown by Holdfast")
-            shadow.git()("worktree", "add", "--quiet", *words, path, commit)
+            with self._ledger.lock_shared():  # Git looks at the others, and fails if one of them goes as it does
+                shadow.git()("worktree", "add", "--quiet", *words, path, commit)
             same_sparsity(own, settings)
         else:
             own, trusted = git_directory(path), self._options.trust_local_filters
@@ -424,7 +425,9 @@ class _Git:
             return  # in place
         shadow = self._shadow(entry)
         remove_whole(self._work_tree(entry))
-        remove_whole(os.path.join(shadow.path, b"worktrees", entry.token.encode()))
+        if os.path.lexists(known := os.path.join(shadow.path, b"worktrees", entry.token.encode())):
+            with self._ledger.lock_shared():
+                remove_whole(known)
         if shadow.exists():
             if entry.kind == "snapshot":
                 shadow.git()("update-ref", "-d", self._snapshot_ref(entry))
