@@ -21,9 +21,11 @@ from lz4 import block
 
 from holdfast.model.entries import file_entry
 from holdfast.model.ids import hash_bytes
-from holdfast.store.blobs import BlobReader, BlobWriter, Written, check_pack
-from holdfast.store.local import LocalObjects
-from holdfast.store.records import Location
+from holdfast.store.blobs.content_reader import BlobReader
+from holdfast.store.blobs.content_writer import BlobWriter, Written
+from holdfast.store.blobs.damage_check import check_pack
+from holdfast.store.catalog_records import Location
+from holdfast.store.objects._local_store import LocalObjects
 
 if TYPE_CHECKING:
     from collections.abc import Callable

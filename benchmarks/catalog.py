@@ -29,10 +29,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.ids import WorkspaceId
-from holdfast.store.catalog import Catalog
-from holdfast.store.database import SqliteDatabase
-from holdfast.store.remote import open_bucket
-from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.catalog.catalog import Catalog
+from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.database.sql_database import SqliteDatabase
+from holdfast.store.objects.remote_store import open_bucket
 from holdfast.store.store import Store
 from holdfast.testing.dict_saver import Saver
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tests.proxies import Proxy
 
-    from holdfast.store.database import Database
+    from holdfast.store.database.sql_database import Database
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -91,7 +91,7 @@ def measure(
 
 
 def lease(catalog: Catalog) -> None:
-    from holdfast.store.lease import Lease
+    from holdfast.store.catalog.work_lease import Lease
 
     found = Lease(catalog.database, catalog.tenant, "benchmark", catalog.clock)
     found.acquire()

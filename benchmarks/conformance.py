@@ -28,8 +28,8 @@ from typing import Any
 
 from compare import machine, program
 from conformance_suites import PASSED, SKIPPED, SUITES, Cases, Ground
-from holdfast.supervisor.descent import become_subreaper, descendants, reap_orphans
-from holdfast.testing.photograph import Seen, differences, photograph
+from holdfast.supervisor.process_tree.descendants import become_subreaper, descendants, reap_orphans
+from holdfast.testing.tree_state import Seen, differences, photograph
 from run import file_system, stand_apart
 from run_subjects import BEHIND, BRIDGE, HOLDFAST, NATIVE, PEERS, Failed, Subject, available, call
 

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast.engine.history.changed_state import put_together
-from holdfast.engine.merging import deltas, stacked
-from holdfast.engine.merging.merge import written
+from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.merging import deltas, stacked_plan
+from holdfast.engine.merging.tree_merge import written
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.entries import Change, file_entry
 from holdfast.model.ids import hash_bytes
-from holdfast.store import manifest
+from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,11 +95,11 @@ def measure(root: Path, files: int, production: Edits, fork: Edits, turns: int) 
             return at
 
         ours, theirs = line(production), line(fork)
-        found = stacked.plan(context, theirs, ours)
+        found = stacked_plan.plan(context, theirs, ours)
         overlapping = found.counts.overlapping
 
         def plan() -> None:
-            assert stacked.plan(context, theirs, ours).counts.overlapping == overlapping
+            assert stacked_plan.plan(context, theirs, ours).counts.overlapping == overlapping
 
         took: dict[str, list[float]] = {"plan": [], "again": [], "git": []}
         for _ in range(turns):

@@ -27,9 +27,9 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from holdfast.snapshot.git.technique import GitOptions, git_provider
-from holdfast.snapshot.place import Place
+from holdfast.snapshot.git.provider import GitOptions, git_provider
 from holdfast.snapshot.port import Provider, Snapshot
+from holdfast.snapshot.provider_context import Place
 from real_git_edits import FOUNDED, Agent, User
 
 KINDS = {

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import holdfast
-from holdfast.engine.merging.reapply.person import Resolution
+from holdfast.engine.merging.reapply.manual_resolution import Resolution
 
 Tree = dict[bytes, tuple[bytes, str]]
 """Path → mode and object id, as Git has them."""
@@ -166,7 +166,7 @@ FLAGS = {"merge.ladder": ["structure", "text"], "retention.keep_all": "30d", "pr
 
 def promoted(clone: Clone, work: Path, commit: str, base: str, ours: str, theirs: str) -> Result:
     """One merge, made again as a promotion."""
-    from holdfast.engine.promotion.promote import Promotions
+    from holdfast.engine.promotion.manager import Promotions
 
     production, fork = work / "production", work / "fork"
     production.mkdir()

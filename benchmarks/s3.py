@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import holdfast
-from holdfast.store.remote import open_bucket
+from holdfast.store.objects.remote_store import open_bucket
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "benchmark", "AWS_SECRET_ACCESS_KEY": "benchmark", "AWS_REGION": "us-east-1"}
 _CONDITIONS = re.compile(rb"(?i)\r\nif-(?:none-)?match:[^\r]*")

@@ -114,8 +114,8 @@ def measure_requests(client: Client, home: Path, root: Path, times: int) -> dict
         (tree / "d0" / "f0").write_text(str(number))
         client.ask("POST", "/api/exports/one/checkpoint", {})
 
-    from holdfast.engine.exports.exports import Exports
-    from holdfast.engine.opening.opening import Opener
+    from holdfast.engine.exports.named_workspaces import Exports
+    from holdfast.engine.opening.opener import Opener
 
     def opened(_: int) -> None:
         opener = Opener(home=os.fsencode(home))

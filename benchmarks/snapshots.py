@@ -29,10 +29,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compare import machine, make_tree
-from holdfast.engine.forks.providers import providers_of
-from holdfast.engine.opening.opening import Opener
-from holdfast.engine.sessions.execute import execute
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.forks.provider_selection import providers_of
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.sessions.registry import Sessions
+from holdfast.engine.sessions.shell.execution import execute
 from snapshots_report import (
     CAPTURED,
     CAPTURED_FORK,
@@ -49,7 +49,7 @@ from snapshots_report import (
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from holdfast.model.session import SessionId
+    from holdfast.model.session_types import SessionId
     from holdfast.snapshot.port import Capabilities, Mode, Prepared, Provider
 
 NAME = "benchmark"

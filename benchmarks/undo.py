@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.clock import SystemClock
 from holdfast.undo.interceptor import Place
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import Limits, UndoLog
 
 if TYPE_CHECKING:

@@ -19,19 +19,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
-from holdfast.files.handle import Identity, identity
-from holdfast.files.metadata import through
+from holdfast.files.linux.file_handle import Identity, identity
+from holdfast.files.linux.metadata import through
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HeldError, RefusedError
-from holdfast.testing.acting import Actor
-from holdfast.testing.photograph import Seen, differences, photograph
+from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_state import Seen, differences, photograph
 from holdfast.undo.interceptor import Place
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.undo.journal.records import StepId
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.records import StepId
-from holdfast.undo.recovery import recover
-from holdfast.undo.safeguard import risk_of
-from holdfast.undo.safeguards import OFF, Safeguards, Thresholds
+from holdfast.undo.recovery.keeper_recovery import recover
+from holdfast.undo.safeguards.guard import risk_of
+from holdfast.undo.safeguards.tickets import Safeguards
+from holdfast.undo.service import OFF, Thresholds
 
 from .waiting import wait_until
 

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import holdfast
-from holdfast.engine.opening import deleted
+from holdfast.engine.opening import identity
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.files.watch.root import parse_mounts
+from holdfast.files.watch.watched_root import parse_mounts
 from holdfast.model.errors import UnsupportedError
-from holdfast.supervisor.descent import descendants
+from holdfast.supervisor.process_tree.descendants import descendants
 
 from .sampling import be_thorough
 from .waiting import has_ended, wait_until
@@ -66,7 +66,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     be_thorough(bool(config.getoption("--thorough")))
     # What else is on the machine is no matter of the tests, and looking through all of it takes seconds each time.
-    deleted.MOST_LOOKED_AT = 20_000
+    identity.MOST_LOOKED_AT = 20_000
     # How long an example takes, or takes to be made, says how busy the machine is.
     settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("untimed")
@@ -218,7 +218,7 @@ def written_out() -> Iterator[None]:
         raise UnsupportedError("nothing can be mounted")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.engine.forks.checkpoint_provider.fork_mounted", mounts_nothing)
+        patch.setattr("holdfast.engine.forks._checkpoint_provider.fork_mounted", mounts_nothing)
         yield
 
 

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 import pytest
 
-from holdfast.testing.acting import Acting, Actor
 from holdfast.testing.bridged import BridgedActor
+from holdfast.testing.tree_actor import Acting, Actor
+from holdfast.undo.journal.records import StepId
 from holdfast.undo.log import UndoLog
-from holdfast.undo.records import StepId
 
 from .fuse import ONLY_WITH_FUSE
 

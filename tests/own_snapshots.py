@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.forks.checkpoint_provider import OwnCheckpoints
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.forks._checkpoint_provider import OwnCheckpoints
+from holdfast.engine.opening.opener import Opener
 from holdfast.model.clock import SystemClock
 from holdfast.snapshot.checkpoints import own_provider
-from holdfast.snapshot.place import Place
+from holdfast.snapshot.provider_context import Place
 from holdfast.testing.provider_contract import Ground, lay
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.snapshot.port import Provider
-    from holdfast.store.records import Workspace
+    from holdfast.store.catalog_records import Workspace
 
 
 def make_provider(workspace: Workspace, base: bytes, session: str, *, mounts: bool) -> Provider:
@@ -61,7 +61,7 @@ def own_ground(base: Path, *, mounts: bool) -> Ground:
     script = f"""
 import sys
 sys.path.insert(0, {os.path.dirname(__file__)!r})
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.opener import Opener
 from own_snapshots import make_provider
 opener = Opener(home={top!r} + b"/home")
 workspace = opener.open({bytes(root)!r}).workspace

@@ -23,9 +23,9 @@ from urllib.parse import quote
 
 import psycopg
 
-from holdfast.store.postgresql import PostgresDatabase
-from holdfast.store.postgresql_url import parse
-from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.postgresql.catalog_url import parse
+from holdfast.store.postgresql.database import PostgresDatabase
 
 from .waiting import has_ended, wait_until
 

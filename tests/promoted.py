@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.promotion.promote import Promotions
+from holdfast.engine.promotion.manager import Promotions
 
 BUILD = """\
 import os, pathlib, sys, zipapp

@@ -17,24 +17,27 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from holdfast.engine.merging import merging
-from holdfast.engine.promotion import finishing, inplace, places, swapping
-from holdfast.engine.promotion.promote import Promotions
-from holdfast.engine.promotion.work import Work
-from holdfast.engine.promotion.workflow import STEPS
-from holdfast.files import kernel
+from holdfast.engine.merging import fork_merge
+from holdfast.engine.promotion import _build_directory as build_directory
+from holdfast.engine.promotion import _cleanup as cleanup
+from holdfast.engine.promotion import _in_place_update as in_place_update
+from holdfast.engine.promotion import _swap as swap
+from holdfast.engine.promotion._job_context import Work
+from holdfast.engine.promotion._workflow import STEPS
+from holdfast.engine.promotion.manager import Promotions
+from holdfast.files.linux import syscalls
 
 CALLS = (
     *((os, name) for name in ("write", "fsync", "rename", "unlink", "mkdir", "rmdir", "symlink", "link")),
-    *((kernel, name) for name in ("renameat2", "syncfs")),
+    *((syscalls, name) for name in ("renameat2", "syncfs")),
 )
 
 
 AFTER = {
-    "exchanged": (swapping, "exchange"),
-    "put-together": (merging, "put_together"),
-    "captured": (inplace, "put_together"),
-    "forgotten": (finishing, "_forget_plan"),
+    "exchanged": (swap, "exchange"),
+    "put-together": (fork_merge, "put_together"),
+    "captured": (in_place_update, "put_together"),
+    "forgotten": (cleanup, "_forget_plan"),
 }
 """Where to die when a function has done its work, and nobody knows of that yet."""
 
@@ -69,7 +72,7 @@ class Counter:
 
 def main(home: str, fork: str, point: str, how: str = "") -> None:
     if how == "in-place":
-        places._mounted = lambda: [os.fsencode(os.path.dirname(fork) + "/app")]
+        build_directory._mounted = lambda: [os.fsencode(os.path.dirname(fork) + "/app")]
     kind, _, where = point.partition(":")
     counter = Counter(int(where) if kind == "call" else -1)
 
@@ -97,7 +100,7 @@ def main(home: str, fork: str, point: str, how: str = "") -> None:
 def arm(counter: Counter) -> None:
     calls: list[tuple[Any, str]] = list(CALLS)
     if os.environ.get("HOLDFAST_STORE_CATALOG"):
-        from holdfast.store.postgresql import PostgresDatabase
+        from holdfast.store.postgresql.database import PostgresDatabase
 
         calls.append((PostgresDatabase, "_commit"))
     for module, name in calls:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.files.index import Known, Signature
+from holdfast.files.index.stat_index import Known, Signature
 from holdfast.model.entries import Entry
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast.engine.opening.opening import Opener
-from holdfast.engine.upkeep import stores
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.upkeep import store_copies
 
 from .buckets import CREDENTIALS
 
@@ -70,19 +70,24 @@ def looks(home: Path, tree: Path) -> object:
         return log._replace(events=()), told, contents, workspace.status()
 
 
-def copy(home: Path, **to: object) -> stores.StoreCopied:
+def copy(home: Path, **to: object) -> store_copies.StoreCopied:
     opener = Opener(home=os.fsencode(home))
     try:
-        return stores.copy(opener, **to)  # type: ignore[arg-type]
+        return store_copies.copy(opener, **to)  # type: ignore[arg-type]
     finally:
         opener.close()
 
 
 _KILLED = """
 import os, signal, sys
-from holdfast.engine.upkeep import stores
-from holdfast.engine.opening.opening import Opener
-from holdfast.store import claims, copying, identities, local, remote, row_copy
+from holdfast.engine.upkeep import store_copies
+from holdfast.engine.opening.opener import Opener
+from holdfast.store.identity import bucket_claim
+from holdfast.store import store_copy
+from holdfast.store.identity import store_identity
+from holdfast.store.objects import _local_store as local_store
+from holdfast.store.objects import remote_store
+from holdfast.store.catalog import row_copy
 left = int(sys.argv[1])
 def point():
     global left
@@ -98,10 +103,10 @@ def around(where, name):
         return done
     setattr(where, name, killed)
 for where, name in ((identities, "change"), (identities, "make"), (row_copy, "copy"), (row_copy, "clear"),
-        (copying, "_prove"), (claims, "hold"), (local.LocalObjects, "put"), (remote.RemoteObjects, "put")):
+        (copying, "_prove"), (claims, "hold"), (local_store.LocalObjects, "put"), (remote_store.RemoteObjects, "put")):
     around(where, name)
 opener = Opener(home=os.fsencode(sys.argv[2]))
-stores.copy(opener, to_home=os.fsencode(sys.argv[3]), to_objects=sys.argv[4] or None)
+store_copies.copy(opener, to_home=os.fsencode(sys.argv[3]), to_objects=sys.argv[4] or None)
 """
 
 

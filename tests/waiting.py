@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from holdfast.undo.completion.late_writes import settle
 from holdfast.undo.log import UndoLog
-from holdfast.undo.settling import settle
 
 
 def wait_until(condition: Callable[[], object], what: str = "the condition", limit: float = 30) -> None:

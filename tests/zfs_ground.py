@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.snapshot.place import Place
-from holdfast.snapshot.zfs import zfs_provider
-from holdfast.snapshot.zfs_command import Zfs
+from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.zfs._command import Zfs
+from holdfast.snapshot.zfs.provider import zfs_provider
 from holdfast.testing.provider_contract import Ground, lay
 
 from .waiting import wait_until
@@ -91,8 +91,8 @@ def zfs_ground(root: Path, state: Path) -> Ground:
         return files + [name for name in listed if name != found.name]
 
     script = f"""
-from holdfast.snapshot.place import Place
-from holdfast.snapshot.zfs import zfs_provider
+from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.zfs.provider import zfs_provider
 def make(session):
     return zfs_provider(Place({bytes(root)!r}, {bytes(state)!r}, session))
 """

@@ -14,16 +14,16 @@ raise. Names are loaded when they are first used.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as in `holdfast.model.typed`, which need not be loaded for this
+TYPE_CHECKING = False  # as in `holdfast.model.fast_typing`, which need not be loaded for this
 
 if TYPE_CHECKING:
-    from holdfast.engine.diffs.text import FileStat
+    from holdfast.engine.diffs.patch_text import FileStat
     from holdfast.engine.experiments.attempts import Attempt, Comparison, Order, Outcome
     from holdfast.engine.experiments.experiment import experiment
     from holdfast.engine.forks.mount import Mounted
     from holdfast.engine.history.retention import Policy
-    from holdfast.engine.promotion.promote import Promotions
-    from holdfast.engine.results.results import (
+    from holdfast.engine.promotion.manager import Promotions
+    from holdfast.engine.results.command_results import (
         CheckpointResult,
         Details,
         Diff,
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
         Status,
     )
     from holdfast.engine.running.run import RunResult
-    from holdfast.engine.sessions.results import CheckedOut, Deleted, SessionInfo, Swept
+    from holdfast.engine.sessions.outcomes import CheckedOut, Deleted, SessionInfo, Swept
+    from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
-    from holdfast.engine.sessions.sessions import Sessions
     from holdfast.engine.upkeep.doctor import Finding, diagnose
     from holdfast.engine.workspace.home import Home, open_home
     from holdfast.engine.workspace.workspace import Workspace, init, open  # noqa: A004 - `holdfast.open` reads as what it does
     from holdfast.model.checkpoint import Checkpoint, Provenance
-    from holdfast.model.config import Isolation
+    from holdfast.model.config.settings import Isolation
     from holdfast.model.entries import Change, Counts, Entry, NotCaptured
     from holdfast.model.errors import (
         ChannelError,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
-    from holdfast.model.session import (
+    from holdfast.model.session_types import (
         CommandEntry,
         CommandResult,
         Metrics,
@@ -71,10 +71,10 @@ if TYPE_CHECKING:
         State,
         Triggers,
     )
-    from holdfast.store.collect import Collected
-    from holdfast.store.records import HistoryEvent
-    from holdfast.store.usage import Stats
-    from holdfast.store.verify import Problem, Verified
+    from holdfast.store.catalog.usage_statistics import Stats
+    from holdfast.store.catalog_records import HistoryEvent
+    from holdfast.store.collection.collector import Collected
+    from holdfast.store.verification.verifier import Problem, Verified
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo, UndoReport
 
 __version__ = "0.1.0"
@@ -157,20 +157,20 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "CheckedOut": "engine.sessions.results",
-    "Deleted": "engine.sessions.results",
-    "CommandEntry": "model.session",
-    "CommandResult": "model.session",
-    "Metrics": "model.session",
+    "CheckedOut": "engine.sessions.outcomes",
+    "Deleted": "engine.sessions.outcomes",
+    "CommandEntry": "model.session_types",
+    "CommandResult": "model.session_types",
+    "Metrics": "model.session_types",
     "Session": "engine.sessions.session",
-    "SessionCheckpoint": "model.session",
-    "SessionConfig": "model.session",
-    "SessionInfo": "engine.sessions.results",
-    "SessionRef": "model.session",
-    "Sessions": "engine.sessions.sessions",
-    "State": "model.session",
-    "Swept": "engine.sessions.results",
-    "Triggers": "model.session",
+    "SessionCheckpoint": "model.session_types",
+    "SessionConfig": "model.session_types",
+    "SessionInfo": "engine.sessions.outcomes",
+    "SessionRef": "model.session_types",
+    "Sessions": "engine.sessions.registry",
+    "State": "model.session_types",
+    "Swept": "engine.sessions.outcomes",
+    "Triggers": "model.session_types",
     "BarrierInfo": "undo.service",
     "ConflictInfo": "undo.service",
     "PathChange": "undo.service",
@@ -181,26 +181,26 @@ _ELSEWHERE = {
     "Attempt": "engine.experiments.attempts",
     "Change": "model.entries",
     "Checkpoint": "model.checkpoint",
-    "CheckpointResult": "engine.results.results",
-    "Collected": "store.collect",
+    "CheckpointResult": "engine.results.command_results",
+    "Collected": "store.collection.collector",
     "Comparison": "engine.experiments.attempts",
     "Counts": "model.entries",
     "Entry": "model.entries",
-    "FileStat": "engine.diffs.text",
+    "FileStat": "engine.diffs.patch_text",
     "Finding": "engine.upkeep.doctor",
-    "HistoryEvent": "store.records",
+    "HistoryEvent": "store.catalog_records",
     "Home": "engine.workspace.home",
-    "Isolation": "model.config",
+    "Isolation": "model.config.settings",
     "Mounted": "engine.forks.mount",
     "NotCaptured": "model.entries",
     "Order": "engine.experiments.attempts",
     "Outcome": "engine.experiments.attempts",
     "Policy": "engine.history.retention",
-    "Problem": "store.verify",
-    "Promotions": "engine.promotion.promote",
+    "Problem": "store.verification.verifier",
+    "Promotions": "engine.promotion.manager",
     "Provenance": "model.checkpoint",
-    "Stats": "store.usage",
-    "Verified": "store.verify",
+    "Stats": "store.catalog.usage_statistics",
+    "Verified": "store.verification.verifier",
     "Workspace": "engine.workspace.workspace",
     "diagnose": "engine.upkeep.doctor",
     "experiment": "engine.experiments.experiment",
@@ -214,7 +214,7 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    room = _ELSEWHERE.get(name) or ("model.errors" if name.endswith("Error") else "engine.results.results")
+    room = _ELSEWHERE.get(name) or ("model.errors" if name.endswith("Error") else "engine.results.command_results")
     value = globals()[name] = getattr(__import__(f"holdfast.{room}", fromlist=(name,)), name)
     return value
 

@@ -12,22 +12,22 @@ from holdfast.engine.history import undo as history
 from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.status import status
 from holdfast.engine.opening.context import Context
-from holdfast.engine.opening.opening import Opener
-from holdfast.engine.results.results import Request
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.results.command_results import Request
 from holdfast.model.entries import SYMLINK_MODE
 from holdfast.model.ids import CheckpointId, WorkspaceId
-from holdfast.store.records import Workspace
+from holdfast.store.catalog_records import Workspace
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.memory_tree import MemoryTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
-    from holdfast.engine.results.results import RestoreResult
+    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.files.tree import Applied, Cleaned, Lookup, Notes, Saved, Scan, Tree
+    from holdfast.model.content import BlobSink, Content, Progress, Supply
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash
-    from holdfast.model.sinks import BlobSink, Content, Progress, Supply
     from holdfast.testing.trees import EditableTree
 
 State = dict[bytes, tuple[int, bytes]]

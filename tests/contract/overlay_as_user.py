@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from holdfast.model.errors import UnsupportedError
-from holdfast.snapshot.overlay import overlay_provider
-from holdfast.snapshot.place import Place
-from holdfast.testing.photograph import differences, photograph
+from holdfast.snapshot.overlay.provider import overlay_provider
+from holdfast.snapshot.provider_context import Place
 from holdfast.testing.provider_contract import lay
+from holdfast.testing.tree_state import differences, photograph
 
 CHANGES = """
 echo changed >> plain; rm -r deep; mkdir deep; echo new > deep/new; mv run.sh -- -option deep/; rm link; mv empty other

@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import ConfigError, HoldfastError, IntegrityError, NotFoundError, StorageError
-from holdfast.store import claims, probing
-from holdfast.store.assembly import parse_options
-from holdfast.store.blobs import BlobWriter
-from holdfast.store.cached import BLOCK_BYTES, CachedObjects
-from holdfast.store.encrypted import EncryptedObjects
-from holdfast.store.encryption import tenant_key
-from holdfast.store.encryption_keys import Keys
-from holdfast.store.local import LocalObjects
-from holdfast.store.objects import ObjectStore
-from holdfast.store.remote import Limits, RemoteObjects, open_bucket
+from holdfast.store.blobs.content_writer import BlobWriter
+from holdfast.store.identity import bucket_claim
+from holdfast.store.objects import bucket_probe
+from holdfast.store.objects._encrypted_store import EncryptedObjects
+from holdfast.store.objects._encryption_format import tenant_key
+from holdfast.store.objects._encryption_keys import Keys
+from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.cached_store import BLOCK_BYTES, CachedObjects
+from holdfast.store.objects.configured_store import parse_options
+from holdfast.store.objects.object_store import ObjectStore
+from holdfast.store.objects.remote_store import Limits, RemoteObjects, open_bucket
 from holdfast.testing.object_store_contract import ObjectStoreContract
 
 from ..buckets import CUT, KEY, SECRET, Answer, Asked, Service, refuse
@@ -422,7 +423,7 @@ def test_the_signature_is_as_the_service_specifies_it() -> None:
     """The example "GET Bucket Lifecycle" of https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html"""
     import time
 
-    from holdfast.store.s3_uploads import S3Address, sign
+    from holdfast.store.objects._s3_uploads import S3Address, sign
 
     address = S3Address(
         "https://examplebucket.s3.amazonaws.com",
@@ -491,8 +492,8 @@ def behave(service: Service, how: str) -> None:
 @pytest.mark.parametrize(("how", "found"), SERVERS.items())
 def test_case_7_conditional_writes_are_probed(service: Service, bucket: RemoteObjects, how: str, found: str) -> None:
     behave(service, how)
-    assert probing.conditional_writes(bucket, "t", os.urandom) == found
-    probed = probing.probe(bucket, "t", os.urandom)
+    assert bucket_probe.conditional_writes(bucket, "t", os.urandom) == found
+    probed = bucket_probe.probe(bucket, "t", os.urandom)
     assert probed.ok, probed.steps
     assert probed.conditional == found
     assert list(bucket.list("")) == []
@@ -502,10 +503,10 @@ def test_who_tries_a_bucket_leaves_those_alone_who_do_so_too(
     bucket: RemoteObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bucket.put("probe/t/another", [b"somebody is about to read this"])
-    assert probing.probe(bucket, "t", os.urandom).ok
+    assert bucket_probe.probe(bucket, "t", os.urandom).ok
     assert [info.key for info in bucket.list("")] == ["probe/t/another"]
-    monkeypatch.setattr(probing, "_LEFT_OVER", -probing._LEFT_OVER)
-    assert probing.probe(bucket, "t", os.urandom).ok
+    monkeypatch.setattr(bucket_probe, "_LEFT_OVER", -bucket_probe._LEFT_OVER)
+    assert bucket_probe.probe(bucket, "t", os.urandom).ok
     assert list(bucket.list("")) == [], "by now it was left there"
 
 
@@ -516,10 +517,10 @@ def test_case_7_of_eight_stores_that_claim_at_once_one_wins(service: Service, na
 
     def claim(number: int) -> str | None:
         bucket = opened(service, name)
-        conditional = probing.conditional_writes(bucket, "t", os.urandom)
+        conditional = bucket_probe.conditional_writes(bucket, "t", os.urandom)
         start.wait(30)
         try:
-            claims.hold(bucket, "t", claims.Claim(f"{number:032x}", 7), conditional)
+            bucket_claim.hold(bucket, "t", bucket_claim.Claim(f"{number:032x}", 7), conditional)
         except HoldfastError as error:
             assert error.code == "claimed", error.message
             return None
@@ -529,25 +530,27 @@ def test_case_7_of_eight_stores_that_claim_at_once_one_wins(service: Service, na
         won = [found for found in pool.map(claim, range(8)) if found]
     assert len(won) == 1
     bucket = opened(service, name)
-    claims.check(bucket, "t", won[0])
-    claims.hold(bucket, "t", claims.Claim(won[0], 8), probing.conditional_writes(bucket, "t", os.urandom))
+    bucket_claim.check(bucket, "t", won[0])
+    bucket_claim.hold(
+        bucket, "t", bucket_claim.Claim(won[0], 8), bucket_probe.conditional_writes(bucket, "t", os.urandom)
+    )
     with pytest.raises(HoldfastError, match="belong to another store"):
-        claims.check(bucket, "t", "f" * 32)
+        bucket_claim.check(bucket, "t", "f" * 32)
     assert [info.key for info in bucket.list("claims/t/")] in ([f"claims/t/{won[0]}"], ["claims/t/owner"])
 
 
 def test_a_claim_made_when_the_server_had_conditional_writes_holds_when_it_has_none(
     service: Service, name: str
 ) -> None:
-    one, other = claims.Claim("1" * 32, 1), claims.Claim("2" * 32, 2)
+    one, other = bucket_claim.Claim("1" * 32, 1), bucket_claim.Claim("2" * 32, 2)
     for first, second in (("yes", "no"), ("no", "yes")):
         bucket = opened(service, service.bucket())
-        claims.hold(bucket, "t", one, first)  # type: ignore[arg-type]
+        bucket_claim.hold(bucket, "t", one, first)  # type: ignore[arg-type]
         with pytest.raises(HoldfastError) as refused:
-            claims.hold(bucket, "t", other, second, sleep=lambda _: None)  # type: ignore[arg-type]
+            bucket_claim.hold(bucket, "t", other, second, sleep=lambda _: None)  # type: ignore[arg-type]
         assert refused.value.code == "claimed"
-        claims.check(bucket, "t", one.store)
-        claims.hold(bucket, "t", one, second)  # type: ignore[arg-type]
+        bucket_claim.check(bucket, "t", one.store)
+        bucket_claim.hold(bucket, "t", one, second)  # type: ignore[arg-type]
 
 
 def test_listings_that_lag_behind_are_waited_for_and_then_refused(service: Service, bucket: RemoteObjects) -> None:
@@ -563,24 +566,24 @@ def test_listings_that_lag_behind_are_waited_for_and_then_refused(service: Servi
 
     service.proxy.after = lag
     waited: list[float] = []
-    claims.hold(bucket, "t", claims.Claim("1" * 32, 1), "no", sleep=waited.append)
+    bucket_claim.hold(bucket, "t", bucket_claim.Claim("1" * 32, 1), "no", sleep=waited.append)
     assert len(waited) == 3
     old[0] = 1000
     with pytest.raises(StorageError, match="lag behind"):
-        claims.hold(bucket, "u", claims.Claim("1" * 32, 1), "no", sleep=waited.append)
+        bucket_claim.hold(bucket, "u", bucket_claim.Claim("1" * 32, 1), "no", sleep=waited.append)
 
 
 def test_i12_a_claim_that_is_none_is_refused() -> None:
-    good = claims.encode(claims.Claim("ab" * 16, 5))
-    assert claims.decode(good) == claims.Claim("ab" * 16, 5)
-    assert len(good) == claims.OBJECT_BYTES
+    good = bucket_claim.encode(bucket_claim.Claim("ab" * 16, 5))
+    assert bucket_claim.decode(good) == bucket_claim.Claim("ab" * 16, 5)
+    assert len(good) == bucket_claim.OBJECT_BYTES
     source = random.Random(4)
     for at in range(len(good)):
         for wrong in (good[:at], good[:at] + bytes((good[at] ^ 1,)) + good[at + 1 :], source.randbytes(at)):
             with pytest.raises(IntegrityError):
-                claims.decode(wrong)
+                bucket_claim.decode(wrong)
     with pytest.raises(IntegrityError):
-        claims.decode(good + b"x")
+        bucket_claim.decode(good + b"x")
 
 
 # --- the cache ---

@@ -8,11 +8,11 @@ import random
 import pytest
 
 from holdfast.model.ids import WorkspaceId
-from holdfast.store.catalog import Catalog
-from holdfast.store.database import SqliteDatabase
-from holdfast.store.remote import open_bucket
-from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
-from holdfast.store.session_rows import SessionRows
+from holdfast.store.catalog.catalog import Catalog
+from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.catalog.session_rows import SessionRows
+from holdfast.store.database.sql_database import SqliteDatabase
+from holdfast.store.objects.remote_store import open_bucket
 from holdfast.store.store import Store
 from holdfast.testing.catalog_contract import CatalogContract
 from holdfast.testing.dict_saver import Saver, load

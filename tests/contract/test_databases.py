@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import HoldfastError, LockedError, StorageError
-from holdfast.store.database import Database, Session, SqliteDatabase
+from holdfast.store.database.sql_database import Database, Session, SqliteDatabase
 
 from ..postgresql_server import Server, open_catalog
 

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.model.errors import FormatError, NotFoundError, RefusedError, StorageError, UnsupportedError, UsageError
-from holdfast.snapshot import qemu_img
-from holdfast.snapshot.qcow2 import Images
-from holdfast.snapshot.qcow2_header import read_header
-from holdfast.testing.killing import run_killed
+from holdfast.snapshot.qcow2 import _qemu_img as qemu_img
+from holdfast.snapshot.qcow2._header import read_header
+from holdfast.snapshot.qcow2.images import Images
+from holdfast.testing.crash_points import run_killed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.snapshot.port import Token
-    from holdfast.snapshot.qcow2 import Image
+    from holdfast.snapshot.qcow2.images import Image
 
 pytestmark = pytest.mark.skipif(
     shutil.which("qemu-img") is None or shutil.which("qemu-io") is None, reason="needs qemu-img and qemu-io"

@@ -6,13 +6,13 @@ import stat
 
 import pytest
 
-from holdfast.engine.diffs.diff import Contents, diff
-from holdfast.engine.diffs.text import patch
+from holdfast.engine.diffs.patch_text import patch
+from holdfast.engine.diffs.tree_diff import Contents, diff
 from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.status import status
-from holdfast.engine.opening.saved_state import changes_of
-from holdfast.engine.results.results import Request
+from holdfast.engine.opening.context import changes_of
+from holdfast.engine.results.command_results import Request
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError, UsageError
 from holdfast.model.ids import CheckpointId

@@ -9,14 +9,14 @@ import pytest
 
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.retention import Policy
-from holdfast.engine.opening.saved_state import changes_of
+from holdfast.engine.opening.context import changes_of
 from holdfast.engine.upkeep.bundle_export import export_bundle
 from holdfast.engine.upkeep.bundle_import import import_bundle
-from holdfast.engine.upkeep.forget import forget
-from holdfast.engine.upkeep.upkeep import collect, stats, verify
+from holdfast.engine.upkeep.checkpoint_removal import forget
+from holdfast.engine.upkeep.collection import collect, stats, verify
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import CheckpointId
-from holdfast.store import manifest
+from holdfast.store.manifests import manifest
 
 from .engine_house import House, Space, filled
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 import holdfast
-from holdfast.store.local import LocalObjects
-from holdfast.store.objects import put_parts
-from holdfast.store.remote import open_bucket
+from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.object_store import put_parts
+from holdfast.store.objects.remote_store import open_bucket
 from holdfast.testing.object_store_contract import ObjectStoreContract
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from holdfast.store.objects import ObjectStore, Upload
+    from holdfast.store.objects.object_store import ObjectStore, Upload
 
 
 class TestLocalObjects(ObjectStoreContract):

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.bridge.overlay import detach_overlays
-from holdfast.files.staying import mounted_at
+from holdfast.bridge.mount.overlayfs import detach_overlays
+from holdfast.files.directories.removal_obstacles import mounted_at
 from holdfast.model.errors import RefusedError, StorageError
-from holdfast.snapshot import overlay_held
-from holdfast.snapshot.overlay import overlay_provider
-from holdfast.snapshot.overlay_apart import FAILED, holder_of
-from holdfast.snapshot.place import Place
-from holdfast.testing.photograph import differences, photograph
+from holdfast.snapshot.overlay import _holder as overlay_held
+from holdfast.snapshot.overlay._namespace_process import FAILED, holder_of
+from holdfast.snapshot.overlay.provider import overlay_provider
+from holdfast.snapshot.provider_context import Place
 from holdfast.testing.provider_contract import lay
+from holdfast.testing.tree_state import differences, photograph
 
 from ..disks import mounted
 from ..overlays import holders

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.files.exchanging import place_of
+from holdfast.files.directories.directory_exchange import place_of
 from holdfast.snapshot.btrfs import btrfs_provider
-from holdfast.snapshot.git.technique import GitOptions, git_provider
-from holdfast.snapshot.overlay import overlay_provider
-from holdfast.snapshot.place import Place
-from holdfast.snapshot.whole import copy_provider, reflink_provider
+from holdfast.snapshot.full_copy import copy_provider, reflink_provider
+from holdfast.snapshot.git.provider import GitOptions, git_provider
+from holdfast.snapshot.overlay.provider import overlay_provider
+from holdfast.snapshot.provider_context import Place
 from holdfast.testing.provider_contract import Ground, ProviderContract, lay
 
 from ..disks import mounted
@@ -60,7 +60,7 @@ def copying_ground(make_provider: Callable[[Place], Provider], root: Path, state
 
     script = f"""
 from {make_provider.__module__} import {make_provider.__name__}
-from holdfast.snapshot.place import Place
+from holdfast.snapshot.provider_context import Place
 def make(session):
     return {make_provider.__name__}(Place({os.fsencode(root)!r}, {os.fsencode(state)!r}, session))
 """
@@ -176,9 +176,9 @@ def git_ground(root: Path, state: Path, **options: Any) -> Ground:
 
     script = f"""
 import os
-from holdfast.snapshot.git.technique import GitOptions, git_provider
-from holdfast.snapshot.place import Place
-from holdfast.snapshot.git.technique import GitOptions, git_provider
+from holdfast.snapshot.git.provider import GitOptions, git_provider
+from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.git.provider import GitOptions, git_provider
 def make(session):
     place = Place({os.fsencode(root)!r}, {os.fsencode(state)!r}, session)
     return git_provider(place, GitOptions(**{options!r}))

@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.opening.opening import Opener
-from holdfast.engine.upkeep import stores
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.upkeep import store_copies
 from holdfast.model.errors import HoldfastError, IntegrityError, LockedError
 from holdfast.model.ids import CheckpointId
-from holdfast.store import copying, row_copy
-from holdfast.store.catalog import Catalog
-from holdfast.store.database import Session, SqliteDatabase
-from holdfast.store.lease import Lease
-from holdfast.store.local import LocalObjects
-from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store import store_copy
+from holdfast.store.catalog import row_copy
+from holdfast.store.catalog.catalog import Catalog
+from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.catalog.work_lease import Lease
+from holdfast.store.database.sql_database import Session, SqliteDatabase
+from holdfast.store.objects._local_store import LocalObjects
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
 
@@ -70,7 +71,7 @@ def test_a_store_goes_to_a_bucket_and_back(tmp_path: Path, service: Service, key
         file.write(f'url = "{url}"\n')
     assert looks(far, tree) == seen
     opener = Opener(home=os.fsencode(far))
-    about = stores.info(opener)
+    about = store_copies.info(opener)
     assert (about.remote, about.claimed, about.conditional_writes) == (True, url, "yes")
     assert about.encryption_key
     assert about.copy_of
@@ -119,7 +120,7 @@ def test_a_copy_that_another_process_has_finished_meanwhile_is_not_begun_anew(
         raise AssertionError("it was cleared")
 
     def stopped(*_: object) -> Lease:
-        monkeypatch.setattr(copying, "_lease", taken)
+        monkeypatch.setattr(store_copy, "_lease", taken)
         lease = taken(*_)  # type: ignore[arg-type]
         lease.release()  # it has run out
         copy(home, to_home=os.fsencode(other))
@@ -130,8 +131,8 @@ def test_a_copy_that_another_process_has_finished_meanwhile_is_not_begun_anew(
         return taken(*_)  # type: ignore[arg-type]
 
     saved: list[CheckpointId] = []
-    taken = copying._lease
-    monkeypatch.setattr(copying, "_lease", stopped)
+    taken = store_copy._lease
+    monkeypatch.setattr(store_copy, "_lease", stopped)
     with pytest.raises(HoldfastError) as refused:
         copy(home, to_home=os.fsencode(other))
     assert refused.value.code == "not_empty"
@@ -183,7 +184,7 @@ def test_a_bucket_of_another_store_is_refused(tmp_path: Path, service: Service) 
         workspace.gc(grace=0)
     assert looks(one, tree) == seen
     opener = Opener(home=os.fsencode(two))
-    stores.claim(opener, take=True)
+    store_copies.claim(opener, take=True)
     with holdfast.open(tree, home=one) as workspace:
         with pytest.raises(HoldfastError) as refused:
             workspace.gc(grace=0)

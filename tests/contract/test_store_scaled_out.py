@@ -15,15 +15,15 @@ import pytest
 
 import holdfast
 from holdfast.engine.exports import tokens
-from holdfast.engine.exports.exports import Exports
-from holdfast.engine.opening.opening import Opener
-from holdfast.engine.promotion.promote import Promotions, Swept
+from holdfast.engine.exports.named_workspaces import Exports
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.promotion.manager import Promotions, Swept
 from holdfast.engine.promotion.spec import Facts, encode
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.sessions.registry import Sessions
 from holdfast.model.errors import HoldfastError, LockedError
-from holdfast.model.session import CommandResult
-from holdfast.store import row_copy
-from holdfast.store.promotion_rows import PromotionRow, PromotionRows
+from holdfast.model.session_types import CommandResult
+from holdfast.store.catalog import row_copy
+from holdfast.store.catalog.promotion_rows import PromotionRow, PromotionRows
 
 from ..buckets import CUT, Service
 from ..proxies import Proxy

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.local import LocalTree
+from holdfast.files.local_tree import LocalTree
 from holdfast.model.entries import SYMLINK_MODE
 from holdfast.testing.memory_tree import MemoryTree
 from holdfast.testing.tree_contract import TreeContract

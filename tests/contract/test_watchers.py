@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.files.dirty import Dirty
+from holdfast.files.tree import Dirty
 from holdfast.files.watch import Backend, Watcher, open_watcher
 from holdfast.model.errors import NotFoundError, UnsupportedError, UsageError
 

@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast.model.paths import TEMPORARY_PREFIX
-from holdfast.store import manifest
-from holdfast.testing.killing import count_steps, run_killed, without_syncs
+from holdfast.store.manifests import manifest
+from holdfast.testing.crash_points import count_steps, run_killed, without_syncs
 
 from ..sampling import is_thorough
 

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files import apply, kernel
-from holdfast.files.apply import Applier
-from holdfast.files.index import Known, Signature
-from holdfast.files.rooted import Root
+from holdfast.files.index.stat_index import Known, Signature
+from holdfast.files.linux import syscalls
+from holdfast.files.write import applier as apply
+from holdfast.files.write.applier import Applier
+from holdfast.files.write.rooted_access import Root
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import TEMPORARY_PREFIX
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.files.tree import Applied, Cleaned
-    from holdfast.model.sinks import Content
+    from holdfast.model.content import Content
 
 NONCE = "crash"
 KILLED = 77
 OS_STEPS = ("open", "write", "fchmod", "mkdir", "rmdir", "symlink", "link", "rename", "unlink", "fsync")
 STEPS = (
     *((os, name) for name in OS_STEPS),
-    *((kernel, name) for name in ("renameat2", "syncfs")),
+    *((syscalls, name) for name in ("renameat2", "syncfs")),
 )
 
 
@@ -195,7 +196,7 @@ def check_nothing_torn(base: Path) -> None:
 def _no_syncs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill loses nothing that was written: syncs are steps at which it may come, and need not be done."""
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(kernel, "syncfs", lambda fd: None)
+    monkeypatch.setattr(syscalls, "syncfs", lambda fd: None)
 
 
 @pytest.fixture(params=["renameat2", "no flags"])
@@ -256,7 +257,7 @@ def test_i8_an_edit_just_before_the_exchange_survives_a_kill_just_after_it(tmp_p
         calls: list[bytes] = []
 
         def call(src_fd: int, src: bytes, dst_fd: int, dst: bytes, rules: int) -> None:
-            if rules == kernel.RENAME_EXCHANGE and dst == b"edit":
+            if rules == syscalls.RENAME_EXCHANGE and dst == b"edit":
                 if not calls:
                     (tmp_path / "editor").write_bytes(b"somebody's last edit")
                     (tmp_path / "editor").rename(base / "edit")
@@ -271,7 +272,7 @@ def test_i8_an_edit_just_before_the_exchange_survives_a_kill_just_after_it(tmp_p
 
     child = os.fork()
     if not child:
-        kernel.renameat2 = intrude(kernel.renameat2)
+        syscalls.renameat2 = intrude(syscalls.renameat2)
         run(base, flags=True, known=known)
         os._exit(1)
     cleaned = cleaned_after(child, base)
@@ -298,7 +299,7 @@ def test_i5_a_directory_that_took_a_file_s_place_just_before_survives_a_kill(tmp
         (base / os.fsdecode(victim) / "deep" / "precious").write_bytes(b"saved nowhere")
 
     def exchanging(src_fd: int, src: bytes, dst_fd: int, dst: bytes, rules: int) -> None:
-        if rules == kernel.RENAME_EXCHANGE and dst == victim:
+        if rules == syscalls.RENAME_EXCHANGE and dst == victim:
             put_a_directory_there()
             real_exchange(src_fd, src, dst_fd, dst, rules)
             os._exit(KILLED)
@@ -313,10 +314,10 @@ def test_i5_a_directory_that_took_a_file_s_place_just_before_survives_a_kill(tmp
             os._exit(KILLED)
         real_rename(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
-    real_exchange, real_rename = kernel.renameat2, os.rename
+    real_exchange, real_rename = syscalls.renameat2, os.rename
     child = os.fork()
     if not child:
-        kernel.renameat2, os.rename = exchanging, renaming
+        syscalls.renameat2, os.rename = exchanging, renaming
         run(base, flags=True, known=known)
         os._exit(1)
     cleaned = cleaned_after(child, base)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from holdfast.model.content import SMALL_BLOB_BYTES
 from holdfast.model.ids import CheckpointId, Hash, PackId, hash_bytes
-from holdfast.model.sinks import SMALL_BLOB_BYTES
-from holdfast.store.blobs import BlobWriter, Written, check_large, check_pack, write_pages
-from holdfast.store.local import LocalObjects
-from holdfast.store.records import large_blob_key, pages_key
+from holdfast.store.blobs.content_writer import BlobWriter, Written, write_pages
+from holdfast.store.blobs.damage_check import check_large, check_pack
+from holdfast.store.catalog_records import large_blob_key, pages_key
+from holdfast.store.objects._local_store import LocalObjects
 from holdfast.testing.powerloss import RecordingDisk
 
 if TYPE_CHECKING:

@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, cast
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError
 from holdfast.model.ids import CheckpointId, WorkspaceId
-from holdfast.store.catalog import Catalog
-from holdfast.store.database import SqliteDatabase
-from holdfast.store.local import LocalObjects
-from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.catalog.catalog import Catalog
+from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.database.sql_database import SqliteDatabase
+from holdfast.store.objects._local_store import LocalObjects
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.dict_saver import Saver, load
 
 if TYPE_CHECKING:
-    from holdfast.store.database import Database
-    from holdfast.store.objects import ObjectStore
+    from holdfast.store.database.sql_database import Database
+    from holdfast.store.objects.object_store import ObjectStore
 
 LARGE = b"x" * ((1 << 20) + 1)
 LONG_AFTER = 4_000_000_000_000_000

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files import apply
+from holdfast.files.write import applier
 from holdfast.model.errors import IntegrityError, NotFoundError
-from holdfast.testing.killing import run_killed
+from holdfast.testing.crash_points import run_killed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,7 +99,7 @@ def restored(place: Place, label: str) -> State:
 def test_a_fork_that_cannot_be_whole_leaves_nothing(
     own: Place, monkeypatch: pytest.MonkeyPatch, kind: str, hurt: str
 ) -> None:
-    monkeypatch.setattr(apply, "_BATCH_FILES", 1)  # what is written is in place before the damage shows
+    monkeypatch.setattr(applier, "_BATCH_FILES", 1)  # what is written is in place before the damage shows
     damaged = next(one for one in objects(own, kind) if kind == "blobs" or b"by the first" in one.read_bytes())
     whole, target = damaged.read_bytes(), own.root / "fork"
     with own.open() as workspace:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.model.errors import HoldfastError, StorageError
-from holdfast.store.local import LocalObjects
-from holdfast.testing.faults import FaultyDisk
+from holdfast.store.objects._local_store import LocalObjects
+from holdfast.testing.faulty_disk import FaultyDisk
 
 from ..sampling import moments, some
 

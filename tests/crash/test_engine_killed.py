@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files import creating
+from holdfast.files.write import _file_creator as file_creator
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.testing.killing import run_killed
+from holdfast.testing.crash_points import run_killed
 
 from ..sampling import spread
 
@@ -113,8 +113,8 @@ def expected(place: Place, operation: str) -> tuple[State, State]:
 @pytest.fixture
 def with_mates(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few files there are, two processes write them: a death may be that of either."""
-    monkeypatch.setattr(creating, "MIN_FILES", 1)
-    monkeypatch.setattr(creating, "_PORTION_FILES", 2)
+    monkeypatch.setattr(file_creator, "MIN_FILES", 1)
+    monkeypatch.setattr(file_creator, "_PORTION_FILES", 2)
 
 
 @pytest.mark.usefixtures("with_mates")

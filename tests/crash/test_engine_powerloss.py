@@ -1,8 +1,8 @@
 """I4: what was promised survives every power loss, and what comes before the promise loses nothing that was there.
 
 Whole processes are recorded by strace, SQLite's calls among them, and what a disk may hold after a power loss is
-rebuilt from the record: see `holdfast.testing.tracing`. A second, cheaper record proves the order of the syncs. Case 2:
-of what was not synced any part may be lost, or torn.
+rebuilt from the record: see `holdfast.testing.strace_recorder`. A second, cheaper record proves the order of the syncs.
+Case 2: of what was not synced any part may be lost, or torn.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from unittest import mock
 import pytest
 
 from holdfast.model.ids import CheckpointId
-from holdfast.store.disk import SYSTEM_DISK
-from holdfast.store.local import LocalObjects
-from holdfast.testing import tracing
-from holdfast.testing.faults import FaultyDisk
-from holdfast.testing.killing import Unsynced
-from holdfast.testing.recording import Recording
+from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.disk_port import SYSTEM_DISK
+from holdfast.testing import strace_recorder
+from holdfast.testing.crash_points import Unsynced
+from holdfast.testing.faulty_disk import FaultyDisk
+from holdfast.testing.syscall_recording import Recording
 
 from ..sampling import is_thorough
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from crash.conftest import Place, State
 
-traced = pytest.mark.skipif(not tracing.can_trace(), reason="needs strace, and the permission to trace a child")
+traced = pytest.mark.skipif(not strace_recorder.can_trace(), reason="needs strace, and the permission to trace a child")
 
 PRELUDE = """
 import os, sys, shutil
@@ -71,7 +71,7 @@ with holdfast.open(tree, home=home) as w:
 def recorded(place: Place, script: str) -> Recording:
     place.keep("start")
     command = [sys.executable, "-c", PRELUDE + script, str(place.home), str(place.tree)]
-    return tracing.record(command, str(place.root), str(place.base / "start"), str(place.base / "trace"))
+    return strace_recorder.record(command, str(place.root), str(place.base / "start"), str(place.base / "trace"))
 
 
 def moments(record: Recording, most: int) -> Iterator[int]:

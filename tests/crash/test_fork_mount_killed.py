@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.bridge import overlay
+from holdfast.bridge.mount import overlayfs
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.paths import TEMPORARY_PREFIX
-from holdfast.testing.killing import CALLS, count_steps, run_killed
-from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.crash_points import CALLS, count_steps, run_killed
+from holdfast.testing.tree_state import differences, photograph
 
 from ..waiting import wait_until
 from .conftest import chosen
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse, to mount an overlay"
 )
-STEPS = (*CALLS, (overlay, "mount_overlay"), (overlay, "unmount_overlay"))
+STEPS = (*CALLS, (overlayfs, "mount_overlay"), (overlayfs, "unmount_overlay"))
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.engine.experiments.attempts import Attempt, Order
 from holdfast.engine.experiments.experiment import experiment
-from holdfast.engine.sessions.merging import merge
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.sessions.exchange.state_merge import merge
+from holdfast.engine.sessions.registry import Sessions
 
 if TYPE_CHECKING:
     from collections.abc import Generator

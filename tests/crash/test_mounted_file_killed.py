@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import holdfast
-from holdfast.files import replace
-from holdfast.testing.killing import MUTATIONS, count_steps, run_killed, without_syncs
+from holdfast.files.write import atomic_replacement
+from holdfast.testing.crash_points import MUTATIONS, count_steps, run_killed, without_syncs
 
 from ..disks import bound
 from ..sampling import moments, spread
@@ -74,7 +74,7 @@ class Box:
 
 @pytest.fixture(params=["grows", "shrinks"])
 def box(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Box]:
-    monkeypatch.setattr(replace, "CHUNK_BYTES", 64 << 10)
+    monkeypatch.setattr(atomic_replacement, "CHUNK_BYTES", 64 << 10)
     before, after = (SHORT, LONG) if request.param == "grows" else (LONG, SHORT)
     box = Box(tmp_path, before, after)
     box.tree.mkdir()
@@ -91,17 +91,17 @@ def half_written(box: Box) -> bool:
 
 def kill_half_way(box: Box) -> None:
     def work() -> None:
-        write, over = replace._write_all, replace.write_over
+        write, over = atomic_replacement._write_all, atomic_replacement.write_over
 
         def write_once(fd: int, data: bytes) -> None:
             write(fd, data)
             os.kill(os.getpid(), signal.SIGKILL)
 
         def write_over(*given: Any) -> Any:
-            replace._write_all = write_once
+            atomic_replacement._write_all = write_once
             return over(*given)
 
-        replace.write_over = write_over
+        atomic_replacement.write_over = write_over
         box.restore()
 
     assert run_killed(work, 0).killed

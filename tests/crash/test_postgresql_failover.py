@@ -13,10 +13,10 @@ import pytest
 
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import WorkspaceId
-from holdfast.store.catalog import Catalog
-from holdfast.store.local import LocalObjects
-from holdfast.store.postgresql import PostgresDatabase
-from holdfast.store.shared_catalog import endure
+from holdfast.store._shared_catalog import endure
+from holdfast.store.catalog.catalog import Catalog
+from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.postgresql.database import PostgresDatabase
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.dict_saver import Saver, load

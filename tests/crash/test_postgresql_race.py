@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.clock import SystemClock
-from holdfast.store.catalog import Catalog
-from holdfast.store.local import LocalObjects
+from holdfast.store.catalog.catalog import Catalog
+from holdfast.store.objects._local_store import LocalObjects
 from holdfast.store.store import Store
 from holdfast.testing.dict_saver import load
 
@@ -28,12 +28,12 @@ from pathlib import Path
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError
 from holdfast.model.ids import WorkspaceId
-from holdfast.store.catalog import Catalog
-from holdfast.store.local import LocalObjects
-from holdfast.store.postgresql import PostgresDatabase
-from holdfast.store.postgresql_url import parse
-from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
-from holdfast.store.shared_catalog import endure
+from holdfast.store.catalog.catalog import Catalog
+from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.postgresql.database import PostgresDatabase
+from holdfast.store.postgresql.catalog_url import parse
+from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store._shared_catalog import endure
 from holdfast.store.store import Store
 from holdfast.testing.dict_saver import Saver
 

@@ -15,7 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import NotFoundError
-from holdfast.store.promotion_rows import PromotionRows
+from holdfast.store.catalog.promotion_rows import PromotionRows
 
 from ..promoted import PAGES, Ground, make_app
 from ..sampling import some
@@ -148,7 +148,7 @@ def test_i3_no_merged_state_is_left_that_nobody_knows_of(
     """Killed right after a checkpoint was put together, or when the plan was forgotten and nothing was ended."""
     how = ["in-place"] if point == "captured:" else []
     if how:
-        monkeypatch.setattr("holdfast.engine.promotion.places._mounted", lambda: [bytes(ground.root)])
+        monkeypatch.setattr("holdfast.engine.promotion._build_directory._mounted", lambda: [bytes(ground.root)])
     assert kill(ground, point, *how)
     if by == "resume":
         assert ground.promotions.resume().answer.result == "promoted"
@@ -230,7 +230,7 @@ def test_i3_killed_in_place_it_is_finished_or_taken_back(
 ) -> None:
     if not kill(ground, f"call:{call}", "in-place"):
         pytest.skip("it came to its end before")
-    monkeypatch.setattr("holdfast.engine.promotion.places._mounted", lambda: [bytes(ground.root)])
+    monkeypatch.setattr("holdfast.engine.promotion._build_directory._mounted", lambda: [bytes(ground.root)])
     if by == "sweep":
         ground.promotions.sweep()
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.promotion.promote import Promotions
+from holdfast.engine.promotion.manager import Promotions
 from holdfast.model.errors import HoldfastError
 
 from ..postgresql_server import Server

@@ -11,16 +11,16 @@ import pytest
 
 import holdfast
 from holdfast.engine.running.run import begin_run, end_run
-from holdfast.testing.killing import run_killed, without_syncs
-from holdfast.testing.stepping import do_step
+from holdfast.testing.crash_points import run_killed, without_syncs
+from holdfast.testing.workspace_step import do_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from holdfast.engine.results.results import RestoreResult
+    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.engine.workspace.workspace import Workspace
-    from holdfast.testing.acting import Actor
+    from holdfast.testing.tree_actor import Actor
 
 FILES = 20
 FIRST = {f"f{number:02}": f"first {number}" for number in range(FILES)}

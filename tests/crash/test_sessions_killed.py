@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.sessions.registry import Sessions
 from holdfast.model.errors import NotFoundError
-from holdfast.model.session import CommandResult
+from holdfast.model.session_types import CommandResult
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -241,7 +241,7 @@ def test_i3_killed_while_states_are_moved_they_are_never_in_no_place(place: Plac
 
 @pytest.mark.parametrize("first", [8, 14, 20, 26])
 def test_i3_killed_again_while_it_is_mended_it_converges(place: Place, first: int) -> None:
-    from holdfast.testing.killing import run_killed
+    from holdfast.testing.crash_points import run_killed
 
     lived(place)
     place.keep("start")

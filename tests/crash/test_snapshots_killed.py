@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.bridge import device
-from holdfast.bridge import overlay as overlays
-from holdfast.engine.forks import checkpoint_provider
-from holdfast.snapshot import overlay, overlay_held, zfs_command
+from holdfast.bridge.mount import fuse_device
+from holdfast.bridge.mount import overlayfs as overlays
+from holdfast.engine.forks import _checkpoint_provider as checkpoint_provider
 from holdfast.snapshot.btrfs import btrfs_provider
-from holdfast.snapshot.git import command
-from holdfast.snapshot.git.technique import git_provider
-from holdfast.snapshot.overlay import overlay_provider
-from holdfast.snapshot.place import Place
-from holdfast.snapshot.whole import copy_provider, reflink_provider
-from holdfast.testing.killing import run_killed
+from holdfast.snapshot.full_copy import copy_provider, reflink_provider
+from holdfast.snapshot.git import _command as command
+from holdfast.snapshot.git.provider import git_provider
+from holdfast.snapshot.overlay import _holder as holder
+from holdfast.snapshot.overlay import provider as overlay
+from holdfast.snapshot.overlay.provider import overlay_provider
+from holdfast.snapshot.provider_context import Place
+from holdfast.snapshot.zfs import _command as zfs_command
+from holdfast.testing.crash_points import run_killed
 from holdfast.testing.provider_contract import LEDGER_WRITES, Ground, kill_everywhere, lay
 
 from ..disks import mounted
@@ -151,7 +153,7 @@ def test_checkpoints_that_are_mounted(tmp_path: Path, first: int) -> None:
     """Another process serves what is mounted, and is not killed: it ends by itself, whatever it was about to do."""
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         pytest.skip("needs root and /dev/fuse, to mount an overlay")
-    calls = (*LEDGER_WRITES, *OWN, (device, "detach"), (overlays, "detach_overlays"))
+    calls = (*LEDGER_WRITES, *OWN, (fuse_device, "detach"), (overlays, "detach_overlays"))
     assert kill_everywhere(own_ground(tmp_path, mounts=True), calls, first=first, every=14) > 15
 
 
@@ -204,7 +206,7 @@ def test_overlays_that_are_held(tmp_path: Path, fatal: int) -> None:
         prepared = provider.prepare("overlay")
         provider.cleanup(provider.branch(provider.snapshot(prepared, "s"), "b", "overlay").token)
 
-    run_killed(work, fatal, calls=(*LEDGER_WRITES, (overlay_held, "start"), (overlay_held, "ended")))
+    run_killed(work, fatal, calls=(*LEDGER_WRITES, (holder, "start"), (holder, "ended")))
     provider = make()
     for allocation in provider.tokens():
         provider.cleanup(allocation.token)

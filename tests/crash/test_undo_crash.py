@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.clock import SystemClock
-from holdfast.testing.acting import Actor, act_at_random
-from holdfast.testing.killing import MUTATIONS, run_killed
-from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.testing.crash_points import MUTATIONS, run_killed
+from holdfast.testing.tree_actor import Actor, act_at_random
+from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
+from holdfast.undo.recovery.keeper_recovery import recover
 
 from ..sampling import some, spread
 

@@ -16,11 +16,11 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.testing.bridged import Bridged
-from holdfast.testing.killing import MUTATIONS, run_killed
-from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.testing.crash_points import MUTATIONS, run_killed
+from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
+from holdfast.undo.recovery.keeper_recovery import recover
 
 from ..fuse import ONLY_WITH_FUSE
 from ..sampling import some
@@ -29,7 +29,7 @@ pytestmark = ONLY_WITH_FUSE
 
 _ACT = """
 import os, random, sys
-from holdfast.testing.acting import SystemActor, act_at_random
+from holdfast.testing.tree_actor import SystemActor, act_at_random
 chance = random.Random(int(sys.argv[2]))
 with SystemActor(os.fsencode(sys.argv[1]), 1) as actor:
     for _ in range(int(sys.argv[3])):

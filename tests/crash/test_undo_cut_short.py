@@ -15,14 +15,14 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.testing.acting import Actor
-from holdfast.testing.killing import MUTATIONS, run_killed
-from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.testing.crash_points import MUTATIONS, run_killed
+from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.undo.journal.step_file import Head
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
-from holdfast.undo.reversal_context import Conflict
-from holdfast.undo.sealed import Head
+from holdfast.undo.recovery.keeper_recovery import recover
+from holdfast.undo.reversal.reversal_context import Conflict
 
 from ..sampling import some, spread
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.files import reflink
+from holdfast.files.linux import reflink
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, NotFoundError
-from holdfast.testing.acting import Actor
-from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo import preimages
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.undo.journal import preimages
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
+from holdfast.undo.recovery.keeper_recovery import recover
 
 from ..sampling import is_thorough, spread
 

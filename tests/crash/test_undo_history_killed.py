@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.opening.folder import UNDO_NOTE
+from holdfast.engine.opening.home import UNDO_NOTE
 from holdfast.engine.running.run import begin_run, end_run
-from holdfast.testing.killing import MUTATIONS, run_killed, without_syncs
-from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.testing.stepping import do_step
+from holdfast.testing.crash_points import MUTATIONS, run_killed, without_syncs
+from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.workspace_step import do_step
 
 from ..sampling import spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.engine.results.results import RestoreResult
+    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.engine.workspace.workspace import Workspace
-    from holdfast.testing.acting import Actor
+    from holdfast.testing.tree_actor import Actor
 
 CALLS = [call for call in MUTATIONS if call != (os, "mkdir")]
 """(To open a workspace makes hundreds of directories that are there.)"""

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
+from holdfast.undo.recovery.keeper_recovery import recover
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from pathlib import Path
 from platform import machine
 from typing import Final
 
-from holdfast.supervisor.calls import ARCHITECTURES
-from holdfast.testing.photograph import Seen
+from holdfast.supervisor.syscalls.table import ARCHITECTURES
+from holdfast.testing.tree_state import Seen
 
 PRELUDE: Final = """
 import ctypes, errno, fcntl, json, os, socket, stat, struct, subprocess, sys, threading, time

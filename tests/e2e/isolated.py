@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import HoldfastError
+from holdfast.sandbox.isolation_probe import require
 from holdfast.sandbox.policy import Files, Policy
-from holdfast.sandbox.possible import require
 
 NOBODY = 65534
 USERS = [0, NOBODY] if os.geteuid() == 0 else [os.geteuid()]

@@ -14,17 +14,17 @@ import pytest
 import holdfast
 from holdfast.engine.history.checkpoint import take
 from holdfast.engine.opening.undo_log import log_directory
-from holdfast.engine.results.results import Request
-from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.testing.stepping import do_step
-from holdfast.undo import unreported
-from holdfast.undo.beat import read_beat
+from holdfast.engine.results.command_results import Request
+from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.workspace_step import do_step
+from holdfast.undo.journal.heartbeat import read_beat
+from holdfast.undo.reports import unreported_rollbacks
 
 from .test_run import bench, keeper_of
 
 if TYPE_CHECKING:
     from e2e.conftest import Cli
-    from holdfast.testing.acting import Actor
+    from holdfast.testing.tree_actor import Actor
 
 __all__ = ["bench"]
 
@@ -94,7 +94,7 @@ def test_what_others_have_had_open_since_before_the_kill_saves_nothing_half_done
         before = kill_in_a_step(bench)
         assert not take(context, Request(kind="auto")).created
         assert differences(before, photograph(bench.root)) == []
-        assert [report.steps for report in unreported.take(log_directory(context))] == [(1,)]
+        assert [report.steps for report in unreported_rollbacks.take(log_directory(context))] == [(1,)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")

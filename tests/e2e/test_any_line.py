@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.cli import catalogue
+from holdfast.cli import command_table
 from holdfast.cli.main import main
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from e2e.conftest import Cli
 
 # Not watch and serve, which would stay; init and fork make what they are told to wherever that is; run runs it.
-COMMANDS = [name for name in catalogue.names() if name not in ("watch", "serve", "init", "fork", "export", "run")]
+COMMANDS = [name for name in command_table.names() if name not in ("watch", "serve", "init", "fork", "export", "run")]
 WORDS = st.one_of(
     st.sampled_from(
         ["--json", "-q", "-v", "--", "-n", "1", "0", "-1", "@", "@-", "@-9", "..", "@..@-", "one", "f", ".", ":"]

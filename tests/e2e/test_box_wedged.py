@@ -22,9 +22,9 @@ RUNNER = """
 import os, sys
 from contextlib import contextmanager
 from holdfast.model.errors import HoldfastError
-from holdfast.supervisor.box import Prepared
-from holdfast.supervisor.settings import Settings
-from holdfast.supervisor.launch import supervise
+from holdfast.supervisor.launch.sandbox_port import Prepared
+from holdfast.supervisor.keeper.keeper_settings import Settings
+from holdfast.supervisor.launch.supervised_run import supervise
 class Broken:
     @contextmanager
     def prepare(self, command, *, directory, environment, keep=()):

@@ -22,18 +22,19 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bridge import passthrough as passing
-from holdfast.bridge import server as serving
-from holdfast.bridge.device import clear_dead
-from holdfast.bridge.objects import Objects
-from holdfast.files.lease import Writer, writer_of
+from holdfast.bridge.mount.fuse_device import clear_dead
+from holdfast.bridge.passthrough import served_tree as passing
+from holdfast.bridge.passthrough._node_registry import Objects
+from holdfast.bridge.server import loop as serving
+from holdfast.files.linux.file_lease import Writer, writer_of
 from holdfast.model.clock import SystemClock
 from holdfast.testing.bridged import Bridged
-from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.testing.tree_state import differences, photograph
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
-from holdfast.undo.safeguards import Safeguards, Thresholds
+from holdfast.undo.recovery.keeper_recovery import recover
+from holdfast.undo.safeguards.tickets import Safeguards
+from holdfast.undo.service import Thresholds
 
 from ..fuse import ONLY_WITH_FUSE
 from ..waiting import wait_until

@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.bridge import listed
-from holdfast.bridge.outside import Outside
-from holdfast.bridge.passthrough import PassthroughTree
+from holdfast.bridge.passthrough import _listing_cache as listing_cache
+from holdfast.bridge.passthrough.change_watcher import Outside
+from holdfast.bridge.passthrough.served_tree import PassthroughTree
 from holdfast.model.clock import SystemClock
 from holdfast.testing import bridged as serving
 from holdfast.testing.bridged import Bridged, OneStep
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.wire.fuse.bodies import Header
-from holdfast.wire.fuse.kernel import Opcode
 from holdfast.wire.fuse.negotiation import Terms
+from holdfast.wire.fuse.protocol_constants import Opcode
+from holdfast.wire.fuse.request_bodies import Header
 
 from ..fuse import ONLY_WITH_FUSE
 from ..waiting import wait_until
 from .bridge import bridged
 
 if TYPE_CHECKING:
-    from holdfast.bridge.server import Operation, Reply
+    from holdfast.bridge.server.loop import Operation, Reply
 
 pytestmark = [
     ONLY_WITH_FUSE,
@@ -89,7 +89,7 @@ def _untold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def settle(directory: Path) -> None:
     """Wait until what is listed of it can be kept."""
-    wait_until(lambda: listed.is_settled(listed.stamp(directory.stat()), time.time_ns()))
+    wait_until(lambda: listing_cache.is_settled(listing_cache.stamp(directory.stat()), time.time_ns()))
 
 
 def kept(place: Path, mount: str = "mnt", name: str = "d") -> Path:

@@ -18,7 +18,7 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.testing.bridged import Bridged
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 
 from ..fuse import ONLY_WITH_FUSE

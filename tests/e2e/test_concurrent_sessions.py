@@ -8,14 +8,14 @@ import subprocess
 import sys
 
 import holdfast
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.sessions.registry import Sessions
 
 PROCESSES, COMMANDS = 4, 5
 
 WORK = """
 import json, os, sys
-from holdfast.engine.sessions.sessions import Sessions
-from holdfast.model.session import CommandResult
+from holdfast.engine.sessions.registry import Sessions
+from holdfast.model.session_types import CommandResult
 home, name, number, count, file = json.loads(sys.argv[1])
 sessions = Sessions(home=os.fsencode(home), agent="me", flags={"session.commands": 3, "session.min_interval": 0})
 for at in range(count):

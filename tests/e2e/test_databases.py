@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.store import manifest
+from holdfast.store.manifests import manifest
 
 from ..sampling import moments, some
 from ..waiting import wait_until

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.tree_state import differences, photograph
 
 from .conftest import INSTALLED
 

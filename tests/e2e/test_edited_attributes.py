@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.tree_state import differences, photograph
 
 if TYPE_CHECKING:
     from e2e.conftest import Cli

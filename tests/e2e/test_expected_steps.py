@@ -13,10 +13,9 @@ from threading import Thread
 import pytest
 
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
-from holdfast.supervisor.remote import Remote
-from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.safeguards import PRESET, Thresholds
-from holdfast.undo.service import StepInfo
+from holdfast.supervisor.control.remote_service import Remote
+from holdfast.testing.tree_state import differences, photograph
+from holdfast.undo.service import PRESET, StepInfo, Thresholds
 
 from ..waiting import wait_until
 from .test_supervisor_runs import Place, _place
@@ -166,8 +165,8 @@ def test_only_who_started_a_run_changes_what_it_asks_for(place: Place) -> None:
 import sys
 sys.path[:] = {sys.path!r}
 from holdfast.model.errors import HoldfastError
-from holdfast.supervisor.remote import connect
-from holdfast.undo.safeguards import OFF
+from holdfast.supervisor.control.remote_service import connect
+from holdfast.undo.safeguards.tickets import OFF
 with connect({os.fsencode(place.log)!r}) as remote:
     for run in ("", "another"):
         try:
@@ -191,9 +190,9 @@ while {orphaned} and os.path.exists("/proc/" + os.environ["PARENT"]):
     time.sleep(0.01)
 sys.path[:] = {sys.path!r}
 from holdfast.model.errors import RefusedError
-from holdfast.supervisor.remote import connect
+from holdfast.supervisor.control.remote_service import connect
 from holdfast.undo.service import Limits
-from holdfast.undo.safeguards import OFF
+from holdfast.undo.safeguards.tickets import OFF
 with connect({os.fsencode(place.log)!r}) as remote:
     content = os.memfd_create("content")
     for ask in (

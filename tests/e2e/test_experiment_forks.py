@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.engine.experiments.attempts import Attempt, Order
 from holdfast.engine.experiments.experiment import experiment
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.sessions.registry import Sessions
 from holdfast.model.errors import UnsupportedError
 
 from ..disks import mounted

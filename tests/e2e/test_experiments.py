@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.sessions.registry import Sessions
 
 from ..waiting import has_ended, wait_until
 from .conftest import INSTALLED

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.bridge.overlay import refuse_without_privilege
+from holdfast.bridge.mount.overlayfs import refuse_without_privilege
 from holdfast.model.errors import UnsupportedError
-from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.tree_state import differences, photograph
 
 from ..waiting import wait_until
 from .conftest import INSTALLED

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.opening.opening import Opener
-from holdfast.engine.sessions.sessions import Sessions
-from holdfast.files.staying import mounted_at
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.sessions.registry import Sessions
+from holdfast.files.directories.removal_obstacles import mounted_at
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 
 if TYPE_CHECKING:

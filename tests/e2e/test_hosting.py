@@ -12,18 +12,17 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.engine.hosting.executor import Executed
 from holdfast.engine.hosting.host import Host
 from holdfast.engine.hosting.monitor import Edited, Event, Held, Mismatched, RolledBack
-from holdfast.engine.hosting.session import Executed
 from holdfast.engine.hosting.working_directory import HostedDirectory, WorkingDirectory
-from holdfast.model.config import Isolation
+from holdfast.model.config.settings import Isolation
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import hash_bytes
-from holdfast.supervisor.descent import descendants
-from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.beat import Beat, encode
-from holdfast.undo.safeguards import OFF, PRESET
-from holdfast.undo.service import Limits
+from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.testing.tree_state import differences, photograph
+from holdfast.undo.journal.heartbeat import Beat, encode
+from holdfast.undo.service import OFF, PRESET, Limits
 
 from ..processes import command_of
 from ..waiting import wait_until

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.files.sockets import peer
-from holdfast.supervisor.remote import connect
-from holdfast.testing.photograph import Seen, differences, photograph
+from holdfast.files.linux.private_socket import peer
+from holdfast.supervisor.control.remote_service import connect
+from holdfast.testing.tree_state import Seen, differences, photograph
 
 from ..waiting import wait_until
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.supervisor.remote import Remote, connect
-from holdfast.testing.photograph import differences, photograph
+from holdfast.supervisor.control.remote_service import Remote, connect
+from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.service import TicketInfo
 
 from ..fuse import ONLY_WITH_FUSE

@@ -16,10 +16,10 @@ import pytest
 
 import holdfast
 from holdfast.model.errors import HoldfastError
+from holdfast.sandbox.isolation_probe import require
 from holdfast.sandbox.policy import Files, Policy
-from holdfast.sandbox.possible import require
-from holdfast.supervisor.descent import descendants
-from holdfast.testing.photograph import differences, photograph
+from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.testing.tree_state import differences, photograph
 
 from ..processes import command_of
 from ..waiting import wait_until

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.tree_state import differences, photograph
 
 from .frontend import Frontend
 from .mcp_client import Place, call, run, text, until

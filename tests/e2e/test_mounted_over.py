@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.opening.opening import Opener
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.sessions.registry import Sessions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.files.sockets import peer
+from holdfast.files.linux.private_socket import peer
 from holdfast.model.errors import RefusedError
-from holdfast.supervisor.remote import Remote, connect
-from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.supervisor.control.remote_service import Remote, connect
+from holdfast.testing.tree_state import differences, photograph
+from holdfast.undo.local_service.undo_service import LocalUndoService
 
 from . import afterwards
 
@@ -118,7 +118,7 @@ class Site(NamedTuple):
 
     @contextmanager
     def running(self, script: str) -> Generator[subprocess.Popen[str]]:
-        words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch"]
+        words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch.supervised_run"]
         words += ["--log", str(self.log), "--root", str(self.tree), "--", "sh", "-c", script]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
         with subprocess.Popen(

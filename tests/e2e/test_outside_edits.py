@@ -16,8 +16,8 @@ import pytest
 
 from holdfast.files.watch import open_watcher
 from holdfast.model.errors import RefusedError, UnsupportedError
-from holdfast.supervisor.remote import Remote, connect
-from holdfast.testing.photograph import differences, photograph
+from holdfast.supervisor.control.remote_service import Remote, connect
+from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.service import BarrierInfo
 
 from ..waiting import wait_until
@@ -38,7 +38,7 @@ class Site(NamedTuple):
     @contextmanager
     def running(self, script: str) -> Generator[Remote]:
         """Run the script, and after it wait with the processes still there; in the block it has come so far."""
-        words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch"]
+        words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch.supervised_run"]
         words += ["--log", str(self.log), "--root", str(self.tree), "--watch", self.watch, "--"]
         words += ["sh", "-c", f"{script}\necho done\nread line"]
         environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}

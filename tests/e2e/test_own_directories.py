@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.supervisor.descent import descendants
+from holdfast.supervisor.process_tree.descendants import descendants
 
 from .frontend import Frontend
 from .mcp_client import Place, call, refused, run

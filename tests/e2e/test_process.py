@@ -85,7 +85,7 @@ def test_a_plain_line_is_read_without_argparse(cli: Cli, line: str) -> None:
         [sys.executable, "-c", code, *line.split()], capture_output=True, text=True, input="", check=True
     )
     loaded = set(done.stdout.split())
-    assert not loaded & {"argparse", "gettext", "holdfast.cli.arguments"}
+    assert not loaded & {"argparse", "gettext", "holdfast.cli.argparse_parser"}
     assert "locale" not in loaded or "subprocess" in loaded  # which loads it for itself
 
 
@@ -94,7 +94,9 @@ def test_a_plain_line_is_read_without_argparse(cli: Cli, line: str) -> None:
 )
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_short_command_loads_no_types_and_no_patterns(cli: Cli, line: str, changed: bool) -> None:
-    """Each of them takes some milliseconds to load, of the forty that such a command has (`holdfast.model.typed`)."""
+    """Each of them takes some milliseconds to load, of the forty that such a command has
+    (`holdfast.model.fast_typing`).
+    """
     cli.write("f", "1" * 1000)
     cli("checkpoint")
     if changed:
@@ -114,8 +116,8 @@ def test_json_loads_no_types_of_what_it_holds(cli: Cli) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     loaded = set(done.stdout.split())
-    assert "holdfast.engine.encoding.encoding" in loaded
-    assert "holdfast.engine.results.objects" not in loaded
+    assert "holdfast.engine.encoding.workspace_json" in loaded
+    assert "holdfast.engine.results.json_types" not in loaded
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.promotion import encoding, swapping
-from holdfast.engine.promotion.promote import Named, Promotions
+from holdfast.engine.promotion import _swap as swap
+from holdfast.engine.promotion import promotion_json
+from holdfast.engine.promotion.manager import Named, Promotions
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import WorkspaceId
 
@@ -85,8 +86,8 @@ def test_a_second_promotion_of_a_fork_brings_what_it_has_done_since(ground: Grou
     fork = ground.fork()
     (fork / "src/other.py").write_text("VALUE = 2\n")
     done = ground.promote(fork)
-    assert encoding.promotion(done)["changesets"] == 1
-    assert encoding.promotion(done)["changes"]["apply_theirs"] == 1
+    assert promotion_json.promotion(done)["changesets"] == 1
+    assert promotion_json.promotion(done)["changes"]["apply_theirs"] == 1
     (ground.root / "new").write_text("by somebody else\n")
     (fork / "src/other.py").write_text("VALUE = 3\n")
     ground.promote(fork)
@@ -102,7 +103,7 @@ def test_what_both_have_changed_stops_it(ground: Ground) -> None:
     before = ground.content()
     done = ground.promote(fork, "needs_reapply")
     answer = done.answer
-    (told,) = encoding.promotion(done)["files"]
+    (told,) = promotion_json.promotion(done)["files"]
     assert (told["path"], told["outcome"]) == ("src/other.py", "open")
     assert [one["rung"] for one in told["tried"]] == ["structure", "text", "person"]
     assert [(one.path, one.changeset_count) for one in answer.overlapping_files] == [("src/other.py", 1)]
@@ -148,7 +149,7 @@ def test_an_agent_that_answers_later_is_waited_for(ground: Ground) -> None:
     ground.flags["merge.ladder"] = ["queue"]
     before = ground.content()
     waiting = ground.promote(fork, "needs_reapply")
-    assert [one["outcome"] for one in encoding.promotion(waiting)["files"]] == ["pending"]
+    assert [one["outcome"] for one in promotion_json.promotion(waiting)["files"]] == ["pending"]
     assert ground.content() == before
     with ground.opened() as workspace:
         asked = workspace.next_reapply()
@@ -226,7 +227,7 @@ def test_what_the_fork_has_begun_to_ignore_stays_in_production(
 ) -> None:
     """I5, I6: it is there before, after and when the promotion was undone; what the fork has deleted as well is not."""
     if where == "in place":
-        monkeypatch.setattr("holdfast.engine.promotion.places._mounted", lambda: [bytes(ground.root)])
+        monkeypatch.setattr("holdfast.engine.promotion._build_directory._mounted", lambda: [bytes(ground.root)])
     fork = ground.fork()
     rules = (ground.root / ".gitignore").read_text()
     (fork / ".gitignore").write_text(rules + "/requirements\n/src/other.py\n")
@@ -235,7 +236,7 @@ def test_what_the_fork_has_begun_to_ignore_stays_in_production(
     foreseen = ground.promotions.foresee(fork)
     assert (foreseen.uncaptured, foreseen.changes and foreseen.changes.deletes) == (["requirements"], 1)
     done = ground.promote(fork)
-    assert encoding.promotion(done)["uncaptured"] == ["requirements"]
+    assert promotion_json.promotion(done)["uncaptured"] == ["requirements"]
     assert done.answer.atomic == (where == "exchanged")
     assert (ground.root / "requirements").read_text() == "nothing\n"
     assert not (ground.root / "src/other.py").exists()
@@ -362,7 +363,7 @@ def test_what_runs_in_production_and_is_ignored_is_carried_over(ground: Ground) 
 def test_an_edit_in_the_last_moment_swaps_back(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     fork = ground.fork()
     (fork / "src/other.py").write_text("VALUE = 2\n")
-    real = swapping.exchange
+    real = swap.exchange
     calls: list[bytes] = []
 
     def late(one: bytes, other: bytes) -> None:
@@ -374,7 +375,7 @@ def test_an_edit_in_the_last_moment_swaps_back(ground: Ground, monkeypatch: pyte
         if len(calls) == 1:
             (ground.root / "later").write_text("just after")
 
-    monkeypatch.setattr(swapping, "exchange", late)
+    monkeypatch.setattr(swap, "exchange", late)
     assert ground.promote(fork).facts.replans == 1
     assert len(calls) == 3
     assert (ground.root / "late").read_text() == "just before"
@@ -420,7 +421,7 @@ def test_without_an_exchange_production_is_brought_there_file_by_file(
     (fork / "requirements").unlink()
     ground.flags["promote.setup"] = ["sh", "-c", "echo built > deps/built; rm -f deps/warm"]
     inode = os.stat(ground.root).st_ino
-    monkeypatch.setattr("holdfast.engine.promotion.places._mounted", lambda: [os.fsencode(ground.root)])
+    monkeypatch.setattr("holdfast.engine.promotion._build_directory._mounted", lambda: [os.fsencode(ground.root)])
     done = ground.promote(fork)
     assert (done.answer.atomic, done.facts.hindrance) == (False, "it is a mount point")
     assert os.stat(ground.root).st_ino == inode
@@ -561,7 +562,7 @@ def test_nothing_is_promoted_over_what_runs_supervised(ground: Ground, monkeypat
     def busy(_: object) -> None:
         raise RefusedError("something runs", code="run_going_on")
 
-    monkeypatch.setattr(swapping, "refuse_running", busy)
+    monkeypatch.setattr(swap, "refuse_running", busy)
     answer = ground.promote(fork, "failed").answer
     assert answer.code == "run_going_on"
     assert (ground.root / "src/other.py").read_text() == "VALUE = 1\n"

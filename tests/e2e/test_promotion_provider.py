@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.main import main
-from holdfast.files.subvolume import is_subvolume
+from holdfast.files.directories.btrfs_subvolume import is_subvolume
 
 from ..disks import mounted
 from ..promoted import Ground, content, make_app

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.tree_state import differences, photograph
 
 from ..fuse import ONLY_WITH_FUSE
 from ..sampling import some
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 AT_RANDOM = """
 import random, sys
-from holdfast.testing.acting import SystemActor, act_at_random
+from holdfast.testing.tree_actor import SystemActor, act_at_random
 actor, chance = SystemActor(b"."), random.Random(sys.argv[1])
 for _ in range(60):
     act_at_random(actor, chance)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.supervisor.landlock import version
-from holdfast.testing.photograph import differences, photograph
+from holdfast.supervisor.confinement.landlock import version
+from holdfast.testing.tree_state import differences, photograph
 
 from . import hostile
 from .afterwards import undo_each
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor 
 
 def supervised(base: Path, read_only: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a command in the tree ``base``/tree."""
-    words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch", "--read-only", str(read_only)]
+    words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch.supervised_run", "--read-only", str(read_only)]
     words += ["--log", str(base / "log"), "--root", str(base / "tree"), "--", *command]
     return subprocess.run(words, check=False, cwd=base / "tree", timeout=60, capture_output=True, text=True)
 
@@ -86,7 +86,7 @@ def test_what_comes_to_lie_at_its_path_is_read_only_too(base: Path) -> None:
     kept.mkdir()
     (kept / "file").write_bytes(b"1")
     script = f"echo begun; read go; echo 2 > {kept}/file; echo 2 > {moved}/file; echo 2 > own"
-    words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch", "--read-only", str(kept)]
+    words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch.supervised_run", "--read-only", str(kept)]
     words += ["--log", str(base / "log"), "--root", str(base / "tree"), "--", "sh", "-c", script]
     with subprocess.Popen(words, cwd=base / "tree", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
         assert run.stdin is not None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.api.rest import serving
+from holdfast.api.rest import server as serving
 from holdfast.model.errors import UsageError
 
 from ..waiting import wait_until

@@ -116,8 +116,8 @@ def test_i3_what_was_cut_short_by_a_kill_is_done_once(place: Place, what: str) -
 
 def forget_the_answer(place: Place) -> None:
     """As if the server had been killed after the work, and before its answer was kept."""
-    from holdfast.engine.opening.opening import Opener
-    from holdfast.store.checksums import ANSWERS, changing
+    from holdfast.engine.opening.opener import Opener
+    from holdfast.store.catalog.row_checksums import ANSWERS, changing
 
     opener = Opener(home=os.fsencode(place.home))
     catalog = opener.store().catalog

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
-from holdfast.api.rest import endpoints
-from holdfast.api.rest.openapi import document
+from holdfast.api.rest import _endpoints as endpoints
+from holdfast.api.rest._openapi import document
 
 from .rest import Client, Place, Server
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.photograph import photograph
+from holdfast.testing.tree_state import photograph
 
 from .frontend import Frontend, Message, Start
 

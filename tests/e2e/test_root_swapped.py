@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.files.local import LocalTree
+from holdfast.files.local_tree import LocalTree
 from holdfast.files.watch import open_watcher
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError
 

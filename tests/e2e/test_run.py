@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.beat import Beat, encode
+from holdfast.testing.tree_state import differences, photograph
+from holdfast.undo.journal.heartbeat import Beat, encode
 
 from ..processes import command_of
 from .conftest import INSTALLED
@@ -368,7 +368,7 @@ def keeper_of(home: Path) -> int:
     """The process that keeps the undo log in a home."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            is_keeper = b"holdfast.supervisor.keeper" in command_of(int(pid)).split(b"\0")
+            is_keeper = b"holdfast.supervisor.keeper.keeper" in command_of(int(pid)).split(b"\0")
             held = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")] if is_keeper else []
         except OSError:
             continue  # it ended meanwhile

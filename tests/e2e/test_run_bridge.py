@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.supervisor.descent import descendants
-from holdfast.testing.photograph import differences, photograph
+from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.testing.tree_state import differences, photograph
 
 from ..fuse import ONLY_WITH_FUSE
 from ..processes import command_of

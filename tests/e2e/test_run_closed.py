@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.testing.permissions import permissions_hold
-from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.tree_state import differences, photograph
 
 from .conftest import INSTALLED
 

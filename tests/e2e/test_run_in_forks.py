@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.forks.providers import providers_of
-from holdfast.engine.sessions.sessions import Sessions
-from holdfast.testing.photograph import Seen, differences, photograph
+from holdfast.engine.forks.provider_selection import providers_of
+from holdfast.engine.sessions.registry import Sessions
+from holdfast.testing.tree_state import Seen, differences, photograph
 
 from ..disks import mounted
 from ..sampling import some

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import UnsupportedError
+from holdfast.sandbox._quota import enforced
 from holdfast.sandbox.policy import Quota
-from holdfast.sandbox.quota import enforced
-from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.tree_state import differences, photograph
 
 from .isolated import USERS, copied, need_namespaces, python_for, switch_to
 

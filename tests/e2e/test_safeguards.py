@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.supervisor.descent import descendants
-from holdfast.supervisor.remote import Remote, connect
-from holdfast.testing.photograph import differences, photograph
-from holdfast.testing.yama import keepers_that_see_nothing
+from holdfast.supervisor.control.remote_service import Remote, connect
+from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.testing.tree_state import differences, photograph
+from holdfast.testing.yama_stub import keepers_that_see_nothing
 from holdfast.undo.service import TicketInfo
 
 from ..processes import command_of
@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[2]
 
 _LAUNCH = """
 import os, sys
-from holdfast.supervisor.launch import supervise
-from holdfast.supervisor.settings import Settings
-from holdfast.undo.safeguards import Thresholds
+from holdfast.supervisor.launch.supervised_run import supervise
+from holdfast.supervisor.keeper.keeper_settings import Settings
+from holdfast.undo.safeguards.tickets import Thresholds
 root, log, deletes, timeout, *command = map(os.fsencode, sys.argv[1:])
 thresholds = Thresholds(deletes=int(deletes), timeout=float(timeout))
 sys.exit(supervise(command, Settings(root=root, log=log), thresholds=thresholds))

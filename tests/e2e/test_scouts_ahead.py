@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.scout import MIN_FILES
+from holdfast.files.scan.parallel_scan import MIN_FILES
 from holdfast.model.ids import hash_bytes
 
 if TYPE_CHECKING:
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 TOLD = """
 import sys
-from holdfast.files import scan, scout
-real, real_send = scout.take_over, scout.send_ahead
+from holdfast.files.scan import scanner
+from holdfast.files.scan import parallel_scan
+real, real_send = parallel_scan.take_over, parallel_scan.send_ahead
 def take_over(*arguments):
     found = real(*arguments)
     sys.stderr.write("taken over\\n" if found is not None else "alone\\n")
@@ -28,7 +29,7 @@ def take_over(*arguments):
 def send_ahead(*arguments):
     real_send(*arguments)
     sys.stderr.write("sent\\n")
-scan.take_over, scout.send_ahead = take_over, send_ahead
+scanner.take_over, parallel_scan.send_ahead = take_over, send_ahead
 from holdfast.cli.main import run
 run()
 """

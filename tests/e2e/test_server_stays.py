@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.testing.photograph import photograph
+from holdfast.testing.tree_state import photograph
 
 from ..processes import command_of
 from ..waiting import has_ended, wait_until

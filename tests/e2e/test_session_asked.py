@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.sessions.registry import Sessions
 
 from ..waiting import wait_until
 from .test_sessions import HOLDFAST, Agent

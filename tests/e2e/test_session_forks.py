@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.forks.providers import providers_of
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.forks.provider_selection import providers_of
+from holdfast.engine.sessions.registry import Sessions
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
-from holdfast.model.session import CommandResult
+from holdfast.model.session_types import CommandResult
 
 from ..disks import mounted
 

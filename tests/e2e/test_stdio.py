@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import holdfast
-from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.beat import Beat, encode
+from holdfast.testing.tree_state import differences, photograph
+from holdfast.undo.journal.heartbeat import Beat, encode
 
 from ..waiting import wait_until
 from . import hostile

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.supervisor.descent import descendants
+from holdfast.supervisor.process_tree.descendants import descendants
 
 from ..processes import command_of
 from ..waiting import wait_until

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.opener import Opener
 from holdfast.engine.upkeep.doctor import Finding, _store
 
 from ..buckets import CREDENTIALS, KEY, SECRET, Answer, Service

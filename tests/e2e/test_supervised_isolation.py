@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.tree_state import differences, photograph
 
 from . import afterwards
 from .isolated import need_namespaces
@@ -23,8 +23,8 @@ RUNNER = """
 import json, os, sys
 from holdfast.sandbox.namespace import Namespace
 from holdfast.sandbox.policy import Files, Policy, parse_network
-from holdfast.supervisor.settings import Settings
-from holdfast.supervisor.launch import supervise
+from holdfast.supervisor.keeper.keeper_settings import Settings
+from holdfast.supervisor.launch.supervised_run import supervise
 tree, log, network, *command = sys.argv[1:]
 tree, log = os.fsencode(tree), os.fsencode(log)
 box = Namespace(Policy(Files(tree, (log,)), parse_network(*json.loads(network))))

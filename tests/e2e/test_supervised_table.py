@@ -17,8 +17,8 @@ from platform import machine
 
 import pytest
 
-from holdfast.supervisor.calls import ARCHITECTURES, NOTIFIED, TARGETS, numbers
-from holdfast.testing.photograph import differences, photograph
+from holdfast.supervisor.syscalls.table import ARCHITECTURES, NOTIFIED, TARGETS, numbers
+from holdfast.testing.tree_state import differences, photograph
 
 from .afterwards import undo_each
 from .call_table import SCRIPTS, numbers_here, plant, program, without_times
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 
 def supervise(base: Path, tree: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """Run a command in the tree as one step."""
-    launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch", "--one-step"]
+    launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch.supervised_run", "--one-step"]
     options = ["--log", str(base / "log"), "--root", str(tree)]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     return subprocess.run(

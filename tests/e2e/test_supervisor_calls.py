@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.tree_state import differences, photograph
 
 from .afterwards import desk, undo_each
 
@@ -79,7 +79,7 @@ while time.monotonic() < end:
 
 def supervised(base: Path, *command: str) -> str:
     """Run a command in the tree ``base``/tree as one step; returns what it printed."""
-    launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch"]
+    launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch.supervised_run"]
     options = ["--log", str(base / "log"), "--root", str(base / "tree")]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "src")}
     words = [*launch, *options, "--", *command]

@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.files.sockets import address, peer
+from holdfast.files.linux.private_socket import address, peer
 from holdfast.model.paths import KEEPER_SOCKET
-from holdfast.supervisor.descent import descendants, end_descendants
-from holdfast.supervisor.remote import Remote, connect
-from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.supervisor.control.remote_service import Remote, connect
+from holdfast.supervisor.process_tree.descendants import descendants, end_descendants
+from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.service import StepInfo
 
 from ..waiting import wait_until
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
     def words(self, *command: str, one_step: bool = False) -> list[str]:
         options = ["--one-step"] if one_step else []
-        launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch"]
+        launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch.supervised_run"]
         return [*launch, "--log", str(self.log), "--root", str(self.tree), *options, "--", *command]
 
     def start(self, *command: str, one_step: bool = False, **options: Any) -> subprocess.Popen[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.photograph import differences, photograph
+from holdfast.testing.tree_state import differences, photograph
 
 from ..sampling import some
 from .ordinary import ME, as_user, give_away
@@ -37,7 +37,7 @@ for at in range(300):
 AT_RANDOM = (
     TOGETHER
     + """
-from holdfast.testing.acting import SystemActor, act_at_random
+from holdfast.testing.tree_actor import SystemActor, act_at_random
 class Open(SystemActor):
     def chmod(self, path, mode):
         super().chmod(path, mode | 0o700)  # (what is in a closed directory nobody can look at)

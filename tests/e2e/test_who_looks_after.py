@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.supervisor.calls import ARCHITECTURES
+from holdfast.supervisor.syscalls.table import ARCHITECTURES
 
 from ..fuse import ONLY_WITH_FUSE
 from .conftest import INSTALLED
@@ -99,13 +99,14 @@ if not (libc.unshare(0x30000000) if os.geteuid() else libc.unshare(0x20000000)):
 
 UNDER = """
 import os, sys
-from holdfast.supervisor import bpf, notify
+from holdfast.supervisor.confinement import seccomp_program
+from holdfast.supervisor.confinement import seccomp_notify
 child = os.fork()
 if child:
     sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-notify.give_up_privileges()
-filter = bpf.INSTRUCTION.pack(6, 0, 0, bpf.ALLOW)
-os.set_inheritable(notify.install(filter), True)
+seccomp_notify.give_up_privileges()
+filter = seccomp_program.INSTRUCTION.pack(6, 0, 0, seccomp_program.ALLOW)
+os.set_inheritable(seccomp_notify.install(filter), True)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 """Runs a command under a filter with a listener, which lets everything pass."""
@@ -120,7 +121,7 @@ except PermissionError:
 
 
 def launched(base: Path, *command: str) -> list[str]:
-    launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch"]
+    launch = [sys.executable, "-P", "-m", "holdfast.supervisor.launch.supervised_run"]
     return [*launch, "--log", str(base / "log"), "--root", str(base / "tree"), "--", *command]
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.supervisor import landlock
-from holdfast.supervisor.processes import parent_of
-from holdfast.testing.photograph import differences, photograph
+from holdfast.supervisor.confinement import landlock
+from holdfast.supervisor.process_tree.members import parent_of
+from holdfast.testing.tree_state import differences, photograph
 
 from ..waiting import wait_until
 from .test_supervisor_runs import Place, _place, is_alive, keeper_of
@@ -30,7 +30,7 @@ needs_scopes = pytest.mark.skipif(
 SLIPS_AWAY = """
 import json, os, signal, sys
 from holdfast.model.errors import HoldfastError
-from holdfast.supervisor.remote import connect
+from holdfast.supervisor.control.remote_service import connect
 from holdfast.undo.service import Limits
 
 def tried(act):
@@ -178,7 +178,7 @@ def test_nothing_supervised_gets_hold_of_the_proof(place: Place) -> None:
 ASKS = """
 import os, sys
 from holdfast.model.errors import HoldfastError
-from holdfast.supervisor.remote import connect
+from holdfast.supervisor.control.remote_service import connect
 log = sys.argv[1].encode()
 os.close(os.open(log + b"/lock", os.O_WRONLY))  # this is no business of the keeper that serves us
 for method, *arguments in (("answer", 1), ("undo", [1]), ("redo", [1]), ("discard",), ("visit",), ("begin", "mine")):
@@ -214,10 +214,10 @@ def test_no_run_changes_the_undo_log_in_another_workspace(place: Place, tmp_path
     (tmp_path / "way").symlink_to(other.log)
     changes = (
         "rm -rf .holdfast/undo",
-        "rm .holdfast/undo/version",
+        "rm .holdfast/undo/journal/log_directory",
         "mv .holdfast/undo undo",
         "mv .holdfast kept",
-        "mv .holdfast/undo/version .",
+        "mv .holdfast/undo/journal/log_directory .",
         "ln .holdfast/undo/lock lock",
         "echo > .holdfast/undo/lock",
         f"echo > {tmp_path}/way/lock",

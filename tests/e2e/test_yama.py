@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.supervisor.descent import descendants
-from holdfast.testing.photograph import differences, photograph
-from holdfast.testing.yama import keepers_that_see_nothing
+from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.testing.tree_state import differences, photograph
+from holdfast.testing.yama_stub import keepers_that_see_nothing
 
 from ..waiting import wait_until
 
@@ -78,7 +78,7 @@ def test_all_kinds_of_arguments_are_read_and_what_they_do_is_taken_back(place: C
 def test_a_run_whose_parent_is_stopped_holds_no_other_one_up(place: Cli) -> None:
     waiting: subprocess.Popen[Any] = place.start("run", "--", "sh", "-c", "until [ -e go ]; do :; done; touch mine")
     wait_until(lambda: bool(_of(waiting, b"until [ -e go ]", b"sh")))
-    (parent,) = _of(waiting, b"holdfast.supervisor.parent")
+    (parent,) = _of(waiting, b"holdfast.supervisor.launch.tree_parent")
     os.kill(parent, signal.SIGSTOP)
     try:
         place.write("go")

@@ -10,13 +10,22 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.upkeep.bundle_check import Checker, Spool
-from holdfast.engine.upkeep.bundle_format import BundleReader, BundleWriter, Large, decode_member, encode_member
-from holdfast.engine.upkeep.bundle_head import Head, Record, decode_head, encode_head
+from holdfast.engine.upkeep._bundle_check import Checker, Spool
+from holdfast.engine.upkeep._bundle_format import (
+    BundleReader,
+    BundleWriter,
+    Head,
+    Large,
+    Record,
+    decode_head,
+    decode_member,
+    encode_head,
+    encode_member,
+)
 from holdfast.model.entries import file_entry
 from holdfast.model.errors import FormatError, IntegrityError
 from holdfast.model.ids import Hash, Hasher, hash_bytes
-from holdfast.store import manifest
+from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

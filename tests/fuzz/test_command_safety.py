@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from holdfast.engine.safety._program_table import rows, wrappers
 from holdfast.engine.safety.classify import examine
-from holdfast.engine.safety.programs import rows, wrappers
-from holdfast.model.session import LEVELS, Level
+from holdfast.model.session_types import LEVELS, Level
 
 ROOT = b"/work/tree"
 TOKENS = st.sampled_from(

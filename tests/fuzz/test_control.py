@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from holdfast.model.errors import FormatError
 from holdfast.sandbox import shim
-from holdfast.wire import control
-from holdfast.wire.lines import Lines
+from holdfast.wire import control_channel
+from holdfast.wire.json_lines import Lines
 
 TYPES = ("exec", "cancel", "rollback_notify", "step_started", "output", "step_completed", "error")
 VALUES = st.recursive(
@@ -36,20 +36,20 @@ LINES = st.binary(max_size=200) | MESSAGES.map(lambda message: json.dumps(messag
 @settings(max_examples=600, deadline=None)
 def test_replies(line: bytes) -> None:
     try:
-        reply = control.decode_reply(line)
+        reply = control_channel.decode_reply(line)
     except FormatError:
         return
-    if isinstance(reply, control.Output):
+    if isinstance(reply, control_channel.Output):
         assert reply.content
 
 
 @given(st.lists(LINES, max_size=20))
 @settings(max_examples=200, deadline=None)
 def test_a_conversation_is_in_turn_or_refused(lines: list[bytes]) -> None:
-    execution = control.Execution(7)
+    execution = control_channel.Execution(7)
     try:
         for line in lines:
-            execution.accept(control.decode_reply(line))
+            execution.accept(control_channel.decode_reply(line))
     except FormatError:
         pass
 

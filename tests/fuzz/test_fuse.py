@@ -10,11 +10,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.model.errors import FormatError, UnsupportedError
-from holdfast.wire.fuse import bodies
-from holdfast.wire.fuse.bodies import Offer
-from holdfast.wire.fuse.errors import errno_of
-from holdfast.wire.fuse.kernel import NAME_MAX, OFFSET_MAX, Init, Opcode
+from holdfast.wire.fuse import request_bodies
 from holdfast.wire.fuse.negotiation import Terms, Wishes, decode_offer, encode_terms, negotiate
+from holdfast.wire.fuse.protocol_constants import NAME_MAX, OFFSET_MAX, Init, Opcode
+from holdfast.wire.fuse.request_bodies import Offer
+from holdfast.wire.fuse.request_errors import errno_of
 from holdfast.wire.fuse.requests import Decoder, decode_header
 
 RECORDED = [
@@ -52,26 +52,31 @@ def check(frame: bytes, decoder: Decoder) -> None:
         assert len(error.message) < 2000
         return
     match body:
-        case bodies.Name(name):
+        case request_bodies.Name(name):
             if header.opcode != Opcode.REMOVEXATTR:
                 check_name(name)
-        case bodies.Rename():
+        case request_bodies.Rename():
             check_name(body.name)
             check_name(body.new_name)
-        case bodies.MakeNode() | bodies.MakeDirectory() | bodies.Symlink() | bodies.Link():
+        case (
+            request_bodies.MakeNode()
+            | request_bodies.MakeDirectory()
+            | request_bodies.Symlink()
+            | request_bodies.Link()
+        ):
             check_name(body.name)
-        case bodies.Create():
+        case request_bodies.Create():
             assert (body.name == b"") == (header.opcode == Opcode.TMPFILE)
             if body.name:
                 check_name(body.name)
-        case bodies.Read():
+        case request_bodies.Read():
             assert body.size <= 1 << 16
             if header.opcode == Opcode.READ:
                 assert body.offset + body.size <= OFFSET_MAX
-        case bodies.Write():
+        case request_bodies.Write():
             assert body.offset + len(body.data) <= OFFSET_MAX
             assert len(body.data) == len(frame) - 80
-        case bodies.Forget():
+        case request_bodies.Forget():
             assert len(body.forgets) * 8 <= len(frame)
         case _:
             pass

@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from mcp.shared.message import SessionMessage
 
-from holdfast.api.mcp import resources, streams, tools
-from holdfast.api.mcp.pages import after, cursor, page
-from holdfast.api.mcp.streams import Connection
-from holdfast.api.mcp.text import Kept, whole_characters
-from holdfast.api.paths import path_in
+from holdfast.api._request_arguments import path_in
+from holdfast.api.mcp import _resources as resources
+from holdfast.api.mcp import _tools as tools
+from holdfast.api.mcp import _transport as transport
+from holdfast.api.mcp._pagination import after, cursor, page
+from holdfast.api.mcp._text_content import Kept, whole_characters
+from holdfast.api.mcp._transport import Connection
 from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
 from holdfast.model.paths import display
 
@@ -175,5 +177,5 @@ def test_lines_become_messages_or_errors(lines: list[bytes], size: int) -> None:
     messages, answers = anyio.run(work)
     expected = sum(bool(line.strip()) for line in sent.split(b"\n")[:-1])
     assert messages + len(answers) == expected
-    known = {-32700, -32600, streams.BUSY}
+    known = {-32700, -32600, transport.BUSY}
     assert {answer["error"]["code"] for answer in answers} <= known

@@ -9,29 +9,31 @@ from hypothesis import strategies as st
 
 from holdfast.model.errors import IntegrityError
 from holdfast.model.ids import Hash, hash_bytes
-from holdfast.store import codec, large, pack
-from holdfast.store.blob_check import check_pack
-from holdfast.store.remote import open_bucket
+from holdfast.store.blobs import _large_format as large_format
+from holdfast.store.blobs import pack_format
+from holdfast.store.blobs.damage_check import check_pack
+from holdfast.store.codecs import compression
+from holdfast.store.objects.remote_store import open_bucket
 
 TEXTS = [(f"line {n} of a file\n" * (n * 20)).encode() for n in range(1, 5)]
 EDITED = TEXTS[3] + b"edited"
 
 
 def sound_pack() -> bytes:
-    records = [(hash_bytes(text), len(text), codec.compress(text), None) for text in TEXTS[:2]]
-    records += [(hash_bytes(text), len(text), codec.compress_quick(text), None) for text in TEXTS[2:]]
-    delta = codec.difference(EDITED, TEXTS[3])
+    records = [(hash_bytes(text), len(text), compression.compress(text), None) for text in TEXTS[:2]]
+    records += [(hash_bytes(text), len(text), compression.compress_quick(text), None) for text in TEXTS[2:]]
+    delta = compression.difference(EDITED, TEXTS[3])
     assert delta is not None
-    return pack.encode_pack([*records, (hash_bytes(EDITED), len(EDITED), delta, hash_bytes(TEXTS[3]))])
+    return pack_format.encode_pack([*records, (hash_bytes(EDITED), len(EDITED), delta, hash_bytes(TEXTS[3]))])
 
 
 def sound_large() -> bytes:
-    parts = [large.HEADER]
+    parts = [large_format.HEADER]
     for text in (b"\0" * (1 << 20), TEXTS[0]):
-        encoded = codec.compress(text)
-        parts += [large.encode_chunk(len(text), encoded), encoded.data]
+        encoded = compression.compress(text)
+        parts += [large_format.encode_chunk(len(text), encoded), encoded.data]
     content = b"\0" * (1 << 20) + TEXTS[0]
-    return b"".join([*parts, large.encode_trailer(len(content), hash_bytes(content))])
+    return b"".join([*parts, large_format.encode_trailer(len(content), hash_bytes(content))])
 
 
 PACK = sound_pack()
@@ -70,9 +72,9 @@ def read_pack(data: bytes) -> None:
     damage = list(check_pack(objects, "p", no_base))
     found: dict[Hash, bytes] = {}
     try:
-        for record, stored in pack.read_sequence([data]):
+        for record, stored in pack_format.read_sequence([data]):
             base = None if record.base is None else found.get(record.base)
-            content = codec.decompress(record.codec, stored, record.size, base)
+            content = compression.decompress(record.codec, stored, record.size, base)
             assert len(content) == record.size
             found[record.hash] = content
     except IntegrityError:
@@ -89,7 +91,7 @@ def test_damaged_packs(data: bytes) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.binary(max_size=300).map(lambda rest: pack.HEADER + rest) | st.binary(max_size=200))
+@given(st.binary(max_size=300).map(lambda rest: pack_format.HEADER + rest) | st.binary(max_size=200))
 def test_packs_of_noise(data: bytes) -> None:
     read_pack(data)
 
@@ -106,8 +108,11 @@ def test_packs_of_noise(data: bytes) -> None:
 def test_packs_with_a_right_checksum_and_wrong_contents(records: list[tuple[int, int, bytes, bytes]]) -> None:
     """A stranger can make the checksum right."""
     read_pack(
-        pack.encode_pack(
-            [(Hash(name), size, codec.Encoded(number, data), Hash(name[::-1])) for number, size, data, name in records]
+        pack_format.encode_pack(
+            [
+                (Hash(name), size, compression.Encoded(number, data), Hash(name[::-1]))
+                for number, size, data, name in records
+            ]
         )
     )
 
@@ -117,7 +122,7 @@ def test_packs_with_a_right_checksum_and_wrong_contents(records: list[tuple[int,
 def test_damaged_large_blobs(data: bytes, step: int) -> None:
     pieces = [data[at : at + step] for at in range(0, len(data), step)]
     try:
-        content = b"".join(large.decode(pieces, LARGE_HASH))
+        content = b"".join(large_format.decode(pieces, LARGE_HASH))
     except IntegrityError:
         return
     assert hash_bytes(content) == LARGE_HASH
@@ -126,21 +131,23 @@ def test_damaged_large_blobs(data: bytes, step: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    st.sampled_from([codec.RAW, codec.LZ4, codec.ZSTD, codec.DELTA, 4, 200]),
-    st.binary(max_size=200) | damaged(codec.compress(TEXTS[3]).data) | damaged(codec.compress_quick(TEXTS[3]).data),
-    st.sampled_from([0, 1, 100, len(TEXTS[3]), codec.MAX_SIZE, codec.MAX_SIZE + 1]),
+    st.sampled_from([compression.RAW, compression.LZ4, compression.ZSTD, compression.DELTA, 4, 200]),
+    st.binary(max_size=200)
+    | damaged(compression.compress(TEXTS[3]).data)
+    | damaged(compression.compress_quick(TEXTS[3]).data),
+    st.sampled_from([0, 1, 100, len(TEXTS[3]), compression.MAX_SIZE, compression.MAX_SIZE + 1]),
     st.none() | st.binary(max_size=50),
 )
 def test_codecs(number: int, stored: bytes, size: int, base: bytes | None) -> None:
     try:
-        assert len(codec.decompress(number, stored, size, base)) == size
+        assert len(compression.decompress(number, stored, size, base)) == size
     except IntegrityError:
         return
 
 
 def test_the_sound_ones_are_sound() -> None:
     read_pack(PACK)
-    assert hash_bytes(b"".join(large.decode([LARGE], LARGE_HASH))) == LARGE_HASH
+    assert hash_bytes(b"".join(large_format.decode([LARGE], LARGE_HASH))) == LARGE_HASH
     objects = open_bucket("memory://")
     objects.put("p", [PACK])
     assert list(check_pack(objects, "p", lambda name: b"")) == []

@@ -12,8 +12,16 @@ from hypothesis import strategies as st
 from holdfast.model.entries import Change, file_entry, symlink_entry
 from holdfast.model.errors import FormatError, IntegrityError
 from holdfast.model.ids import hash_bytes
-from holdfast.store.changeset import decode_changeset, encode_changeset
-from holdfast.store.pages import Child, Leaf, decode_known_page, decode_page, encode_inner, encode_leaf, encode_page
+from holdfast.store.codecs.changeset import decode_changeset, encode_changeset
+from holdfast.store.manifests.page_codec import (
+    Child,
+    Leaf,
+    decode_known_page,
+    decode_page,
+    encode_inner,
+    encode_leaf,
+    encode_page,
+)
 
 ONE = hash_bytes(b"1")
 LEAF = encode_leaf(

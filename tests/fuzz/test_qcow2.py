@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.errors import FormatError
-from holdfast.snapshot.qcow2_header import parse_header
+from holdfast.snapshot.qcow2._header import parse_header
 
 PLAIN: dict[str, Any] = {
     "version": 3,

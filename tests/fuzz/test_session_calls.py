@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.errors import FormatError
-from holdfast.wire.session_calls import (
+from holdfast.wire.session_requests import (
     Branch,
     Call,
     Fork,

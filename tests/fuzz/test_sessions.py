@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.model.errors import FormatError, IntegrityError, UsageError
 from holdfast.model.ids import CheckpointId, hash_bytes
-from holdfast.model.session import (
+from holdfast.model.session_types import (
     CommandEntry,
     CommandResult,
     Counted,
@@ -30,7 +30,7 @@ from holdfast.model.session import (
     SessionId,
     State,
 )
-from holdfast.store.session_codec import (
+from holdfast.store.codecs.session_format import (
     MAX_CONTENT_BYTES,
     decode_checkpoint,
     decode_journal,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.api.stdio import messages
-from holdfast.api.stdio.messages import BadRequestError
-from holdfast.api.stdio.requests import REQUESTS
+from holdfast.api.stdio import _messages as messages
+from holdfast.api.stdio._directory_operations import REQUESTS
+from holdfast.api.stdio._messages import BadRequestError
 
 PAYLOADS = {name: payload for name, (payload, _) in REQUESTS.items()}
 FIELDS = sorted({field for payload in PAYLOADS.values() for field in payload.__struct_fields__})

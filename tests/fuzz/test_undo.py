@@ -15,15 +15,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.files.handle import Identity
-from holdfast.files.metadata import Metadata
+from holdfast.files.linux.file_handle import Identity
+from holdfast.files.linux.metadata import Metadata
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, HoldfastError, IntegrityError
 from holdfast.model.ids import hash_bytes
-from holdfast.undo.journal import Journal, read_journal
-from holdfast.undo.log import UndoLog
-from holdfast.undo.pending import tell
-from holdfast.undo.records import (
+from holdfast.undo.journal.records import (
     Anew,
     Begin,
     Described,
@@ -40,8 +37,11 @@ from holdfast.undo.records import (
     decode,
     encode,
 )
-from holdfast.undo.recovery import recover
-from holdfast.undo.sealed import Head, Preimage, Sealed, read_head, read_step, write_step
+from holdfast.undo.journal.segments import Journal, read_journal
+from holdfast.undo.journal.step_file import Head, Preimage, Sealed, read_head, read_step, write_step
+from holdfast.undo.log import UndoLog
+from holdfast.undo.recovery.interrupted_reversals import tell
+from holdfast.undo.recovery.keeper_recovery import recover
 
 from ..sampling import examples
 

@@ -20,7 +20,7 @@ import holdfast
 from holdfast.model.entries import SYMLINK_MODE, Entry
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import hash_bytes
-from holdfast.store import manifest
+from holdfast.store.manifests import manifest
 
 from ..sampling import examples
 

@@ -14,12 +14,12 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.testing.acting import Actor
-from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.undo.journal.records import StepId
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.records import StepId
-from holdfast.undo.safeguards import Safeguards
+from holdfast.undo.safeguards.tickets import Safeguards
 from holdfast.undo.service import Limits
 
 NAMES = (b"a", b"b", b"c", b"d/e", b"d/f")

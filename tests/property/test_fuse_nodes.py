@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from holdfast.model.errors import FormatError, RefusedError
-from holdfast.wire.fuse.nodes import Handles, Nodes
+from holdfast.wire.fuse.node_table import Handles, Nodes
 
 MOST = 6
 COUNTS = st.integers(0, 4) | st.just((1 << 64) - 1)

@@ -16,17 +16,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.opener import Opener
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.clocks import ManualClock
-from holdfast.testing.stepping import do_step
+from holdfast.testing.workspace_step import do_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.testing.acting import Actor
+    from holdfast.testing.tree_actor import Actor
 
 State = dict[bytes, tuple[int, bytes]]
 """path -> (type and permissions, content or target), of every file and link."""

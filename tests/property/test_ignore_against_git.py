@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.gitconfig import User
-from holdfast.files.ignore import CHECKPOINTIGNORE, GITIGNORE, DirectoryRules, IgnoreSources, read_rule_file
+from holdfast.files.git.configuration import User
+from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, DirectoryRules, IgnoreSources, read_rule_file
 
 from ..sampling import some
 

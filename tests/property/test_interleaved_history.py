@@ -18,13 +18,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 import holdfast
 from holdfast.engine.history.checkpoint import take_locked
 from holdfast.engine.opening.undo_log import limits, make_log
-from holdfast.engine.results.results import Request
+from holdfast.engine.results.command_results import Request
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.testing.acting import Actor
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.testing.tree_actor import Actor
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
+from holdfast.undo.recovery.keeper_recovery import recover
 
 IGNORED = "cache"
 NAMES = (b"a", b"b", b"c", b"cache/a", b"cache/b", b"d/a", b"d/b")

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.paths import under
-from holdfast.testing.photograph import photograph
-from holdfast.testing.stepping import do_step
+from holdfast.testing.tree_state import photograph
+from holdfast.testing.workspace_step import do_step
 
 from ..sampling import some
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast import Workspace
-    from holdfast.engine.results.results import RestoreResult
-    from holdfast.testing.acting import Actor
-    from holdfast.testing.photograph import Seen
+    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.testing.tree_actor import Actor
+    from holdfast.testing.tree_state import Seen
 
 NAMES = (b"a", b"b", b"c", b"d/a", b"d/b")
 DIRECTORIES = (b"d", b"e", b"d/c")

@@ -17,12 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import WorkspaceId
-from holdfast.store import commits, lease, settling
-from holdfast.store.catalog import Catalog
-from holdfast.store.database import SqliteDatabase
-from holdfast.store.pages import children, decode_page
-from holdfast.store.remote import open_bucket
-from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.catalog import _checkpoint_commit as checkpoint_commit
+from holdfast.store.catalog import work_lease
+from holdfast.store.catalog.catalog import Catalog
+from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.collection import deferred_counts
+from holdfast.store.database.sql_database import SqliteDatabase
+from holdfast.store.manifests.page_codec import children, decode_page
+from holdfast.store.objects.remote_store import open_bucket
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.dict_saver import Saver, load
@@ -30,8 +32,8 @@ from holdfast.testing.dict_saver import Saver, load
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.store.database import Database
-    from holdfast.store.objects import ObjectStore
+    from holdfast.store.database.sql_database import Database
+    from holdfast.store.objects.object_store import ObjectStore
 
 CONTENTS = [b"line %d\n" % number * 40 for number in range(12)] + [b"", b"L" * ((1 << 20) + 1)]
 BASE = {b"d%d/f%03d" % (number % 5, number): b"file %d\n" % number * 20 for number in range(150)}
@@ -253,7 +255,7 @@ class Liveness(RuleBasedStateMachine):
 
     @rule(pages=st.integers(1, 5))
     def settle_some(self, pages):
-        settling.settle_step(self.catalog.database, self.catalog.tenant, self.store().children, pages)
+        deferred_counts.settle_step(self.catalog.database, self.catalog.tenant, self.store().children, pages)
 
     @rule(grace=st.sampled_from([0, 0, 10, 3600]))
     def collect(self, grace):
@@ -347,9 +349,11 @@ class Liveness(RuleBasedStateMachine):
 def _every_process_is_another(monkeypatch):
     """A killed process holds no lease up: here it is this one, which must not take itself for the killed one."""
     numbers = itertools.count()
-    monkeypatch.setattr(lease, "this_process", lambda: f"{lease._boot()} {os.getpid()} killed-{next(numbers)}")
-    monkeypatch.setattr(commits, "AHEAD", 40)
-    monkeypatch.setattr(settling, "PAGES_PER_STEP", 2)
+    monkeypatch.setattr(
+        work_lease, "this_process", lambda: f"{work_lease._boot()} {os.getpid()} killed-{next(numbers)}"
+    )
+    monkeypatch.setattr(checkpoint_commit, "AHEAD", 40)
+    monkeypatch.setattr(deferred_counts, "PAGES_PER_STEP", 2)
 
 
 class TestLiveness(Liveness.TestCase):

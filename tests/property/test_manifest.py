@@ -12,8 +12,8 @@ from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.errors import FormatError
 from holdfast.model.ids import Hash, hash_bytes
 from holdfast.model.paths import under
-from holdfast.store import manifest
-from holdfast.store.changeset import decode_changeset, encode_changeset
+from holdfast.store.codecs.changeset import decode_changeset, encode_changeset
+from holdfast.store.manifests import manifest
 
 from ..sampling import examples
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.files.handle import Identity
-from holdfast.undo.records import Made, Mutation
-from holdfast.undo.sealing import Together
-from holdfast.undo.traces import Meetings, Reach
+from holdfast.files.linux.file_handle import Identity
+from holdfast.undo.completion.step_sealer import Together
+from holdfast.undo.journal.records import Made, Mutation
+from holdfast.undo.journal.step_footprint import Meetings, Reach
 
 NAMES = st.sampled_from([b"a", b"b", b"a/a", b"a/b", b"b/a", b"a/a/a", b"a/a/b", b"b/a/b"])
 OBJECTS = st.dictionaries(st.sampled_from([Identity(b"one"), Identity(b"two"), Identity(b"three")]), NAMES, max_size=2)

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import holdfast
-from holdfast.engine.merging.merging import Merged
-from holdfast.engine.merging.reapply.person import Resolution
+from holdfast.engine.merging.fork_merge import Merged
+from holdfast.engine.merging.reapply.manual_resolution import Resolution
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.testing.killing import without_syncs
+from holdfast.testing.crash_points import without_syncs
 
 LINES = st.sampled_from(["production", "one", "two"])
 NUMBERS = st.integers(0, 1000)

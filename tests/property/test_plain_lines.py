@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.cli import arguments, catalogue
+from holdfast.cli import argparse_parser, command_table
 from holdfast.cli.command import read_plain
 from holdfast.model.errors import UsageError
 
 from ..sampling import examples
 
-EVERY = catalogue.every()
+EVERY = command_table.every()
 NAMES = st.sampled_from([*EVERY])
 NEVER_PLAIN = ("integrate", "serve")
 """One has two options of one name, the other options between its words."""
@@ -30,7 +30,7 @@ ODD = [
 ]
 RESTS = [[], ["--json"], ["-j4", "--", "-h"], ["--unknown=x", "-x y", "-1", "-"]]
 ACTIONS = {
-    name: [one for one in arguments.build_parser(name, command)._actions if one.dest != "help"]
+    name: [one for one in argparse_parser.build_parser(name, command)._actions if one.dest != "help"]
     for name, command in EVERY.items()
 }
 
@@ -43,7 +43,7 @@ def described(found: argparse.Namespace) -> dict[str, str]:
 def by_argparse(name: str, words: list[str]) -> dict[str, str] | None:
     try:
         with redirect_stdout(io.StringIO()):
-            found = arguments.read(name, EVERY[name], words)
+            found = argparse_parser.read(name, EVERY[name], words)
     except UsageError:
         return None
     return None if found is None else described(found)
@@ -89,7 +89,7 @@ def plain_lines(draw: st.DrawFn, name: str) -> list[str]:
     words: list[str] = []
     full = True
     rest = False
-    parser = arguments.build_parser(name, EVERY[name])
+    parser = argparse_parser.build_parser(name, EVERY[name])
     excluded = {
         action.dest
         for group in parser._mutually_exclusive_groups

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files import scout
-from holdfast.files.dirty import Dirty
-from holdfast.files.hashing import HashSink
-from holdfast.files.local import LocalTree
+from holdfast.files.local_tree import LocalTree
+from holdfast.files.scan import parallel_scan
+from holdfast.files.tree import Dirty
+from holdfast.model.content import HashSink
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import Hash, hash_bytes
 
@@ -82,9 +82,9 @@ class Model:
         """As a command does that is about to load the index; the scout is at the end of its way then, or anywhere."""
         self.tree.save_index()
         self.open()
-        scout.send_ahead(self.root, self.index)
-        if scout._ahead is not None and self.rng.random() < 0.7:
-            os.waitid(os.P_PID, scout._ahead.process, os.WEXITED | os.WNOWAIT)
+        parallel_scan.send_ahead(self.root, self.index)
+        if parallel_scan._ahead is not None and self.rng.random() < 0.7:
+            os.waitid(os.P_PID, parallel_scan._ahead.process, os.WEXITED | os.WNOWAIT)
 
     def path(self) -> bytes:
         return b"/".join(self.rng.choices(NAMES, k=self.rng.choice([1, 1, 2, 2, 3])))
@@ -180,7 +180,7 @@ def histories(seed: int, base: Path, *, watched: bool, ahead: bool = False) -> N
         if ahead and rng.random() < 0.8:
             model.send_ahead()
         model.check()
-        scout.recall_ahead()
+        parallel_scan.recall_ahead()
         if rng.random() < 0.15:
             model.tree.save_index()
             model.open()
@@ -200,5 +200,5 @@ def test_random_histories_with_a_scout(seed: int, ahead: str, tmp_path: Path) ->
 
 
 if __name__ == "__main__":
-    scout.MIN_FILES = 1
+    parallel_scan.MIN_FILES = 1
     histories(int(sys.argv[1]), Path(sys.argv[2]), watched=False, ahead=bool(sys.argv[3]))

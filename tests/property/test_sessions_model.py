@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.engine.history.retention import Policy
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
-from holdfast.engine.sessions.sessions import Sessions
 from holdfast.model.errors import LockedError, RefusedError
-from holdfast.model.session import CommandResult
+from holdfast.model.session_types import CommandResult
 from holdfast.testing.clocks import ManualClock
-from holdfast.testing.killing import without_syncs
+from holdfast.testing.crash_points import without_syncs
 
 NAMES = st.sampled_from(["a", "b", "c"])
 TEXTS = st.sampled_from(["1", "2", "3", "\udcff", "two\nlines"])

@@ -16,13 +16,13 @@ from platform import machine
 import pytest
 
 from holdfast.model.clock import SystemClock
-from holdfast.supervisor.call import SlowError
-from holdfast.supervisor.calls import ARCHITECTURES
-from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.testing.puppet import Outcome, Puppet, World
+from holdfast.supervisor.syscalls.pending_call import SlowError
+from holdfast.supervisor.syscalls.table import ARCHITECTURES
+from holdfast.testing.scripted_process import Outcome, Puppet, World
+from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.undo.completion.step_sealer import seal
+from holdfast.undo.local_service._undo_redo import undo
 from holdfast.undo.log import UndoLog
-from holdfast.undo.sealing import seal
-from holdfast.undo.undoing import undo
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or machine() not in ARCHITECTURES, reason="the supervisor does not support this machine"

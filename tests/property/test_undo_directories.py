@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.clock import SystemClock
-from holdfast.testing.acting import Acting
-from holdfast.testing.photograph import differences, photograph
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.testing.tree_actor import Acting
+from holdfast.testing.tree_state import differences, photograph
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
+from holdfast.undo.recovery.keeper_recovery import recover
 
 from ..feeders import BOTH, Feeder
 from ..sampling import some

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files.handle import Identity, identity
+from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
-from holdfast.testing.acting import Acting
-from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.testing.tree_actor import Acting
+from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
+from holdfast.undo.recovery.keeper_recovery import recover
 
 from ..feeders import BOTH, Feeder
 from ..sampling import some

@@ -18,14 +18,14 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
-from holdfast.testing.acting import act_at_random
-from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.testing.tree_actor import act_at_random
+from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.undo.completion.step_sealer import seal
+from holdfast.undo.journal.records import StepId
+from holdfast.undo.local_service._undo_redo import redo, undo
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.records import StepId
-from holdfast.undo.recovery import recover
-from holdfast.undo.sealing import seal
-from holdfast.undo.undoing import redo, undo
+from holdfast.undo.recovery.keeper_recovery import recover
 
 from ..feeders import BOTH, Feeder, over_fuse, straight
 from ..fuse import ONLY_WITH_FUSE

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files.ignore import DEFAULT_CHECKPOINTIGNORE
+from holdfast.files.ignore.rules import DEFAULT_CHECKPOINTIGNORE
 
 PROJECT = Path(__file__).parents[2]
 TESTS = PROJECT / "tests"

@@ -14,22 +14,21 @@ import stat
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.model.named import NamedTuple
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.wire.fuse import replies
-from holdfast.wire.fuse.kernel import FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, ROOT, Init, Opcode
-from holdfast.wire.fuse.listing import Listing
 from holdfast.wire.fuse.negotiation import Wishes
-from holdfast.wire.fuse.replies import FOREVER, Attributes, Entry, Opened
+from holdfast.wire.fuse.protocol_constants import FOPEN_CACHE_DIR, FOPEN_KEEP_CACHE, ROOT, Init, Opcode
+from holdfast.wire.fuse.replies import FOREVER, Attributes, Entry, Listing, Opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.bridge.looks import Looks
-    from holdfast.bridge.server import Operation, Reply
+    from holdfast.bridge.checkpoint_appearance import Looks
+    from holdfast.bridge.server.loop import Operation, Reply
     from holdfast.model import entries
-    from holdfast.wire.fuse import bodies
-    from holdfast.wire.fuse.bodies import Header
+    from holdfast.wire.fuse import request_bodies
     from holdfast.wire.fuse.negotiation import Terms
+    from holdfast.wire.fuse.request_bodies import Header
 
 _DEPTH_BITS: Final = 12
 """A path of 4,095 bytes has fewer parts."""
@@ -237,42 +236,42 @@ class CheckpointTree:
 
     # -- operations -----------------------------------------------------------------------------------------------
 
-    def _lookup(self, header: Header, body: bodies.Name) -> Reply:
+    def _lookup(self, header: Header, body: request_bodies.Name) -> Reply:
         above = self._directory(header.node)
         found = self._node(above + b"/" + body.name if above else body.name)
         if found is None:
             return replies.negative(header.unique, FOREVER)
         return replies.entry(header.unique, self._entry(*found))
 
-    def _getattr(self, header: Header, _: bodies.GetAttr) -> Reply:
+    def _getattr(self, header: Header, _: request_bodies.GetAttr) -> Reply:
         entry = self._found(header.node).entry
         return replies.attr(header.unique, self._attributes(header.node, entry), FOREVER)
 
-    def _readlink(self, header: Header, _: bodies.Nothing) -> Reply:
+    def _readlink(self, header: Header, _: request_bodies.Nothing) -> Reply:
         path, entry = self._found(header.node)
         if entry is None or not entry.is_symlink:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         return replies.data(header.unique, self._content.read(path, entry, 0, entry.size))
 
-    def _open(self, header: Header, body: bodies.Open) -> Reply:
+    def _open(self, header: Header, body: request_bodies.Open) -> Reply:
         if body.flags & os.O_ACCMODE != os.O_RDONLY:
             return _refuse(header, body)
         return replies.opened(header.unique, Opened(0, FOPEN_KEEP_CACHE))
 
-    def _read(self, header: Header, body: bodies.Read) -> Reply:
+    def _read(self, header: Header, body: request_bodies.Read) -> Reply:
         path, entry = self._found(header.node)
         if entry is None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         size = max(min(body.size, entry.size - body.offset), 0)
         return replies.data(header.unique, self._content.read(path, entry, body.offset, size) if size else b"")
 
-    def _readdir(self, header: Header, body: bodies.Read) -> Reply:
+    def _readdir(self, header: Header, body: request_bodies.Read) -> Reply:
         return self._list(header, body, plus=False)
 
-    def _readdirplus(self, header: Header, body: bodies.Read) -> Reply:
+    def _readdirplus(self, header: Header, body: request_bodies.Read) -> Reply:
         return self._list(header, body, plus=True)
 
-    def _list(self, header: Header, body: bodies.Read, *, plus: bool) -> Reply:
+    def _list(self, header: Header, body: request_bodies.Read, *, plus: bool) -> Reply:
         path = self._directory(header.node)
         listing = Listing(body.size)
         first = _FIRST + max((header.node >> _DEPTH_BITS) - 1, 0)
@@ -320,22 +319,22 @@ class CheckpointTree:
                     return
                 position = following
 
-    def _statfs(self, header: Header, _: bodies.Nothing) -> Reply:
+    def _statfs(self, header: Header, _: request_bodies.Nothing) -> Reply:
         blocks = -(-self._content.size // _PAGE)
         status = os.statvfs_result((_PAGE, _PAGE, blocks, 0, 0, self._content.count, 0, 0, os.ST_RDONLY, _NAME_MAX))
         return replies.statfs(header.unique, status)
 
 
-def _opendir(header: Header, _: bodies.Open) -> Reply:
+def _opendir(header: Header, _: request_bodies.Open) -> Reply:
     return replies.opened(header.unique, Opened(0, FOPEN_KEEP_CACHE | FOPEN_CACHE_DIR))
 
 
-def _no_attributes(header: Header, body: bodies.GetXattr) -> Reply:
+def _no_attributes(header: Header, body: request_bodies.GetXattr) -> Reply:
     # (To GETXATTR nobody answers, so that the kernel asks once for all: it would for each file that `ls -l` lists.)
     return replies.data(header.unique) if body.size else replies.size(header.unique, 0)
 
 
-def _done(header: Header, _: bodies.Release) -> Reply:
+def _done(header: Header, _: request_bodies.Release) -> Reply:
     return replies.done(header.unique)
 
 

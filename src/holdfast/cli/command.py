@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from holdfast import UsageError
 from holdfast.cli.global_options import add_global_options, take_apart
-from holdfast.cli.plain import Reader
-from holdfast.model.named import NamedTuple
-from holdfast.model.typed import TYPE_CHECKING
+from holdfast.cli.plain_parser import Reader
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
@@ -56,9 +56,9 @@ def parse(name: str, command: Command, words: list[str]) -> argparse.Namespace |
         words, behind = words[:cut], words[cut + 1 :]
     parsed = read_plain(command, words)
     if parsed is None:
-        from holdfast.cli import arguments
+        from holdfast.cli import argparse_parser
 
-        parsed = arguments.read(name, command, words)
+        parsed = argparse_parser.read(name, command, words)
     if parsed is not None and command.paths_after_dashes:
         parsed.paths = behind
     return parsed
@@ -79,7 +79,7 @@ def _parse_verb(
 ) -> argparse.Namespace | None:
     line = take_apart(words)
     if line.command == "--help":
-        from holdfast.cli.arguments import build_parser
+        from holdfast.cli.argparse_parser import build_parser
 
         build_parser(name, family).print_help()
         return None
@@ -94,7 +94,7 @@ def _parse_verb(
             else f"there is no command '{name} {line.command}'",
             hint=f"did you mean `holdfast {name} {near[0]}`?" if near else f"`holdfast {name} --help` lists them",
         )
-    from holdfast.cli.catalogue import load_verb
+    from holdfast.cli.command_table import load_verb
 
     command = load_verb(name, family, line.command)
     parsed = parse(f"{name} {line.command}", command, line.arguments)

@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.cli.catalogue import load_verb
 from holdfast.cli.command import Command
+from holdfast.cli.command_table import load_verb
 from holdfast.cli.global_options import add_global_options
 
 if TYPE_CHECKING:
@@ -33,16 +33,16 @@ def _completion(console: Console, arguments: argparse.Namespace) -> int:
 
 def _whole_parser() -> argparse.ArgumentParser:
     """All commands in one parser, as shtab wants to read it; it never parses anything."""
-    from holdfast.cli import catalogue
+    from holdfast.cli import command_table
 
     whole = argparse.ArgumentParser(prog="holdfast")
     add_global_options(whole)
     subparsers = whole.add_subparsers()
-    for group in catalogue.COMMANDS.values():
+    for group in command_table.COMMANDS.values():
         for name, (_, summary) in group.items():
-            aliases = [alias for alias, meant in catalogue.ALIASES.items() if meant == name]
+            aliases = [alias for alias, meant in command_table.ALIASES.items() if meant == name]
             one = subparsers.add_parser(name, help=summary, aliases=aliases)
-            command = catalogue.load(name)
+            command = command_table.load(name)
             command.configure(one)
             add_global_options(one)
             _complete_files(one)

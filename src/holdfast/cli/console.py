@@ -8,17 +8,17 @@ from contextlib import AbstractContextManager, nullcontext
 
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.terminal import Palette, is_terminal, show_path, wants_colour
+from holdfast.model.fast_typing import TYPE_CHECKING, TypeVar
 from holdfast.model.log import Log, arrange
 from holdfast.model.paths import parse_display
-from holdfast.model.typed import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast import Home, Workspace
+    from holdfast.model.content import Progress
     from holdfast.model.log import Level
-    from holdfast.model.sinks import Progress
 
 _LOG = Log(__name__)
 
@@ -102,7 +102,7 @@ class Console:
         """To be entered around long work; gives its ``progress``: None unless standard error is a terminal."""
         if self.quiet or not is_terminal(sys.stderr):
             return nullcontext()
-        from holdfast.cli.progress import Bar
+        from holdfast.cli.progress_bar import Bar
 
         return Bar(sys.stderr)
 
@@ -169,7 +169,7 @@ class Console:
         as_json = self.json or (wanted and not is_terminal(sys.stderr))
 
         def begin() -> None:
-            from holdfast.model.loglines import Lines, send
+            from holdfast.model.log_format import Lines, send
 
             send(level, Lines(as_json=as_json))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command
 from holdfast.cli.console import here
-from holdfast.model.visible import visible
+from holdfast.model.message_text import visible
 
 if TYPE_CHECKING:
     import argparse
@@ -20,11 +20,11 @@ _MARKS = {"good": ("+", "green"), "limited": ("-", "yellow"), "wrong": ("!", "re
 
 def _doctor(console: Console, _arguments: argparse.Namespace) -> int:
     from holdfast import diagnose
-    from holdfast.engine.encoding import encoding
+    from holdfast.engine.encoding import workspace_json
 
     found = diagnose(console.directory or here(), home=console.home)
     if console.json:
-        console.give(encoding.doctor(found))
+        console.give(workspace_json.doctor(found))
     else:
         console.answer(_lines(console, found))
     return int(any(finding.verdict == "wrong" for finding in found))

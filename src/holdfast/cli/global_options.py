@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast import UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import LEVELS
-from holdfast.model.named import NamedTuple
-from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse

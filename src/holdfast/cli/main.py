@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from holdfast import HoldfastError, UsageError
 from holdfast.cli.global_options import Line, take_apart
 from holdfast.model.errors import unexpected
-from holdfast.model.typed import TYPE_CHECKING
+from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -84,23 +84,23 @@ def _run(line: Line, as_json: bool) -> int:
 
         sys.stdout.write(f'{{"version": "{__version__}"}}\n' if as_json else f"holdfast {__version__}\n")
         return 0
-    from holdfast.cli import catalogue
+    from holdfast.cli import command_table
 
     if line.command is None:
         if as_json:
             raise UsageError("no command was given", hint="`holdfast --help` lists the commands")
-        sys.stderr.write(catalogue.overview())
+        sys.stderr.write(command_table.overview())
         return UsageError.exit_code
     if line.command == "--help":
-        sys.stdout.write(catalogue.overview())
+        sys.stdout.write(command_table.overview())
         return 0
-    name = catalogue.ALIASES.get(line.command, line.command)
-    if name not in catalogue.names():
+    name = command_table.ALIASES.get(line.command, line.command)
+    if name not in command_table.names():
         raise _unknown(line.command)
     from holdfast.cli.command import parse
     from holdfast.cli.console import Console
 
-    command = catalogue.load(name)
+    command = command_table.load(name)
     parsed = parse(name, command, line.arguments)
     if parsed is None:
         return 0
@@ -115,10 +115,10 @@ def _run(line: Line, as_json: bool) -> int:
 def _unknown(word: str) -> UsageError:
     from difflib import get_close_matches
 
-    from holdfast.cli import catalogue
-    from holdfast.model.visible import visible
+    from holdfast.cli import command_table
+    from holdfast.model.message_text import visible
 
-    near = get_close_matches(word, [*catalogue.names(), *catalogue.ALIASES], n=1)
+    near = get_close_matches(word, [*command_table.names(), *command_table.ALIASES], n=1)
     hint = f"did you mean `holdfast {near[0]}`?" if near else "`holdfast --help` lists the commands"
     return UsageError(f"there is no command '{visible(word)}'", hint=hint)
 
@@ -134,14 +134,14 @@ def _report(failure: HoldfastError, as_json: bool) -> int:
     if as_json:
         import json
 
-        from holdfast.engine.encoding import encoding
+        from holdfast.engine.encoding import workspace_json
 
-        told = encoding.error(failure)
+        told = workspace_json.error(failure)
         if failure.data and "processes" in failure.data:
             told["error"]["processes"] = failure.data["processes"]
         _write_error(json.dumps(told))
         return failure.exit_code
-    from holdfast.model.visible import visible
+    from holdfast.model.message_text import visible
 
     _write_error(f"holdfast: {visible(failure.message)}")
     if failure.hint:
@@ -153,7 +153,7 @@ def _report_unexpected(error: Exception, as_json: bool, verbose: bool) -> int:
     if verbose:
         import traceback
 
-        from holdfast.model.visible import visible
+        from holdfast.model.message_text import visible
 
         for line in "".join(traceback.format_exception(error)).splitlines():
             _write_error(visible(line))
@@ -197,7 +197,7 @@ def _escape_what_cannot_be_encoded() -> None:
 def _escape(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    from holdfast.model.visible import escaped
+    from holdfast.model.message_text import escaped
 
     return "".join(map(escaped, error.object[error.start : error.end])), error.end
 

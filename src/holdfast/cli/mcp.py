@@ -11,9 +11,9 @@ from holdfast import UsageError
 from holdfast.cli.command import Command
 from holdfast.cli.console import here
 from holdfast.cli.terminal import is_terminal
-from holdfast.model.keys import KEYS
+from holdfast.model.config.keys import KEYS
+from holdfast.model.message_text import visible
 from holdfast.model.paths import display
-from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     import argparse
@@ -42,7 +42,7 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 def _run(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.connect is not None:
-        from holdfast.api.mcp.relay import relay
+        from holdfast.api.mcp.authenticated_socket import relay
 
         relay(os.fsencode(arguments.connect))
         return 0
@@ -54,7 +54,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
         )
     # What is loaded here stays until the end: to look through it for garbage meanwhile takes a fifth of the start.
     gc.disable()
-    from holdfast.api.mcp.serving import Serving, serve
+    from holdfast.api.mcp.server import Serving, serve
 
     gc.freeze()
     gc.enable()

@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING
 
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import Command, text
+from holdfast.cli.phrases import changed, files, foreseen, left_alone, only_there, reasons, short, uncaptured
 from holdfast.cli.terminal import show_path
-from holdfast.cli.wording import changed, files, foreseen, left_alone, only_there, reasons, short, uncaptured
+from holdfast.model.message_text import plural, visible
 from holdfast.model.paths import display
-from holdfast.model.visible import visible
-from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     import argparse
 
     from holdfast import Workspace
     from holdfast.cli.console import Console
-    from holdfast.engine.merging.merging import Merged
-    from holdfast.engine.merging.reapply.person import Resolution
-    from holdfast.engine.merging.stacked import MergePlan
+    from holdfast.engine.merging.fork_merge import Merged
+    from holdfast.engine.merging.reapply.manual_resolution import Resolution
+    from holdfast.engine.merging.stacked_plan import MergePlan
 
 
 _MOST = 16 << 20
@@ -57,9 +56,9 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             progress=progress,
         )
     if console.json:
-        from holdfast.engine.encoding import merges
+        from holdfast.engine.encoding import workspace_json
 
-        console.give(merges.merged(found))
+        console.give(workspace_json.merged(found))
     else:
         _say(console, found)
     return _ended(found)
@@ -68,7 +67,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 def _resolutions(
     console: Console, workspace: Workspace, arguments: argparse.Namespace
 ) -> dict[str | bytes, Resolution]:
-    from holdfast.engine.merging.reapply.person import Resolution
+    from holdfast.engine.merging.reapply.manual_resolution import Resolution
 
     found: dict[str | bytes, Resolution] = {}
 
@@ -119,7 +118,7 @@ def _say(console: Console, found: Merged) -> None:
     console.say(*only_there(found.not_captured, "the fork"))
     if plan.overlapping:
         console.say(f"{files(len(plan.overlapping))} changed on both sides:")
-        from holdfast.engine.merging.stacked import detail
+        from holdfast.engine.merging.stacked_plan import detail
 
         for one in plan.overlapping:
             console.say(f"  {show_path(one.path)}: {detail(one)}")

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
-from holdfast.cli.plain import REST
+from holdfast.cli.phrases import short
+from holdfast.cli.plain_parser import REST
 from holdfast.cli.terminal import show_path
-from holdfast.cli.wording import short
 from holdfast.model.errors import NotFoundError, StorageError
 from holdfast.model.paths import display
 

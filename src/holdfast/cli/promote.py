@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
+from holdfast.cli.phrases import foreseen, short, uncaptured
 from holdfast.cli.terminal import is_terminal
-from holdfast.cli.wording import foreseen, short, uncaptured
+from holdfast.model.message_text import plural, visible
 from holdfast.model.paths import display
-from holdfast.model.visible import visible
-from holdfast.model.wording import plural
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Generator, Sequence
 
     from holdfast.cli.console import Console
-    from holdfast.engine.encoding.encoding import Json
-    from holdfast.engine.promotion.promote import Promotion, Promotions
+    from holdfast.engine.encoding.workspace_json import Json
+    from holdfast.engine.promotion.manager import Promotion, Promotions
     from holdfast.engine.promotion.spec import Answer
 
 EXITS = {"promoted": 0, "unchanged": 0, "clean": 0, "needs_reapply": 4}
@@ -73,8 +72,8 @@ def _configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.promotion import encoding
-    from holdfast.engine.promotion.promote import Named, Promotions
+    from holdfast.engine.promotion import promotion_json
+    from holdfast.engine.promotion.manager import Named, Promotions
 
     _check(arguments)
     promotions = Promotions(home=console.home, tell=lambda step: _tell(console, step, steps=arguments.steps))
@@ -85,7 +84,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         answer = promotions.foresee(arguments.fork, to=arguments.to or console.directory)
         if console.json:
-            console.give(encoding.answer(answer))
+            console.give(promotion_json.answer(answer))
         else:
             console.answer(_plan(answer))
         return EXITS.get(answer.result, 1)
@@ -102,7 +101,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
                 name=arguments.name,
             )
     if console.json:
-        console.give(encoding.promotion(done))
+        console.give(promotion_json.promotion(done))
     else:
         console.answer(_said(done))
     return EXITS.get(done.answer.result, done.answer.ends_with)
@@ -199,7 +198,7 @@ def _plan(answer: Answer, files: Sequence[Json] = ()) -> list[str]:
 
 
 def _said(done: Promotion) -> list[str]:
-    from holdfast.engine.promotion import encoding
+    from holdfast.engine.promotion import promotion_json
 
     answer, facts = done.answer, done.facts
     if answer.result == "promoted":
@@ -225,7 +224,7 @@ def _said(done: Promotion) -> list[str]:
     if answer.result == "unchanged":
         return _plan(answer)
     if answer.result == "needs_reapply":
-        return [*_plan(answer, encoding.files(facts)), "Production is unchanged."]
+        return [*_plan(answer, promotion_json.files(facts)), "Production is unchanged."]
     if answer.result == "build_failed":
         lines = [f"The promotion failed at {answer.failed_step}: {visible(answer.command)}"]
         lines += [f"  {visible(line)}" for line in answer.output.splitlines()[-40:]]
@@ -234,11 +233,11 @@ def _said(done: Promotion) -> list[str]:
 
 
 def _list(console: Console, promotions: Promotions) -> int:
-    from holdfast.engine.promotion import encoding
+    from holdfast.engine.promotion import promotion_json
 
     found = promotions.list()
     if console.json:
-        console.give({"promotions": [encoding.promotion(one) for one in found]})
+        console.give({"promotions": [promotion_json.promotion(one) for one in found]})
         return 0
     console.answer(
         f"{one.row.id}  {(one.row.result or one.row.phase):<13}  {visible(one.path)}"
@@ -249,11 +248,11 @@ def _list(console: Console, promotions: Promotions) -> int:
 
 
 def _sweep(console: Console, promotions: Promotions, *, force: bool) -> int:
-    from holdfast.engine.promotion import encoding
+    from holdfast.engine.promotion import promotion_json
 
     done = promotions.sweep(force=force)
     if console.json:
-        console.give(encoding.swept(done))
+        console.give(promotion_json.swept(done))
         return 0
     console.say(
         *(f"Settled {one}, which was cut short." for one in done.settled),

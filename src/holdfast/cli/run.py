@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from holdfast import UsageError
 from holdfast.cli.command import Command, text
-from holdfast.cli.plain import REST
-from holdfast.model.keys import KEYS
-from holdfast.model.visible import visible
-from holdfast.model.wording import named_steps, plural
+from holdfast.cli.plain_parser import REST
+from holdfast.model.config.keys import KEYS
+from holdfast.model.message_text import named_steps, plural, visible
 
 if TYPE_CHECKING:
     import argparse
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from holdfast.cli.console import Console
     from holdfast.engine.running.run import RunResult
-    from holdfast.model.config import Isolation
+    from holdfast.model.config.settings import Isolation
     from holdfast.undo.service import TicketInfo
 
 _SHOWN = 10
@@ -100,7 +99,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         import json
 
-        from holdfast.engine.encoding import undo as encoding_undo
+        from holdfast.engine.encoding import step_json as encoding_undo
 
         sys.stderr.write(json.dumps(encoding_undo.ran(result)) + "\n")
     elif not console.quiet:
@@ -135,7 +134,7 @@ def _isolation(configured: Isolation, arguments: argparse.Namespace) -> Isolatio
 
 
 def _limit(name: str, value: str) -> int:
-    from holdfast.model.values import parse_value
+    from holdfast.model.config.values import parse_value
 
     try:
         return parse_value(f"isolation.{name}", int(value) if value.isdecimal() else value)

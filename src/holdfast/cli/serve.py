@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from holdfast import HoldfastError, UsageError
 from holdfast.cli.command import Command, text
 from holdfast.model.errors import UnsupportedError
+from holdfast.model.message_text import visible
 from holdfast.model.paths import display
-from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     import argparse
 
     from holdfast.cli.console import Console
-    from holdfast.engine.opening.opening import Opener
-    from holdfast.store.token_rows import TokenRow
+    from holdfast.engine.opening.opener import Opener
+    from holdfast.store.catalog.token_rows import TokenRow
 
 _RIGHTS = ("read", "write", "admin")
 
@@ -53,7 +53,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
             f"`holdfast serve {' '.join(words)}` is no command", hint="serve, or serve token create|list|revoke"
         )
     _refuse(arguments, "listen", "socket", "allow_remote", "no_upkeep")
-    from holdfast.engine.opening.opening import Opener
+    from holdfast.engine.opening.opener import Opener
 
     flags = {} if arguments.tenant is None else {"store.tenant": arguments.tenant}
     opener = Opener(home=None if console.home is None else os.fsencode(console.home), flags=flags)
@@ -74,7 +74,7 @@ def _refuse(arguments: argparse.Namespace, *names: str) -> None:
 def _serve(console: Console, arguments: argparse.Namespace) -> int:
     console.prepare_log(news=True, for_programs=True)
     _require("uvicorn", "starlette")
-    from holdfast.api.rest.serving import Serving, serve
+    from holdfast.api.rest.server import Serving, serve
 
     def ready(address: str) -> None:
         if console.json:
@@ -122,7 +122,7 @@ def _require(*names: str) -> None:
 
 def _tokens(console: Console, arguments: argparse.Namespace, opener: Opener) -> int:
     from holdfast.engine.exports import tokens
-    from holdfast.store.token_rows import TokenRows
+    from holdfast.store.catalog.token_rows import TokenRows
 
     catalog, words = opener.store().catalog, arguments.words
     if words[1] == "revoke":
@@ -162,7 +162,7 @@ def _tokens(console: Console, arguments: argparse.Namespace, opener: Opener) -> 
 
 
 def _age(given: str) -> float:
-    from holdfast.model.values import parse_age
+    from holdfast.model.config.values import parse_age
 
     try:
         return parse_age(given)

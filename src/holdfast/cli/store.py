@@ -6,15 +6,14 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command
-from holdfast.model.visible import visible
-from holdfast.model.wording import plural, size
+from holdfast.model.message_text import plural, size, visible
 
 if TYPE_CHECKING:
     import argparse
 
     from holdfast.cli.console import Console
-    from holdfast.engine.opening.opening import Opener
-    from holdfast.engine.upkeep.stores import StoreInfo
+    from holdfast.engine.opening.opener import Opener
+    from holdfast.engine.upkeep.store_copies import StoreInfo
 
 VERBS = {
     "info": ("store", "where the objects are, and how they are kept"),
@@ -25,7 +24,7 @@ VERBS = {
 
 
 def _opener(console: Console) -> Opener:
-    from holdfast.engine.opening.opening import Opener
+    from holdfast.engine.opening.opener import Opener
 
     return Opener(home=None if console.home is None else os.fsencode(console.home))
 
@@ -39,10 +38,10 @@ def _family(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _info(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.upkeep import stores
+    from holdfast.engine.upkeep import store_copies
 
     del arguments
-    _give_info(console, stores.info(_opener(console)))
+    _give_info(console, store_copies.info(_opener(console)))
     return 0
 
 
@@ -71,10 +70,10 @@ def _give_info(console: Console, found: StoreInfo) -> None:
 
 
 def _probe(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.upkeep import stores
+    from holdfast.engine.upkeep import store_copies
 
     del arguments
-    found = stores.probe(_opener(console))
+    found = store_copies.probe(_opener(console))
     if console.json:
         steps = [step._asdict() for step in found.steps]
         console.give({**found._asdict(), "steps": steps})
@@ -95,9 +94,9 @@ def _configure_claim(parser: argparse.ArgumentParser) -> None:
 
 
 def _claim(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.upkeep import stores
+    from holdfast.engine.upkeep import store_copies
 
-    found = stores.claim(_opener(console), take=arguments.take)
+    found = store_copies.claim(_opener(console), take=arguments.take)
     if console.json:
         console.give(found._asdict())
     else:
@@ -121,10 +120,10 @@ def _configure_copy(parser: argparse.ArgumentParser) -> None:
 
 
 def _copy(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.upkeep import stores
+    from holdfast.engine.upkeep import store_copies
 
     with console.progress() as progress:
-        done = stores.copy(
+        done = store_copies.copy(
             _opener(console),
             to_home=None if arguments.to_home is None else os.fsencode(arguments.to_home),
             to_objects=arguments.to_objects,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.message_text import visible
 from holdfast.model.paths import display
-from holdfast.model.typed import TYPE_CHECKING
-from holdfast.model.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,10 +6,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command
-from holdfast.cli.save import warn_if_huge
+from holdfast.cli.init_checkpoint import warn_if_huge
 from holdfast.cli.terminal import show_path
 from holdfast.model.errors import HoldfastError
-from holdfast.model.visible import visible
+from holdfast.model.message_text import visible
 
 if TYPE_CHECKING:
     import argparse
@@ -67,7 +67,7 @@ def _fail_if(unsaved: str | None) -> None:
 
 
 def _detach(console: Console, workspace: Workspace) -> int:
-    from holdfast.engine.watching.daemonize import start_detached
+    from holdfast.engine.watching.daemon import start_detached
 
     # -P: the directory that it is started in must not be searched for modules.
     words = [sys.executable, "-P", "-m", "holdfast", "--home", workspace.home, "-w", workspace.path]

@@ -1,22 +1,21 @@
 """The port through which a workspace's tree is reached, wherever it lives.
 
-`holdfast.files.local.LocalTree` implements it for a directory of this machine and
+`holdfast.files.local_tree.LocalTree` implements it for a directory of this machine and
 `holdfast.testing.memory_tree.MemoryTree` without any file system; the contract suite in
 `holdfast.testing.tree_contract` holds for both.
 """
 
 from __future__ import annotations
 
-from holdfast.model.named import NamedTuple
-from holdfast.model.typed import TYPE_CHECKING, Protocol
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
+    from holdfast.model.content import BlobSink, Content, Progress, Supply
     from holdfast.model.entries import Change, Entry, NotCaptured
     from holdfast.model.ids import Hash
-    from holdfast.model.sinks import BlobSink, Content, Progress, Supply
-
 
 ROOT_GONE = "workspace_gone"
 """The code of the `NotFoundError` for a tree whose root is gone."""
@@ -199,4 +198,32 @@ class Saved(Protocol):
 
     def read(self, path: bytes, limit: int) -> bytes | None:
         """At most ``limit`` bytes of the file at ``path``; None if there is none, or no such content."""
+        ...
+
+
+# The port through which a tree is told what may have changed since it was last asked.
+
+
+class Dirty(NamedTuple):
+    """What may have changed: everything, or just some paths.
+
+    Each of ``paths`` is relative to the root and names a file, or a directory that stands for all below it; what was
+    there may be gone by now. With ``everything`` the paths say nothing more. A path too many costs time; none may be
+    missing.
+    """
+
+    everything: bool
+    paths: frozenset[bytes]
+    news: bool = True
+    """False if nothing was found to have changed since the last answer: ``everything`` says only that it may have."""
+
+
+class DirtySource(Protocol):
+    """Knows what has changed, usually by watching. Each change is told at least once, never before it has happened."""
+
+    def drain(self) -> Dirty:
+        """What may have changed since the last call; all that had happened when this call began is in the answer.
+
+        The caller now owns the answer: what it does not make use of (a scan that fails) it must remember itself.
+        """
         ...

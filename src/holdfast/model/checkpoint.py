@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.model.named import NamedTuple
-from holdfast.model.typed import TYPE_CHECKING, Literal
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from holdfast.model.entries import Counts

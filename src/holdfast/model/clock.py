@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast.model.typed import Protocol
+from holdfast.model.fast_typing import Protocol
 
 
 class Clock(Protocol):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import stat
 
-from holdfast.model.named import NamedTuple
-from holdfast.model.typed import TYPE_CHECKING
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from holdfast.model.typed import TYPE_CHECKING
+from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blake3 import blake3
 
-from holdfast.model.typed import TYPE_CHECKING, NewType
+from holdfast.model.fast_typing import TYPE_CHECKING, NewType
 
 if TYPE_CHECKING:
     from collections.abc import Callable

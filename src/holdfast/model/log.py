@@ -1,6 +1,6 @@
 """Loggers that load Python's logging when something is logged, and not before: most commands log nothing.
 
-What a record looks like, and where it goes, is in `holdfast.model.loglines`.
+What a record looks like, and where it goes, is in `holdfast.model.log_format`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from _thread import allocate_lock  # (threading would have to be loaded for the same)
 
-from holdfast.model.typed import TYPE_CHECKING, Literal
+from holdfast.model.fast_typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def logged(*, request_id: str | None = None, step_id: int | None = None) -> Abst
 
     What is None stays as it is. A thread that is started inside knows of it only if it is given a copy of the context.
     """
-    from holdfast.model.correlation import correlated
+    from holdfast.model._correlation import correlated
 
     return correlated(request_id, step_id)
 
@@ -129,7 +129,7 @@ class Log:
             _send()
         if not logger.isEnabledFor(level):
             return
-        from holdfast.model.correlation import correlation
+        from holdfast.model._correlation import correlation
 
         more: dict[str, Any] = {"component": self._component, "fields": fields, "correlation": correlation()}
         logger.log(level, message, *arguments, exc_info=failure, extra=more, stacklevel=3)

@@ -6,7 +6,7 @@ Names that are not UTF-8 survive: `display` turns any path into text and `parse_
 from __future__ import annotations
 
 from holdfast.model.errors import EscapeError, UsageError
-from holdfast.model.typed import TYPE_CHECKING
+from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Protocol
 
 from holdfast.model.errors import ChannelError, FormatError, HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
-from holdfast.wire.control import (
+from holdfast.wire.control_channel import (
     MAX_LINE_BYTES,
     Cancel,
     Execution,
@@ -30,13 +30,13 @@ from holdfast.wire.control import (
     encode_request,
     exec_request,
 )
-from holdfast.wire.lines import Lines
+from holdfast.wire.json_lines import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from holdfast.wire.control import Reply, Stream
+    from holdfast.wire.control_channel import Reply, Stream
 
 START_SECONDS: Final = 30.0
 CANCEL_SECONDS: Final = 30.0

@@ -1,7 +1,7 @@
 """The box made of namespaces: user, mount, pid, IPC, host name and, as the policy says, network.
 
-bubblewrap makes it, in a user namespace that `holdfast.sandbox.entry` has prepared. Needs no privileges where the
-kernel lets users have namespaces of their own.
+bubblewrap makes it, in a user namespace that `holdfast.sandbox.namespace_entry` has prepared. Needs no privileges where
+the kernel lets users have namespaces of their own.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import UnsupportedError
-from holdfast.sandbox import bubblewrap, callfilter, entry, firewall, quota
+from holdfast.sandbox import _firewall as firewall
+from holdfast.sandbox import _quota as quota
+from holdfast.sandbox import _seccomp_filter as seccomp_filter
+from holdfast.sandbox import bubblewrap, namespace_entry
 from holdfast.sandbox.bubblewrap import Host, Mount
 from holdfast.sandbox.policy import Allow, Disabled, Files
-from holdfast.supervisor.box import Prepared
+from holdfast.supervisor.launch.sandbox_port import Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -58,7 +61,7 @@ class Namespace:
                 os.lseek(fd, 0, os.SEEK_SET)
                 return fd
 
-            filter_fd = holding(callfilter.program(os.uname().machine))
+            filter_fd = holding(seccomp_filter.program(os.uname().machine))
             fds = [filter_fd]
             resolver = None
             if isinstance(network, Allow) and os.path.exists(_RESOLVER):
@@ -81,7 +84,7 @@ class Namespace:
             )
             group, limits = context.enter_context(quota.enforced(policy.quota))
             way = _way(policy, [*keep, *fds])._replace(group=group, limits=limits)
-            yield Prepared(entry.arguments(way, [*arguments, *command]), policy.let_through(environment), fds)
+            yield Prepared(namespace_entry.arguments(way, [*arguments, *command]), policy.let_through(environment), fds)
 
 
 def find_program(name: str, package: str) -> str:
@@ -94,10 +97,10 @@ def find_program(name: str, package: str) -> str:
     return os.path.realpath(found)
 
 
-def _way(policy: Policy, keep: Sequence[int]) -> entry.Way:
+def _way(policy: Policy, keep: Sequence[int]) -> namespace_entry.Way:
     network = policy.network
     if isinstance(network, Allow):
-        return entry.Way(
+        return namespace_entry.Way(
             "allow",
             tuple(map(str, network.targets)),
             tuple(map(str, network.dns)),
@@ -105,7 +108,7 @@ def _way(policy: Policy, keep: Sequence[int]) -> entry.Way:
             find_program("nft", "nftables"),
             keep,
         )
-    return entry.Way("disabled" if isinstance(network, Disabled) else "open", keep=keep)
+    return namespace_entry.Way("disabled" if isinstance(network, Disabled) else "open", keep=keep)
 
 
 def needed_places() -> list[bytes]:

@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.files.subvolume import has_inner, is_subvolume, remove_subvolume, same_btrfs, snapshot_subvolume
+from holdfast.files.directories.btrfs_subvolume import (
+    has_inner,
+    is_subvolume,
+    remove_subvolume,
+    same_btrfs,
+    snapshot_subvolume,
+)
 from holdfast.model.paths import display
-from holdfast.snapshot.copies import IN_TREE_NOTE, Copies
+from holdfast.snapshot._copy_location import IN_TREE_NOTE, Copies
 from holdfast.snapshot.port import Capabilities, Mode
-from holdfast.snapshot.recorded import RecordedProvider
+from holdfast.snapshot.recorded_provider import RecordedProvider
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.snapshot.ledger import Entry, Ledger
-    from holdfast.snapshot.place import Place
+    from holdfast.snapshot.provider_context import Place
 
 _SCORE = 90
 _MOMENT = "a snapshot takes a moment, however much there is, and no room for what does not change"

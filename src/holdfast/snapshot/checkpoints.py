@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from holdfast.model.errors import HoldfastError
-from holdfast.model.named import NamedTuple
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display
 from holdfast.snapshot.port import Capabilities, Mode
-from holdfast.snapshot.recorded import RecordedProvider
+from holdfast.snapshot.recorded_provider import RecordedProvider
 
 if TYPE_CHECKING:
     from holdfast.snapshot.ledger import Entry, Ledger
-    from holdfast.snapshot.place import Place
+    from holdfast.snapshot.provider_context import Place
 
 KEEPER = re.compile(r"(?:workspace|view|snapshot) [0-9a-f]{16} of the session \S+\Z")
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.files.locking import exclusive
-from holdfast.files.notes import NoteFile
+from holdfast.files.linux.process_lock import exclusive
+from holdfast.files.note_file import NoteFile
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, HoldfastError, StorageError, UsageError
 from holdfast.model.paths import display, parse_display
 from holdfast.snapshot.port import Allocation, Kind, Mode, Token
-from holdfast.snapshot.private import make_private
+from holdfast.snapshot.private_directories import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence

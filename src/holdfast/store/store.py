@@ -7,33 +7,33 @@ from contextlib import contextmanager
 from functools import partial
 
 from holdfast.model.errors import IntegrityError, StorageError
-from holdfast.model.locations import local_directory
+from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import display
-from holdfast.model.typed import TYPE_CHECKING
-from holdfast.store import ballast, whereabouts
-from holdfast.store.ahead import Ahead
-from holdfast.store.assembly import assemble
-from holdfast.store.catalog import Catalog
-from holdfast.store.database import SqliteDatabase
-from holdfast.store.objects import is_far
-from holdfast.store.open_objects import open_objects
-from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.model.store_location import local_directory
+from holdfast.store import disk_reserve
+from holdfast.store.blobs.prepared_content import Ahead
+from holdfast.store.catalog.catalog import Catalog
+from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.database.sql_database import SqliteDatabase
+from holdfast.store.identity import object_store_binding
+from holdfast.store.objects.configured_store import assemble, open_objects
+from holdfast.store.objects.object_store import is_far
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from holdfast.model.clock import Clock
-    from holdfast.model.config import Settings
+    from holdfast.model.config.settings import Settings
+    from holdfast.model.content import Content
     from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
-    from holdfast.model.sinks import Content
-    from holdfast.store.blob_reader import BlobReader
-    from holdfast.store.blob_writer import BlobWriter
-    from holdfast.store.collect import Collector
-    from holdfast.store.manifest import CachedPages, Pages
-    from holdfast.store.objects import ObjectStore
-    from holdfast.store.remote import RemoteObjects
-    from holdfast.store.verify import Verifier
+    from holdfast.store.blobs.content_reader import BlobReader
+    from holdfast.store.blobs.content_writer import BlobWriter
+    from holdfast.store.collection.collector import Collector
+    from holdfast.store.manifests.manifest import CachedPages, Pages
+    from holdfast.store.objects.object_store import ObjectStore
+    from holdfast.store.objects.remote_store import RemoteObjects
+    from holdfast.store.verification.verifier import Verifier
 
 CATALOG = b"catalog.db"
 OBJECTS = b"objects"
@@ -99,14 +99,14 @@ class Store:
         assembled = assemble(location, settings.store, folder, open_it=open_objects, random=random)
         objects, bucket = assembled.objects, assembled.bucket
         if settings.store.catalog:
-            from holdfast.store.shared_catalog import open_catalog
+            from holdfast.store._shared_catalog import open_catalog
 
-            ballast.lay(folder)
+            disk_reserve.lay(folder)
             catalog = open_catalog(folder, settings, objects, clock=clock, random=random, becoming=becoming)
         else:
             catalog = _own_catalog(folder, settings, objects, clock, becoming=becoming)
         if bucket is not None and claim and not becoming:
-            from holdfast.store.ownership import own
+            from holdfast.store.identity.bucket_claim import own
 
             try:
                 own(catalog, bucket, random)
@@ -137,14 +137,14 @@ class Store:
     def reader(self) -> BlobReader:
         """Reads blobs and pages."""
         if self._reader is None:
-            from holdfast.store.blob_reader import BlobReader
+            from holdfast.store.blobs.content_reader import BlobReader
 
             self._reader = BlobReader(self.objects, self.catalog.locate)
         return self._reader
 
     def writer(self) -> BlobWriter:
         """A new writer of blobs; what it writes is known once its rows are committed."""
-        from holdfast.store.blob_writer import BlobWriter
+        from holdfast.store.blobs.content_writer import BlobWriter
 
         return BlobWriter(
             self.objects,
@@ -161,7 +161,7 @@ class Store:
         """Store contents anew, whatever the catalog says, and note for those that it knows where they are now; returns
         how many. All of it is durable then.
         """
-        from holdfast.store.blob_writer import BlobWriter
+        from holdfast.store.blobs.content_writer import BlobWriter
 
         writer = BlobWriter(
             self.objects,
@@ -188,7 +188,7 @@ class Store:
     def pages(self) -> CachedPages:
         """The pages of all manifests; those that were used last are kept, decoded."""
         if self._pages is None:
-            from holdfast.store.manifest import CachedPages
+            from holdfast.store.manifests.manifest import CachedPages
 
             self._pages = CachedPages(_StoredPages(self))
         return self._pages
@@ -232,15 +232,15 @@ class Store:
 
     def encode_ahead(self, contents: Sequence[tuple[bytes, Hash]]) -> None:
         """Encode contents that may soon be written, each with the hash of the version before it. They are small."""
-        from holdfast.store.blob_writer import encode
+        from holdfast.store.blobs.content_writer import encode
 
         for item in encode(contents, self.read_bases):
             self.ahead.add_item(item)
 
     def foresee(self, root: Hash, changes: Mapping[bytes, Entry | None]) -> None:
         """Make and encode the pages of the manifest ``root`` with ``changes`` made to it: it may soon be written."""
-        from holdfast.store import manifest
-        from holdfast.store.blob_writer import encode_pages
+        from holdfast.store.blobs.content_writer import encode_pages
+        from holdfast.store.manifests import manifest
 
         built = manifest.update(self.pages, root, changes)
         known = self.ahead.pages
@@ -251,14 +251,14 @@ class Store:
 
     def children(self, pages: Sequence[Hash]) -> dict[Hash, list[Hash]]:
         """The distinct children of each of ``pages``; raises `IntegrityError` for one that cannot be read."""
-        from holdfast.store.pages import children, decode_page
+        from holdfast.store.manifests.page_codec import children, decode_page
 
         found = self.reader.read_many(pages)
         return {name: list(dict.fromkeys(children(decode_page(found[name])))) for name in pages}
 
     def collector(self) -> Collector:
         """What settles counts and collects."""
-        from holdfast.store.collect import Collector
+        from holdfast.store.collection.collector import Collector
 
         return Collector(
             self.catalog,
@@ -272,11 +272,11 @@ class Store:
 
     def verifier(self) -> Verifier:
         """What proves the store."""
-        from holdfast.store.verify import Verifier
+        from holdfast.store.verification.verifier import Verifier
 
         if not is_far(self.objects):
             return Verifier(self.catalog, self.objects, self.children, self.reader.read, self.states_in)
-        from holdfast.store.cached import uncached
+        from holdfast.store.objects.cached_store import uncached
 
         # What is proved is what the bucket has, whatever is on this disk as well.
         proved = Store(uncached(self.objects), self.catalog, random=self._random, open_cold=self._open_cold)
@@ -285,18 +285,18 @@ class Store:
     def note_copy(self) -> None:
         """Note in the home that it becomes a copy: until that is whole, it is not opened otherwise."""
         if self._home is not None:
-            whereabouts.note_copy(self._home)
+            object_store_binding.note_copy(self._home)
 
     def _check_claim(self) -> None:
         """Raise `RefusedError` if the objects in a bucket are not this store's, or not any more."""
         if self.bucket is not None and not self.catalog.database.read_only:
-            from holdfast.store.ownership import check
+            from holdfast.store.identity.bucket_claim import check_owned
 
-            check(self.catalog, self.bucket)
+            check_owned(self.catalog, self.bucket)
 
     def give_way(self) -> bool:
         """Give up the ballast if the disk is full, and save space from now on; False if that has freed nothing."""
-        if self._home is None or not ballast.give_up(self._home):
+        if self._home is None or not disk_reserve.give_up(self._home):
             return False
         self.save_space()
         return True
@@ -309,7 +309,7 @@ class Store:
     def lay_ballast(self) -> None:
         """Make the ballast again, if it was given up and there is room for it."""
         if self._home is not None:
-            ballast.lay(self._home, again=True)
+            disk_reserve.lay(self._home, again=True)
 
     def used_bytes(self) -> int:
         """What the store takes, the catalog itself not counted."""
@@ -343,11 +343,11 @@ def _own_catalog(folder: bytes, settings: Settings, objects: ObjectStore, clock:
     database = SqliteDatabase(
         path, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout, check_new=check_new
     )
-    ballast.lay(folder)
+    disk_reserve.lay(folder)
     try:
         catalog = Catalog(database, settings.store.tenant, clock)
         if not becoming:
-            whereabouts.check(folder, settings.store.url, objects, catalog)
+            object_store_binding.check(folder, settings.store.url, objects, catalog)
     except BaseException:
         database.close()
         raise

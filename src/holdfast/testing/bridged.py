@@ -14,22 +14,22 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.device import Device, mount
-from holdfast.bridge.outside import watched
-from holdfast.bridge.passthrough import PassthroughTree
-from holdfast.bridge.server import Server
-from holdfast.bridge.threads import Threads
-from holdfast.files.metadata import through
+from holdfast.bridge.mount.fuse_device import Device, mount
+from holdfast.bridge.passthrough.change_watcher import watched
+from holdfast.bridge.passthrough.served_tree import PassthroughTree
+from holdfast.bridge.server.loop import Server
+from holdfast.bridge.server.request_threads import Threads
+from holdfast.files.linux.metadata import through
 from holdfast.model.clock import SystemClock
-from holdfast.testing.acting import SystemActor
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.testing.tree_actor import SystemActor
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery import recover
+from holdfast.undo.recovery.keeper_recovery import recover
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from holdfast.undo.records import StepId
+    from holdfast.undo.journal.records import StepId
 
 
 class OneStep:

@@ -16,10 +16,9 @@ from holdfast.model.checkpoint import Provenance
 from holdfast.model.entries import NotCaptured, count_changes
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId, Hash, PackId, WorkspaceId, hash_bytes
-from holdfast.store.changeset import decode_changeset
-from holdfast.store.merges import newest_common
-from holdfast.store.reapplies import Reapplies, Reapply
-from holdfast.store.records import (
+from holdfast.store.catalog.merge_parents import newest_common
+from holdfast.store.catalog.reapply_rows import Reapplies, Reapply
+from holdfast.store.catalog_records import (
     Cursor,
     HistoryEvent,
     NewBlob,
@@ -31,6 +30,7 @@ from holdfast.store.records import (
     pack_key,
     seen_at,
 )
+from holdfast.store.codecs.changeset import decode_changeset
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.dict_saver import Saver, load
 
@@ -232,7 +232,7 @@ class CatalogContract:
         assert self.catalog.commit(saver.prepare({b"f": b"2"}, kind="import")._replace(event=None)) == before
 
     def test_a_large_commit_is_laid_in_ahead(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("holdfast.store.commits.AHEAD", 5)
+        monkeypatch.setattr("holdfast.store.catalog._checkpoint_commit.AHEAD", 5)
         saver = self.workspace()
         files = {b"%03d" % number: b"text %d" % number for number in range(64)}
         name = saver.save(files)
@@ -246,7 +246,7 @@ class CatalogContract:
         assert load(self.store, commit.checkpoint.id) == edited
 
     def test_what_was_laid_in_for_nothing_is_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("holdfast.store.commits.AHEAD", 5)
+        monkeypatch.setattr("holdfast.store.catalog._checkpoint_commit.AHEAD", 5)
         saver = self.workspace()
         commit = saver.prepare({b"%03d" % number: b"text %d" % number for number in range(20)})
         with pytest.raises(RefusedError):

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.model.checkpoint import Checkpoint
+from holdfast.model.content import whole
 from holdfast.model.entries import Counts, Entry, count_changes, file_entry
 from holdfast.model.ids import WorkspaceId, new_checkpoint_id, new_pack_id
-from holdfast.model.sinks import whole
-from holdfast.store import manifest
-from holdfast.store.blobs import write_pages
-from holdfast.store.changeset import encode_changeset
-from holdfast.store.records import (
+from holdfast.store.blobs.content_writer import write_pages
+from holdfast.store.catalog_records import (
     CheckpointCommit,
     Cursor,
     HistoryEvent,
@@ -19,6 +17,8 @@ from holdfast.store.records import (
     Workspace,
     pages_key,
 )
+from holdfast.store.codecs.changeset import encode_changeset
+from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

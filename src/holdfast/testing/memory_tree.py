@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.files.batch import IN_THE_WAY, NAMED_TWICE
-from holdfast.files.replace import GONE
-from holdfast.files.taken import CHANGED
 from holdfast.files.tree import Applied, Cleaned, Scan
+from holdfast.files.write.atomic_replacement import GONE
+from holdfast.files.write.batch import IN_THE_WAY, NAMED_TWICE
+from holdfast.files.write.displaced_file import CHANGED
+from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.model.entries import SYMLINK_MODE, Change, Entry, NotCaptured, file_entry, symlink_entry
 from holdfast.model.errors import EscapeError, IntegrityError, NotFoundError
 from holdfast.model.ids import Hash, hash_bytes
 from holdfast.model.paths import check_path, display
-from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
     from holdfast.files.tree import Lookup, Notes, Saved
-    from holdfast.model.sinks import BlobSink, Content, Progress, Supply
+    from holdfast.model.content import BlobSink, Content, Progress, Supply
 
 IGNORED_SUFFIX = b".pid"
 """Files of such names are never captured, as in every tree."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.model.content import CHUNK_BYTES
 from holdfast.model.errors import IntegrityError, NotFoundError, StorageError, UsageError
-from holdfast.model.sinks import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.store.objects import ObjectStore
+    from holdfast.store.objects.object_store import ObjectStore
 
 BAD_KEYS = (
     "", "/", "/a", "a/", "a//b", ".", "..", "a/..", "../a", "a/../b", ".a", "a/.b", "a\0b", "a b", "a\\b", "a\n", "ä",

@@ -13,7 +13,7 @@ import os
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.store.disk import MARKED, SYSTEM_DISK, Disk
+from holdfast.store.objects.disk_port import MARKED, SYSTEM_DISK, Disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

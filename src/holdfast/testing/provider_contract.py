@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from holdfast.files.exchanging import exchange, place_of
-from holdfast.files.subvolume import remove_subvolume
+from holdfast.files.directories.btrfs_subvolume import remove_subvolume
+from holdfast.files.directories.directory_exchange import exchange, place_of
 from holdfast.model.errors import FormatError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.paths import under
-from holdfast.testing.killing import run_killed
-from holdfast.testing.photograph import Seen, differences, photograph
+from holdfast.testing.crash_points import run_killed
+from holdfast.testing.tree_state import Seen, differences, photograph
 
 if TYPE_CHECKING:
     from collections.abc import Callable

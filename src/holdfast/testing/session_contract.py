@@ -14,9 +14,8 @@ import pytest
 
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import WorkspaceId
-from holdfast.model.session import Found, SessionCheckpoint, SessionHash, SessionId, SessionRef, State
-from holdfast.store.session_codec import encode_checkpoint, encode_journal
-from holdfast.store.session_records import (
+from holdfast.model.session_types import Found, SessionCheckpoint, SessionHash, SessionId, SessionRef, State
+from holdfast.store.catalog.session_records import (
     JournalRow,
     RefChange,
     SessionCommit,
@@ -25,7 +24,8 @@ from holdfast.store.session_records import (
     Unsaved,
     ref_name,
 )
-from holdfast.store.session_rows import SessionRows
+from holdfast.store.catalog.session_rows import SessionRows
+from holdfast.store.codecs.session_format import encode_checkpoint, encode_journal
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.dict_saver import Saver
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.model.ids import CheckpointId
-    from holdfast.model.session import RefType, SessionKind
+    from holdfast.model.session_types import RefType, SessionKind
     from holdfast.store.store import Store
 
 ONE, TWO = SessionId("one"), SessionId("two")

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.files.tree import Applied
+from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES, whole
 from holdfast.model.entries import SYMLINK_MODE, Change, Entry, NotCaptured
 from holdfast.model.errors import EscapeError, IntegrityError, NotFoundError, StorageError
 from holdfast.model.ids import Hash, hash_bytes
-from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES, whole
 from holdfast.testing.trees import NONCE, MemorySink, Target, contents_of, file, go, link, plan, state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.model.sinks import Content
+    from holdfast.model.content import Content
     from holdfast.testing.trees import EditableTree
 
 HOSTILE = (b"../x", b"/x", b"a/../../x", b"a//b", b"", b".", b"a\0b", b".git/config", b"d/.holdfast/x", b"n" * 300)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import Hash, Hasher, hash_bytes
-from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.files.tree import Applied, Scan, Tree
-    from holdfast.model.sinks import Content
+    from holdfast.model.content import Content
 
 NONCE = "contract"
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from holdfast.undo.safeguard import NO_RISK
+from holdfast.undo.safeguards.guard import NO_RISK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.undo.records import FileType, StepId
-    from holdfast.undo.safeguard import Risk
+    from holdfast.undo.journal.records import FileType, StepId
+    from holdfast.undo.safeguards.guard import Risk
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """The undo log of a workspace: its open steps, its finished ones, and who may change them.
 
 Whoever opens it is the keeper until it is closed; there is one at a time. Opening finishes what a killed keeper left
-(see `holdfast.undo.recovery`).
+(see `holdfast.undo.recovery.keeper_recovery`).
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import FormatError, IntegrityError, NotFoundError, StorageError, room_hint
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.undo.barriers import Barriers
-from holdfast.undo.beat import BEAT, NONE, Beat, decode, encode
-from holdfast.undo.directories import Directories
-from holdfast.undo.foreign_edits import recall
-from holdfast.undo.journal import Journal, read_journal, segments
-from holdfast.undo.preimages import Preimages
-from holdfast.undo.quarantine import Aside
-from holdfast.undo.recorder import Recorder
-from holdfast.undo.records import Alias, Begin, Outside
-from holdfast.undo.run_marks import Forgotten
-from holdfast.undo.sealed import Head, Sealed, read_head, read_step, write_step
+from holdfast.undo.journal.barriers import Barriers
+from holdfast.undo.journal.forgotten_runs import Forgotten
+from holdfast.undo.journal.heartbeat import BEAT, NONE, Beat, decode, encode
+from holdfast.undo.journal.log_directory import begin_version, check_version, locked
+from holdfast.undo.journal.preimages import Preimages
+from holdfast.undo.journal.quarantine import Aside
+from holdfast.undo.journal.records import Alias, Begin, Outside
+from holdfast.undo.journal.segments import Journal, read_journal, segments
+from holdfast.undo.journal.step_file import Head, Sealed, read_head, read_step, write_step
+from holdfast.undo.recorder.last_state import recall
+from holdfast.undo.recorder.recorder import Recorder
 from holdfast.undo.service import Limits
-from holdfast.undo.version import begin_version, check_version, locked
+from holdfast.undo.tree.rooted_directories import Directories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
-    from holdfast.files.handle import Identity
+    from holdfast.files.linux.file_handle import Identity
     from holdfast.model.clock import Clock
-    from holdfast.undo.records import AnyRecord, ObjectKey, Signature, StepId
-    from holdfast.undo.safeguard import Guard
-    from holdfast.undo.steps import OpenStep
+    from holdfast.undo.journal.records import AnyRecord, ObjectKey, Signature, StepId
+    from holdfast.undo.safeguards.guard import Guard
+    from holdfast.undo.safeguards.open_step import OpenStep
 
 _log = Log(__name__)
 
@@ -101,13 +101,15 @@ class UndoLog:
             os.close(self._lock)
             raise
         self.interrupted = False
-        """An undo or a redo stopped in the middle; see `holdfast.undo.pending`."""
+        """An undo or a redo stopped in the middle; see `holdfast.undo.recovery.interrupted_reversals`."""
         self.unsealed: dict[StepId, OpenStep] = {}
         """Steps that have ended and are not finished yet: the journal is needed for them."""
         self.notice: Callable[[], object] = lambda: None
         """Tells `outside` of all that others have changed up to now. From any thread."""
         self.unsettled: dict[StepId, dict[bytes, Signature]] = {}
-        """What could still be written to when its step ended, as it looked then; see `holdfast.undo.settling`."""
+        """What could still be written to when its step ended, as it looked then; see
+        `holdfast.undo.completion.late_writes`.
+        """
         self.unsettled_others: dict[StepId, frozenset[ObjectKey]] = {}
         """The same of `Head.others`."""
         self.writers: Callable[[bool], frozenset[int] | None] = lambda _thorough: frozenset()

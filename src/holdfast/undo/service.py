@@ -1,8 +1,8 @@
 """The port through which everybody but the interceptor's own callers uses the undo log of a workspace.
 
-There is one keeper at a time. It implements the port on its log (`holdfast.undo.local_service`); every other process
-reaches that over the keeper's private socket, and without a keeper opens the log itself and is the keeper for as long
-as it takes. The values are plain, so that they go over a socket as they are.
+There is one keeper at a time. It implements the port on its log (`holdfast.undo.local_service.undo_service`); every
+other process reaches that over the keeper's private socket, and without a keeper opens the log itself and is the keeper
+for as long as it takes. The values are plain, so that they go over a socket as they are.
 """
 
 from __future__ import annotations
@@ -12,13 +12,52 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import msgspec
 
 from holdfast.model.paths import display
-from holdfast.undo.records import StepId, StepKind
+from holdfast.undo.journal.records import StepId, StepKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
-    from holdfast.undo.safeguards import Thresholds
+
+class Thresholds(NamedTuple):
+    """When a person is asked. Zero and False: never."""
+
+    deletes: int = 0
+    """When a step would have lost this many files; what counts is said in `holdfast.undo.safeguards.losses`."""
+    overwrite_bytes: int = 0
+    """When it would have lost this many bytes of them."""
+    rename_over: bool = False
+    """When a rename replaces a file that counts."""
+    limit: bool = False
+    """When a step would go on without protection."""
+    timeout: float = 30.0
+    """Seconds until a ticket is denied."""
+
+    @property
+    def asks(self) -> bool:
+        """Whether a person is asked of anything at all."""
+        return bool(self.deletes or self.overwrite_bytes or self.rename_over or self.limit)
+
+
+OFF = Thresholds()
+
+
+PRESET = Thresholds(deletes=50, overwrite_bytes=10_000_000, limit=True)
+
+
+def strictest(asked_for: Iterable[Thresholds]) -> Thresholds:
+    """What holds where several ask for safeguards: of each the strictest. Who asks for nothing changes nothing.
+
+    The shortest time to answer is the strictest one: when it is over, nothing happens.
+    """
+    wanted = [each for each in asked_for if each.asks]
+    return Thresholds(
+        deletes=min((each.deletes for each in wanted if each.deletes), default=0),
+        overwrite_bytes=min((each.overwrite_bytes for each in wanted if each.overwrite_bytes), default=0),
+        rename_over=any(each.rename_over for each in wanted),
+        limit=any(each.limit for each in wanted),
+        timeout=min((each.timeout for each in wanted), default=OFF.timeout),
+    )
 
 
 StepState = Literal["open", "done", "undone", "partly"]
@@ -174,7 +213,7 @@ class Parting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UndoService(Protocol):
-    """See the module. Every method raises `HoldfastError`; `holdfast.undo.undoing` says what undo and
+    """See the module. Every method raises `HoldfastError`; `holdfast.undo.local_service._undo_redo` says what undo and
     redo refuse.
     """
 
@@ -328,7 +367,7 @@ class UndoService(Protocol):
         ...
 
     def thresholds(self) -> Thresholds:
-        """When a person is asked: the strictest of what all ask for who are there (`holdfast.undo.safeguards`)."""
+        """When a person is asked: the strictest of what all ask for (`holdfast.undo.safeguards.tickets`)."""
         ...
 
     def limits(self) -> Limits:

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from fcntl import F_UNLCK, F_WRLCK
 from typing import Any
 
-from holdfast.wire.fuse import bodies, kernel, notifications, replies
-from holdfast.wire.fuse.bodies import Body, Header
-from holdfast.wire.fuse.kernel import Opcode
-from holdfast.wire.fuse.listing import Listing
-from holdfast.wire.fuse.nodes import Handles, Nodes
-from holdfast.wire.fuse.replies import Attributes, Entry, Opened, Valid
+from holdfast.wire.fuse import notifications, protocol_constants, replies, request_bodies
+from holdfast.wire.fuse.node_table import Handles, Nodes
+from holdfast.wire.fuse.protocol_constants import Opcode
+from holdfast.wire.fuse.replies import Attributes, Entry, Listing, Opened, Valid
+from holdfast.wire.fuse.request_bodies import Body, Header
 
 Pieces = Sequence[bytes | bytearray | memoryview]
 NOW = 1_700_000_000
@@ -66,7 +65,7 @@ class MemoryServer:
         self.root = File(1, stat.S_IFDIR | 0o755, 0, 0)
         self.nodes: Nodes[File] = Nodes(self.root, self.root, 10_000)
         self.handles: Handles[File] = Handles(1000)
-        self.locks: list[tuple[File, int, bodies.Lock]] = []
+        self.locks: list[tuple[File, int, request_bodies.Lock]] = []
         self.waiting: dict[int, tuple[Header, Body]] = {}
         """Requests that are not answered yet."""
         self.ready: list[Pieces] = []
@@ -127,24 +126,24 @@ class MemoryServer:
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, "no such name") from None
 
-    def lookup(self, header: Header, body: bodies.Name) -> bytes:
+    def lookup(self, header: Header, body: request_bodies.Name) -> bytes:
         found = self.nodes[header.node].entries.get(body.name)
         return (
             replies.negative(header.unique, VALID) if found is None else replies.entry(header.unique, self.entry(found))
         )
 
-    def forget(self, header: Header, body: bodies.Forget) -> None:
+    def forget(self, header: Header, body: request_bodies.Forget) -> None:
         for node, count in body.forgets:
             self.excess += self.nodes.forget(node, count).excess
 
     batch_forget = forget
 
-    def getattr(self, header: Header, body: bodies.GetAttr) -> bytes:
+    def getattr(self, header: Header, body: request_bodies.GetAttr) -> bytes:
         if body.handle is not None:
             self.handles.get(body.handle, header.node)
         return replies.attr(header.unique, self.nodes[header.node].attributes(), VALID)
 
-    def statx(self, header: Header, body: bodies.StatX) -> bytes:
+    def statx(self, header: Header, body: request_bodies.StatX) -> bytes:
         file = self.nodes[header.node]
         a = file.attributes()
         found = replies.StatX(
@@ -154,22 +153,22 @@ class MemoryServer:
         )  # fmt: skip
         return replies.statx(header.unique, found, VALID)
 
-    def setattr(self, header: Header, body: bodies.SetAttr) -> bytes:
+    def setattr(self, header: Header, body: request_bodies.SetAttr) -> bytes:
         file = self.nodes[header.node]
-        if body.valid & kernel.FATTR_MODE:
+        if body.valid & protocol_constants.FATTR_MODE:
             file.mode = stat.S_IFMT(file.mode) | body.permissions
-        if body.valid & kernel.FATTR_UID:
+        if body.valid & protocol_constants.FATTR_UID:
             file.uid = body.uid
-        if body.valid & kernel.FATTR_GID:
+        if body.valid & protocol_constants.FATTR_GID:
             file.gid = body.gid
-        if body.valid & kernel.FATTR_SIZE:
+        if body.valid & protocol_constants.FATTR_SIZE:
             del file.content[body.size :]
             file.content += bytes(body.size - len(file.content))
-        if body.valid & kernel.FATTR_KILL_SUIDGID:
+        if body.valid & protocol_constants.FATTR_KILL_SUIDGID:
             file.strip_privilege()
         times = (body.atime_ns, body.mtime_ns, body.ctime_ns)
-        given = (kernel.FATTR_ATIME, kernel.FATTR_MTIME, kernel.FATTR_CTIME)
-        now = (kernel.FATTR_ATIME_NOW, kernel.FATTR_MTIME_NOW, 0)
+        given = (protocol_constants.FATTR_ATIME, protocol_constants.FATTR_MTIME, protocol_constants.FATTR_CTIME)
+        now = (protocol_constants.FATTR_ATIME_NOW, protocol_constants.FATTR_MTIME_NOW, 0)
         for at in range(3):
             if body.valid & given[at]:
                 file.times[at] = NOW * 10**9 if body.valid & now[at] else times[at]
@@ -178,41 +177,41 @@ class MemoryServer:
     def readlink(self, header: Header, body: Body) -> Pieces:
         return replies.data(header.unique, self.nodes[header.node].content)
 
-    def symlink(self, header: Header, body: bodies.Symlink) -> bytes:
+    def symlink(self, header: Header, body: request_bodies.Symlink) -> bytes:
         made = self.make(self.nodes[header.node], body.name, stat.S_IFLNK | 0o777, body.target, header)
         return replies.entry(header.unique, self.entry(made))
 
-    def mknod(self, header: Header, body: bodies.MakeNode) -> bytes:
+    def mknod(self, header: Header, body: request_bodies.MakeNode) -> bytes:
         made = self.make(self.nodes[header.node], body.name, body.mode & ~body.umask, b"", header)
         made.rdev = body.rdev
         return replies.entry(header.unique, self.entry(made))
 
-    def mkdir(self, header: Header, body: bodies.MakeDirectory) -> bytes:
+    def mkdir(self, header: Header, body: request_bodies.MakeDirectory) -> bytes:
         mode = stat.S_IFDIR | body.permissions & ~body.umask
         return replies.entry(
             header.unique, self.entry(self.make(self.nodes[header.node], body.name, mode, b"", header))
         )
 
-    def unlink(self, header: Header, body: bodies.Name) -> bytes:
+    def unlink(self, header: Header, body: request_bodies.Name) -> bytes:
         file = self.child(header, body.name)
         del self.nodes[header.node].entries[body.name]
         file.links -= 1
         return replies.done(header.unique)
 
-    def rmdir(self, header: Header, body: bodies.Name) -> bytes:
+    def rmdir(self, header: Header, body: request_bodies.Name) -> bytes:
         if self.child(header, body.name).entries:
             raise OSError(errno.ENOTEMPTY, "not empty")
         del self.nodes[header.node].entries[body.name]
         self.nodes[header.node].links -= 1
         return replies.done(header.unique)
 
-    def rename(self, header: Header, body: bodies.Rename) -> bytes:
+    def rename(self, header: Header, body: request_bodies.Rename) -> bytes:
         moved = self.child(header, body.name)
         source, target = self.nodes[header.node], self.nodes[body.parent]
         there = target.entries.get(body.new_name)
-        if body.flags & kernel.RENAME_NOREPLACE and there:
+        if body.flags & protocol_constants.RENAME_NOREPLACE and there:
             raise FileExistsError(errno.EEXIST, "there already")
-        if body.flags & kernel.RENAME_EXCHANGE:
+        if body.flags & protocol_constants.RENAME_EXCHANGE:
             if there is None:
                 raise FileNotFoundError(errno.ENOENT, "nothing to exchange")
             source.entries[body.name] = there
@@ -220,14 +219,14 @@ class MemoryServer:
             del source.entries[body.name]
             if there:
                 there.links -= 1
-        if body.flags & kernel.RENAME_WHITEOUT:
+        if body.flags & protocol_constants.RENAME_WHITEOUT:
             self.make(source, body.name, stat.S_IFCHR, b"", header)
         target.entries[body.new_name] = moved
         return replies.done(header.unique)
 
     rename2 = rename
 
-    def link(self, header: Header, body: bodies.Link) -> bytes:
+    def link(self, header: Header, body: request_bodies.Link) -> bytes:
         file = self.nodes[body.node]
         if body.name in self.nodes[header.node].entries:
             raise FileExistsError(errno.EEXIST, "there already")
@@ -235,22 +234,22 @@ class MemoryServer:
         file.links += 1
         return replies.entry(header.unique, self.entry(file))
 
-    def open(self, header: Header, body: bodies.Open) -> bytes:
+    def open(self, header: Header, body: request_bodies.Open) -> bytes:
         file = self.nodes[header.node]
         if body.flags & os.O_TRUNC:
             file.content.clear()
         if file is self.root.entries.get(b"through"):
-            handle = Opened(self.handles.add(header.node, file), kernel.FOPEN_PASSTHROUGH, self.backing)
+            handle = Opened(self.handles.add(header.node, file), protocol_constants.FOPEN_PASSTHROUGH, self.backing)
             return replies.opened(header.unique, handle)
         # What waits is to ask each time; other content stays.
         asks = file in (self.root.entries.get(b"slow"), self.root.entries.get(b"resent"))
-        flags = kernel.FOPEN_DIRECT_IO if asks else kernel.FOPEN_KEEP_CACHE
+        flags = protocol_constants.FOPEN_DIRECT_IO if asks else protocol_constants.FOPEN_KEEP_CACHE
         return replies.opened(header.unique, Opened(self.handles.add(header.node, file), flags))
 
-    def opendir(self, header: Header, body: bodies.Open) -> bytes:
+    def opendir(self, header: Header, body: request_bodies.Open) -> bytes:
         return replies.opened(header.unique, Opened(self.handles.add(header.node, self.nodes[header.node])))
 
-    def create(self, header: Header, body: bodies.Create) -> bytes:
+    def create(self, header: Header, body: request_bodies.Create) -> bytes:
         mode = stat.S_IFREG | body.permissions & ~body.umask
         made = self.make(self.nodes[header.node], body.name, mode, b"", header)
         if body.extras.groups:
@@ -260,20 +259,20 @@ class MemoryServer:
 
     tmpfile = create
 
-    def read(self, header: Header, body: bodies.Read) -> Pieces | None:
+    def read(self, header: Header, body: request_bodies.Read) -> Pieces | None:
         file = self.handles.get(body.handle, header.node)
         if file is self.root.entries.get(b"slow"):
             self.waiting[header.unique] = header, body
             self.disturb()
             return None
-        if file is self.root.entries.get(b"resent") and not header.unique & kernel.RESEND_BIT:
+        if file is self.root.entries.get(b"resent") and not header.unique & protocol_constants.RESEND_BIT:
             self.notify(notifications.resend())
             return None
         return replies.data(header.unique, memoryview(bytes(file.content))[body.offset : body.offset + body.size])
 
-    def write(self, header: Header, body: bodies.Write) -> bytes:
+    def write(self, header: Header, body: request_bodies.Write) -> bytes:
         file = self.handles.get(body.handle, header.node)
-        if body.write_flags & kernel.WRITE_KILL_SUIDGID:
+        if body.write_flags & protocol_constants.WRITE_KILL_SUIDGID:
             file.strip_privilege()
         file.content += bytes(max(body.offset - len(file.content), 0))
         file.content[body.offset : body.offset + len(body.data)] = body.data
@@ -282,20 +281,20 @@ class MemoryServer:
     def statfs(self, header: Header, body: Body) -> bytes:
         return replies.statfs(header.unique, os.statvfs_result((BLOCK, BLOCK, 1000, 900, 800, 70, 60, 60, 0, 255)))
 
-    def release(self, header: Header, body: bodies.Release) -> bytes:
+    def release(self, header: Header, body: request_bodies.Release) -> bytes:
         self.handles.release(body.handle, header.node)
-        if body.release_flags & kernel.RELEASE_FLOCK_UNLOCK:
-            self.unlock(self.nodes[header.node], body.lock_owner, 0, kernel.OFFSET_MAX)
+        if body.release_flags & protocol_constants.RELEASE_FLOCK_UNLOCK:
+            self.unlock(self.nodes[header.node], body.lock_owner, 0, protocol_constants.OFFSET_MAX)
         return replies.done(header.unique)
 
     releasedir = release
 
-    def flush(self, header: Header, body: bodies.Flush) -> bytes:
+    def flush(self, header: Header, body: request_bodies.Flush) -> bytes:
         self.handles.get(body.handle, header.node)
-        self.unlock(self.nodes[header.node], body.lock_owner, 0, kernel.OFFSET_MAX)
+        self.unlock(self.nodes[header.node], body.lock_owner, 0, protocol_constants.OFFSET_MAX)
         return replies.done(header.unique)
 
-    def fsync(self, header: Header, body: bodies.Sync) -> bytes:
+    def fsync(self, header: Header, body: request_bodies.Sync) -> bytes:
         self.handles.get(body.handle, header.node)
         return replies.done(header.unique)
 
@@ -304,23 +303,23 @@ class MemoryServer:
     def syncfs(self, header: Header, body: Body) -> bytes:
         return replies.done(header.unique)
 
-    def access(self, header: Header, body: bodies.Access) -> bytes:
+    def access(self, header: Header, body: request_bodies.Access) -> bytes:
         return replies.done(header.unique)
 
-    def setxattr(self, header: Header, body: bodies.SetXattr) -> bytes:
+    def setxattr(self, header: Header, body: request_bodies.SetXattr) -> bytes:
         xattrs = self.nodes[header.node].xattrs
         if body.flags & os.XATTR_CREATE and body.name in xattrs:
             raise OSError(errno.EEXIST, "there already")
         xattrs[body.name] = bytes(body.value)
         return replies.done(header.unique)
 
-    def getxattr(self, header: Header, body: bodies.GetXattr) -> Pieces | bytes:
+    def getxattr(self, header: Header, body: request_bodies.GetXattr) -> Pieces | bytes:
         value = self.nodes[header.node].xattrs.get(body.name)
         if value is None:
             raise OSError(errno.ENODATA, "no such attribute")
         return self.sized(header, body.size, value)
 
-    def listxattr(self, header: Header, body: bodies.GetXattr) -> Pieces | bytes:
+    def listxattr(self, header: Header, body: request_bodies.GetXattr) -> Pieces | bytes:
         return self.sized(header, body.size, b"".join(name + b"\0" for name in self.nodes[header.node].xattrs))
 
     def sized(self, header: Header, size: int, value: bytes) -> Pieces | bytes:
@@ -330,12 +329,12 @@ class MemoryServer:
             raise OSError(errno.ERANGE, "too little room")
         return replies.data(header.unique, value)
 
-    def removexattr(self, header: Header, body: bodies.Name) -> bytes:
+    def removexattr(self, header: Header, body: request_bodies.Name) -> bytes:
         if self.nodes[header.node].xattrs.pop(body.name, None) is None:
             raise OSError(errno.ENODATA, "no such attribute")
         return replies.done(header.unique)
 
-    def listing(self, header: Header, body: bodies.Read) -> Pieces:
+    def listing(self, header: Header, body: request_bodies.Read) -> Pieces:
         directory = self.handles.get(body.handle, header.node)
         plus = header.opcode == Opcode.READDIRPLUS
         listing = Listing(body.size)
@@ -352,7 +351,7 @@ class MemoryServer:
 
     readdir = readdirplus = listing
 
-    def conflict(self, file: File, wanted: bodies.Lock) -> bodies.Lock | None:
+    def conflict(self, file: File, wanted: request_bodies.Lock) -> request_bodies.Lock | None:
         for other, _, lock in self.locks:
             overlaps = lock.start <= wanted.end and wanted.start <= lock.end and lock.is_flock == wanted.is_flock
             if other is file and overlaps and lock.owner != wanted.owner and F_WRLCK in (lock.kind, wanted.kind):
@@ -366,18 +365,18 @@ class MemoryServer:
             if not (other is file and lock.owner == owner and start <= lock.start and lock.end <= end)
         ]
         for unique, (header, body) in list(self.waiting.items()):
-            if isinstance(body, bodies.Lock) and self.conflict(self.nodes[header.node], body) is None:
+            if isinstance(body, request_bodies.Lock) and self.conflict(self.nodes[header.node], body) is None:
                 del self.waiting[unique]
                 self.locks.append((self.nodes[header.node], header.node, body))
                 self.ready.append((replies.done(unique),))
 
-    def getlk(self, header: Header, body: bodies.Lock) -> bytes:
+    def getlk(self, header: Header, body: request_bodies.Lock) -> bytes:
         other = self.conflict(self.nodes[header.node], body)
         if other is None:
             return replies.lock(header.unique, F_UNLCK)
         return replies.lock(header.unique, other.kind, other.start, other.end, other.pid)
 
-    def setlk(self, header: Header, body: bodies.Lock) -> bytes | None:
+    def setlk(self, header: Header, body: request_bodies.Lock) -> bytes | None:
         file = self.nodes[header.node]
         if body.kind == F_UNLCK:
             self.unlock(file, body.owner, body.start, body.end)
@@ -392,26 +391,26 @@ class MemoryServer:
 
     setlkw = setlk
 
-    def interrupt(self, header: Header, body: bodies.Interrupt) -> Pieces | None:
+    def interrupt(self, header: Header, body: request_bodies.Interrupt) -> Pieces | None:
         if self.waiting.pop(body.unique, None) is not None:
             self.ready.append((replies.error(body.unique, errno.EINTR),))
         return None
 
-    def ioctl(self, header: Header, body: bodies.Ioctl) -> bytes:
+    def ioctl(self, header: Header, body: request_bodies.Ioctl) -> bytes:
         return replies.no_ioctl(header.unique)
 
-    def poll(self, header: Header, body: bodies.Poll) -> bytes:
+    def poll(self, header: Header, body: request_bodies.Poll) -> bytes:
         if self.is_woken:
             return replies.ready(header.unique, body.events & select.POLLIN)
-        if body.flags & kernel.POLL_SCHEDULE_NOTIFY:
+        if body.flags & protocol_constants.POLL_SCHEDULE_NOTIFY:
             self.is_woken = True
             self.notify(notifications.wake(body.waker))
         return replies.ready(header.unique, 0)
 
-    def notify_reply(self, header: Header, body: bodies.Retrieved) -> None:
+    def notify_reply(self, header: Header, body: request_bodies.Retrieved) -> None:
         self.retrieved.append((header.unique, body.offset, bytes(body.data)))
 
-    def fallocate(self, header: Header, body: bodies.Allocate) -> bytes:
+    def fallocate(self, header: Header, body: request_bodies.Allocate) -> bytes:
         file = self.handles.get(body.handle, header.node)
         if body.mode & 2:  # a hole
             end = min(body.offset + body.length, len(file.content))
@@ -420,7 +419,7 @@ class MemoryServer:
             file.content += bytes(max(body.offset + body.length - len(file.content), 0))
         return replies.done(header.unique)
 
-    def lseek(self, header: Header, body: bodies.Seek) -> bytes:
+    def lseek(self, header: Header, body: request_bodies.Seek) -> bytes:
         file = self.handles.get(body.handle, header.node)
         size = len(file.content)
         if not 0 <= body.offset < size:
@@ -435,7 +434,7 @@ class MemoryServer:
             raise OSError(errno.ENXIO, "no more data")
         return replies.position(header.unique, size)
 
-    def copy(self, header: Header, body: bodies.CopyRange) -> int:
+    def copy(self, header: Header, body: request_bodies.CopyRange) -> int:
         source = self.handles.get(body.handle, header.node)
         target = self.handles.get(body.to_handle, body.to_node)
         content = source.content[body.offset : body.offset + body.length]
@@ -443,10 +442,10 @@ class MemoryServer:
         target.content[body.to_offset : body.to_offset + len(content)] = content
         return len(content)
 
-    def copy_file_range(self, header: Header, body: bodies.CopyRange) -> bytes:
+    def copy_file_range(self, header: Header, body: request_bodies.CopyRange) -> bytes:
         return replies.written(header.unique, self.copy(header, body))
 
-    def copy_file_range_64(self, header: Header, body: bodies.CopyRange) -> bytes:
+    def copy_file_range_64(self, header: Header, body: request_bodies.CopyRange) -> bytes:
         return replies.copied(header.unique, self.copy(header, body))
 
 
@@ -456,7 +455,7 @@ def shown(body: Any) -> str:
     def one(value: Any) -> str:
         if isinstance(value, memoryview):
             return repr(bytes(value))
-        return hex(value) if isinstance(value, kernel.Init) else repr(value)
+        return hex(value) if isinstance(value, protocol_constants.Init) else repr(value)
 
     fields = (f"{field}={one(value)}" for field, value in zip(body._fields, body, strict=True))
     return f"{type(body).__name__}({', '.join(fields)})"

@@ -26,10 +26,10 @@ from threading import Thread
 
 from holdfast.model.errors import HoldfastError
 from holdfast.wire.fuse import negotiation, notifications, replies
-from holdfast.wire.fuse.bodies import Header, Lock
-from holdfast.wire.fuse.errors import errno_of
-from holdfast.wire.fuse.kernel import UNANSWERED, Init, Opcode
 from holdfast.wire.fuse.negotiation import WANTED, Wishes
+from holdfast.wire.fuse.protocol_constants import UNANSWERED, Init, Opcode
+from holdfast.wire.fuse.request_bodies import Header, Lock
+from holdfast.wire.fuse.request_errors import errno_of
 from holdfast.wire.fuse.requests import Decoder, decode_header
 
 from . import scenario

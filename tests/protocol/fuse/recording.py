@@ -11,8 +11,8 @@ import struct
 import sys
 from pathlib import Path
 
-from holdfast.wire.fuse.bodies import Header
-from holdfast.wire.fuse.kernel import FATTR_ATIME_NOW, FATTR_MTIME_NOW, Opcode
+from holdfast.wire.fuse.protocol_constants import FATTR_ATIME_NOW, FATTR_MTIME_NOW, Opcode
+from holdfast.wire.fuse.request_bodies import Header
 
 from .memory_server import NOW
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import pytest
 
 from holdfast.model.errors import FormatError, UnsupportedError
-from holdfast.wire.fuse.bodies import Offer
-from holdfast.wire.fuse.errors import errno_of
-from holdfast.wire.fuse.kernel import Init, Opcode
 from holdfast.wire.fuse.negotiation import WANTED, Terms, Wishes, decode_offer, encode_terms, encode_version, negotiate
+from holdfast.wire.fuse.protocol_constants import Init, Opcode
+from holdfast.wire.fuse.request_bodies import Offer
+from holdfast.wire.fuse.request_errors import errno_of
 
 from . import structures as c
 from .structures import request

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.model.errors import FormatError
-from holdfast.wire.fuse.errors import errno_of
-from holdfast.wire.fuse.kernel import UNANSWERED, Opcode
 from holdfast.wire.fuse.negotiation import decode_offer, encode_terms, negotiate
+from holdfast.wire.fuse.protocol_constants import UNANSWERED, Opcode
+from holdfast.wire.fuse.request_errors import errno_of
 from holdfast.wire.fuse.requests import Decoder, decode_header
 
 from .memory_server import shown

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.wire.fuse import kernel, notifications, replies
-from holdfast.wire.fuse.kernel import Notice
-from holdfast.wire.fuse.listing import Listing
-from holdfast.wire.fuse.replies import NEVER, Attributes, Entry, Opened, StatX, Valid
+from holdfast.wire.fuse import notifications, protocol_constants, replies
+from holdfast.wire.fuse.protocol_constants import Notice
+from holdfast.wire.fuse.replies import NEVER, Attributes, Entry, Listing, Opened, StatX, Valid
 
 from . import structures as c
 
@@ -77,7 +76,7 @@ def entry(found: Entry, prefix: str = "") -> dict[str, object]:
 @given(ENTRIES, U64, U32)
 def test_entries(found: Entry, handle: int, flags: int) -> None:
     assert opened(replies.entry(7, found), c.EntryOut) == entry(found)
-    flags &= ~kernel.FOPEN_PASSTHROUGH
+    flags &= ~protocol_constants.FOPEN_PASSTHROUGH
     numbers = opened(replies.created(7, found, Opened(handle, flags)), c.CreateOut)
     of_open = {"open.fh": handle, "open.open_flags": flags, "open.backing_id": 0}
     assert numbers == entry(found, "entry.") | of_open
@@ -134,8 +133,8 @@ def test_numbers(a: int, b: int, d: int, e: int, f: int) -> None:
         assert opened(encode(7, e), c.WriteOut) == {"size": e, "padding": 0}
     for encode in (replies.copied, replies.position, replies.block):
         assert opened(encode(7, a), c.U64Out) == {"value": a}
-    handle = opened(replies.opened(7, Opened(a, kernel.FOPEN_PASSTHROUGH, f % 2**31 or 1)), c.OpenOut)
-    assert handle == {"fh": a, "open_flags": kernel.FOPEN_PASSTHROUGH, "backing_id": f % 2**31 or 1}
+    handle = opened(replies.opened(7, Opened(a, protocol_constants.FOPEN_PASSTHROUGH, f % 2**31 or 1)), c.OpenOut)
+    assert handle == {"fh": a, "open_flags": protocol_constants.FOPEN_PASSTHROUGH, "backing_id": f % 2**31 or 1}
     status = os.statvfs_result((e, f, a, b, d, a, b, b, 0, 255))
     assert opened(replies.statfs(7, status), c.StatFsOut) == {
         "blocks": a, "bfree": b, "bavail": d, "files": a, "ffree": b, "bsize": e, "frsize": f, "namelen": 255,
@@ -143,7 +142,7 @@ def test_numbers(a: int, b: int, d: int, e: int, f: int) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("handle", [Opened(1, kernel.FOPEN_PASSTHROUGH), Opened(1, 0, 3)])
+@pytest.mark.parametrize("handle", [Opened(1, protocol_constants.FOPEN_PASSTHROUGH), Opened(1, 0, 3)])
 def test_passthrough_needs_what_is_passed_through_to(handle: Opened) -> None:
     with pytest.raises(ValueError, match="go together"):
         replies.opened(7, handle)

@@ -11,11 +11,11 @@ import tracemalloc
 import pytest
 
 from holdfast.model.errors import FormatError
-from holdfast.wire.fuse import bodies, kernel
-from holdfast.wire.fuse.bodies import Body, Extras, Offer
-from holdfast.wire.fuse.errors import errno_of
-from holdfast.wire.fuse.kernel import OFFSET_MAX, Init, Opcode
+from holdfast.wire.fuse import protocol_constants, request_bodies
 from holdfast.wire.fuse.negotiation import WANTED, Terms, Wishes, negotiate
+from holdfast.wire.fuse.protocol_constants import OFFSET_MAX, Init, Opcode
+from holdfast.wire.fuse.request_bodies import Body, Extras, Offer
+from holdfast.wire.fuse.request_errors import errno_of
 from holdfast.wire.fuse.requests import Decoder, decode_header
 
 from . import structures as c
@@ -49,73 +49,79 @@ LABEL = extension(2, secctx(b"security.a", b"label") + secctx(b"security.bc", b"
 WHOLE = 0xFFFFFFFFFFFFFFF0
 
 GOOD: list[tuple[Opcode, bytes, Body]] = [
-    (Opcode.LOOKUP, b"name\0", bodies.Name(b"name")),
-    (Opcode.LOOKUP, b"...\xff\n\0", bodies.Name(b"...\xff\n")),
-    (Opcode.LOOKUP, b"n" * 255 + b"\0", bodies.Name(b"n" * 255)),
-    (Opcode.UNLINK, b"name\0", bodies.Name(b"name")),
-    (Opcode.RMDIR, b"name\0", bodies.Name(b"name")),
-    (Opcode.REMOVEXATTR, b"user.a/b\0", bodies.Name(b"user.a/b")),
-    (Opcode.FORGET, bytes(c.ForgetIn(WHOLE)), bodies.Forget(((1, WHOLE),))),
+    (Opcode.LOOKUP, b"name\0", request_bodies.Name(b"name")),
+    (Opcode.LOOKUP, b"...\xff\n\0", request_bodies.Name(b"...\xff\n")),
+    (Opcode.LOOKUP, b"n" * 255 + b"\0", request_bodies.Name(b"n" * 255)),
+    (Opcode.UNLINK, b"name\0", request_bodies.Name(b"name")),
+    (Opcode.RMDIR, b"name\0", request_bodies.Name(b"name")),
+    (Opcode.REMOVEXATTR, b"user.a/b\0", request_bodies.Name(b"user.a/b")),
+    (Opcode.FORGET, bytes(c.ForgetIn(WHOLE)), request_bodies.Forget(((1, WHOLE),))),
     (Opcode.BATCH_FORGET, bytes(c.BatchForgetIn(2)) + bytes(c.ForgetOne(2, 3)) + bytes(c.ForgetOne(4, WHOLE)),
-     bodies.Forget(((2, 3), (4, WHOLE)))),
-    (Opcode.BATCH_FORGET, bytes(c.BatchForgetIn(0)), bodies.Forget(())),
-    (Opcode.GETATTR, bytes(c.GetAttrIn(1, 9, 2)), bodies.GetAttr(2)),
-    (Opcode.GETATTR, bytes(c.GetAttrIn(0, 9, 2)), bodies.GetAttr(None)),
-    (Opcode.STATX, bytes(c.StatXIn(1, 9, 2, 3, 4)), bodies.StatX(2, 3, 4)),
-    (Opcode.STATX, bytes(c.StatXIn(0, 9, 2, 3, 4)), bodies.StatX(None, 3, 4)),
+     request_bodies.Forget(((2, 3), (4, WHOLE)))),
+    (Opcode.BATCH_FORGET, bytes(c.BatchForgetIn(0)), request_bodies.Forget(())),
+    (Opcode.GETATTR, bytes(c.GetAttrIn(1, 9, 2)), request_bodies.GetAttr(2)),
+    (Opcode.GETATTR, bytes(c.GetAttrIn(0, 9, 2)), request_bodies.GetAttr(None)),
+    (Opcode.STATX, bytes(c.StatXIn(1, 9, 2, 3, 4)), request_bodies.StatX(2, 3, 4)),
+    (Opcode.STATX, bytes(c.StatXIn(0, 9, 2, 3, 4)), request_bodies.StatX(None, 3, 4)),
     (Opcode.SETATTR, bytes(c.SetAttrIn(0xFFF, 1, 2, 3, 4, -5, 6, 7, 8, 9, 10, 0o104755, 12, 13, 14, 15)),
-     bodies.SetAttr(0xFFF, 2, 4, 3, -4999999992, 6000000009, 7000000010, 0o4755, 13, 14)),
+     request_bodies.SetAttr(0xFFF, 2, 4, 3, -4999999992, 6000000009, 7000000010, 0o4755, 13, 14)),
     (Opcode.SETATTR, bytes(c.SetAttrIn(0, 1, 2, WHOLE, 4, 5, 6, 7, 8, 9, 10, 11, 12, 2**32 - 1, 2**32 - 1, 15)),
-     bodies.SetAttr(0, None, None, 0, 0, 0, 0, 0, 0, 0)),
-    (Opcode.READLINK, b"", bodies.Nothing()),
-    (Opcode.STATFS, b"", bodies.Nothing()),
-    (Opcode.DESTROY, b"", bodies.Nothing()),
-    (Opcode.SYNCFS, bytes(c.SyncFsIn(1)), bodies.Nothing()),
-    (Opcode.SYMLINK, b"name\0../any/where\0", bodies.Symlink(b"name", b"../any/where", Extras())),
+     request_bodies.SetAttr(0, None, None, 0, 0, 0, 0, 0, 0, 0)),
+    (Opcode.READLINK, b"", request_bodies.Nothing()),
+    (Opcode.STATFS, b"", request_bodies.Nothing()),
+    (Opcode.DESTROY, b"", request_bodies.Nothing()),
+    (Opcode.SYNCFS, bytes(c.SyncFsIn(1)), request_bodies.Nothing()),
+    (Opcode.SYMLINK, b"name\0../any/where\0", request_bodies.Symlink(b"name", b"../any/where", Extras())),
     (Opcode.MKNOD, bytes(c.MkNodIn(stat.S_IFBLK | 0o4644, 2, 0o22, 9)) + b"name\0",
-     bodies.MakeNode(b"name", stat.S_IFBLK | 0o4644, 2, 0o22, Extras())),
-    (Opcode.MKDIR, bytes(c.MkDirIn(0o1777, 0o77)) + b"name\0", bodies.MakeDirectory(b"name", 0o1777, 0o77, Extras())),
+     request_bodies.MakeNode(b"name", stat.S_IFBLK | 0o4644, 2, 0o22, Extras())),
+    (Opcode.MKDIR, bytes(c.MkDirIn(0o1777, 0o77)) + b"name\0",
+     request_bodies.MakeDirectory(b"name", 0o1777, 0o77, Extras())),
     (Opcode.CREATE, bytes(c.CreateIn(1, 0o100644, 3, 4)) + b"name\0",
-     bodies.Create(b"name", 1, 0o644, 3, 4, Extras())),
-    (Opcode.TMPFILE, bytes(c.CreateIn(1, 0o100600, 3, 4)) + b"/\0", bodies.Create(b"", 1, 0o600, 3, 4, Extras())),
-    (Opcode.RENAME, bytes(c.RenameIn(2)) + b"old\0new\0", bodies.Rename(b"old", 2, b"new", 0)),
-    (Opcode.RENAME2, bytes(c.Rename2In(2, 5, 9)) + b"old\0new\0", bodies.Rename(b"old", 2, b"new", 5)),
-    (Opcode.LINK, bytes(c.LinkIn(2)) + b"name\0", bodies.Link(2, b"name")),
-    (Opcode.OPEN, bytes(c.OpenIn(os.O_RDWR | os.O_TRUNC, 1)), bodies.Open(os.O_RDWR | os.O_TRUNC, 1)),
-    (Opcode.OPENDIR, bytes(c.OpenIn(os.O_DIRECTORY, 0)), bodies.Open(os.O_DIRECTORY, 0)),
-    (Opcode.READ, bytes(c.ReadIn(1, 2, 3, 2, 5, 6, 9)), bodies.Read(1, 2, 3, 5, 6)),
-    (Opcode.READ, bytes(c.ReadIn(1, 2, 3, 0, 5, 6, 9)), bodies.Read(1, 2, 3, None, 6)),
-    (Opcode.READDIR, bytes(c.ReadIn(1, WHOLE, 3, 0, 5, 6, 9)), bodies.Read(1, WHOLE, 3, None, 6)),
-    (Opcode.READDIRPLUS, bytes(c.ReadIn(1, 2, 3, 0, 5, 6, 9)), bodies.Read(1, 2, 3, None, 6)),
-    (Opcode.WRITE, bytes(c.WriteIn(1, 2, 4, 7, 5, 6, 9)) + b"data", bodies.Write(1, 2, memoryview(b"data"), 7, 5, 6)),
-    (Opcode.WRITE, bytes(c.WriteIn(1, 2, 0, 1, 5, 6, 9)), bodies.Write(1, 2, memoryview(b""), 1, None, 6)),
-    (Opcode.RELEASE, bytes(c.ReleaseIn(1, 2, 3, 4)), bodies.Release(1, 2, 3, 4)),
-    (Opcode.RELEASEDIR, bytes(c.ReleaseIn(1, 2, 3, 4)), bodies.Release(1, 2, 3, 4)),
-    (Opcode.FLUSH, bytes(c.FlushIn(1, 9, 9, 2)), bodies.Flush(1, 2)),
-    (Opcode.FSYNC, bytes(c.FSyncIn(1, 1, 9)), bodies.Sync(1, True)),
-    (Opcode.FSYNCDIR, bytes(c.FSyncIn(1, 0, 9)), bodies.Sync(1, False)),
+     request_bodies.Create(b"name", 1, 0o644, 3, 4, Extras())),
+    (Opcode.TMPFILE, bytes(c.CreateIn(1, 0o100600, 3, 4)) + b"/\0",
+     request_bodies.Create(b"", 1, 0o600, 3, 4, Extras())),
+    (Opcode.RENAME, bytes(c.RenameIn(2)) + b"old\0new\0", request_bodies.Rename(b"old", 2, b"new", 0)),
+    (Opcode.RENAME2, bytes(c.Rename2In(2, 5, 9)) + b"old\0new\0", request_bodies.Rename(b"old", 2, b"new", 5)),
+    (Opcode.LINK, bytes(c.LinkIn(2)) + b"name\0", request_bodies.Link(2, b"name")),
+    (Opcode.OPEN, bytes(c.OpenIn(os.O_RDWR | os.O_TRUNC, 1)), request_bodies.Open(os.O_RDWR | os.O_TRUNC, 1)),
+    (Opcode.OPENDIR, bytes(c.OpenIn(os.O_DIRECTORY, 0)), request_bodies.Open(os.O_DIRECTORY, 0)),
+    (Opcode.READ, bytes(c.ReadIn(1, 2, 3, 2, 5, 6, 9)), request_bodies.Read(1, 2, 3, 5, 6)),
+    (Opcode.READ, bytes(c.ReadIn(1, 2, 3, 0, 5, 6, 9)), request_bodies.Read(1, 2, 3, None, 6)),
+    (Opcode.READDIR, bytes(c.ReadIn(1, WHOLE, 3, 0, 5, 6, 9)), request_bodies.Read(1, WHOLE, 3, None, 6)),
+    (Opcode.READDIRPLUS, bytes(c.ReadIn(1, 2, 3, 0, 5, 6, 9)), request_bodies.Read(1, 2, 3, None, 6)),
+    (Opcode.WRITE, bytes(c.WriteIn(1, 2, 4, 7, 5, 6, 9)) + b"data",
+     request_bodies.Write(1, 2, memoryview(b"data"), 7, 5, 6)),
+    (Opcode.WRITE, bytes(c.WriteIn(1, 2, 0, 1, 5, 6, 9)), request_bodies.Write(1, 2, memoryview(b""), 1, None, 6)),
+    (Opcode.RELEASE, bytes(c.ReleaseIn(1, 2, 3, 4)), request_bodies.Release(1, 2, 3, 4)),
+    (Opcode.RELEASEDIR, bytes(c.ReleaseIn(1, 2, 3, 4)), request_bodies.Release(1, 2, 3, 4)),
+    (Opcode.FLUSH, bytes(c.FlushIn(1, 9, 9, 2)), request_bodies.Flush(1, 2)),
+    (Opcode.FSYNC, bytes(c.FSyncIn(1, 1, 9)), request_bodies.Sync(1, True)),
+    (Opcode.FSYNCDIR, bytes(c.FSyncIn(1, 0, 9)), request_bodies.Sync(1, False)),
     (Opcode.SETXATTR, bytes(c.SetXattrIn(2, 1, 1, 9)) + b"user.a\0\0v",
-     bodies.SetXattr(b"user.a", memoryview(b"\0v"), 1, 1)),
-    (Opcode.GETXATTR, bytes(c.GetXattrIn(100, 9)) + b"user.a\0", bodies.GetXattr(b"user.a", 100)),
-    (Opcode.GETXATTR, bytes(c.GetXattrIn(2**32 - 1)) + b"user.a\0", bodies.GetXattr(b"user.a", 65536)),
-    (Opcode.LISTXATTR, bytes(c.GetXattrIn(0, 9)), bodies.GetXattr(b"", 0)),
-    (Opcode.LISTXATTR, bytes(c.GetXattrIn(2**32 - 1)), bodies.GetXattr(b"", 65536)),
+     request_bodies.SetXattr(b"user.a", memoryview(b"\0v"), 1, 1)),
+    (Opcode.GETXATTR, bytes(c.GetXattrIn(100, 9)) + b"user.a\0", request_bodies.GetXattr(b"user.a", 100)),
+    (Opcode.GETXATTR, bytes(c.GetXattrIn(2**32 - 1)) + b"user.a\0", request_bodies.GetXattr(b"user.a", 65536)),
+    (Opcode.LISTXATTR, bytes(c.GetXattrIn(0, 9)), request_bodies.GetXattr(b"", 0)),
+    (Opcode.LISTXATTR, bytes(c.GetXattrIn(2**32 - 1)), request_bodies.GetXattr(b"", 65536)),
     *((opcode, bytes(c.LkIn(1, 2, c.FileLock(3, OFFSET_MAX, 1, 4), 1, 9)),
-       bodies.Lock(1, 2, 3, OFFSET_MAX, 1, 4, True)) for opcode in (Opcode.GETLK, Opcode.SETLK, Opcode.SETLKW)),
-    (Opcode.SETLK, bytes(c.LkIn(1, 2, c.FileLock(3, 3, 2, 4), 0, 9)), bodies.Lock(1, 2, 3, 3, 2, 4, False)),
-    (Opcode.ACCESS, bytes(c.AccessIn(7, 9)), bodies.Access(7)),
-    (Opcode.INTERRUPT, bytes(c.InterruptIn(1)), bodies.Interrupt(1)),
-    (Opcode.BMAP, bytes(c.BMapIn(1, 2, 9)), bodies.BlockMap(1, 2)),
-    (Opcode.IOCTL, bytes(c.IoctlIn(1, 2, 3, 4, 5, 6)) + b"12345", bodies.Ioctl(1, 2, 3, 4, memoryview(b"12345"), 6)),
-    (Opcode.POLL, bytes(c.PollIn(1, 2, 3, 4)), bodies.Poll(1, 2, 3, 4)),
-    (Opcode.NOTIFY_REPLY, bytes(c.RetrieveIn(9, 1, 2, 9, 9, 9)) + b"ab", bodies.Retrieved(1, memoryview(b"ab"))),
-    (Opcode.FALLOCATE, bytes(c.FallocateIn(1, 2, 3, 4, 9)), bodies.Allocate(1, 2, 3, 4)),
-    (Opcode.LSEEK, bytes(c.LSeekIn(1, -2, os.SEEK_HOLE, 9)), bodies.Seek(1, -2, os.SEEK_HOLE)),
-    (Opcode.COPY_FILE_RANGE, bytes(c.CopyIn(1, 2, 3, 4, 5, 6, 0)), bodies.CopyRange(1, 2, 3, 4, 5, 6)),
-    (Opcode.COPY_FILE_RANGE_64, bytes(c.CopyIn(1, 2, 3, 4, 5, WHOLE, 0)), bodies.CopyRange(1, 2, 3, 4, 5, 0x7FFFF000)),
-    (Opcode.SETUPMAPPING, bytes(c.SetupMappingIn(1, 2, 3, 4, 5)), bodies.Map(1, 2, 3, 4, 5)),
+       request_bodies.Lock(1, 2, 3, OFFSET_MAX, 1, 4, True)) for opcode in (Opcode.GETLK, Opcode.SETLK, Opcode.SETLKW)),
+    (Opcode.SETLK, bytes(c.LkIn(1, 2, c.FileLock(3, 3, 2, 4), 0, 9)), request_bodies.Lock(1, 2, 3, 3, 2, 4, False)),
+    (Opcode.ACCESS, bytes(c.AccessIn(7, 9)), request_bodies.Access(7)),
+    (Opcode.INTERRUPT, bytes(c.InterruptIn(1)), request_bodies.Interrupt(1)),
+    (Opcode.BMAP, bytes(c.BMapIn(1, 2, 9)), request_bodies.BlockMap(1, 2)),
+    (Opcode.IOCTL, bytes(c.IoctlIn(1, 2, 3, 4, 5, 6)) + b"12345",
+     request_bodies.Ioctl(1, 2, 3, 4, memoryview(b"12345"), 6)),
+    (Opcode.POLL, bytes(c.PollIn(1, 2, 3, 4)), request_bodies.Poll(1, 2, 3, 4)),
+    (Opcode.NOTIFY_REPLY, bytes(c.RetrieveIn(9, 1, 2, 9, 9, 9)) + b"ab",
+     request_bodies.Retrieved(1, memoryview(b"ab"))),
+    (Opcode.FALLOCATE, bytes(c.FallocateIn(1, 2, 3, 4, 9)), request_bodies.Allocate(1, 2, 3, 4)),
+    (Opcode.LSEEK, bytes(c.LSeekIn(1, -2, os.SEEK_HOLE, 9)), request_bodies.Seek(1, -2, os.SEEK_HOLE)),
+    (Opcode.COPY_FILE_RANGE, bytes(c.CopyIn(1, 2, 3, 4, 5, 6, 0)), request_bodies.CopyRange(1, 2, 3, 4, 5, 6)),
+    (Opcode.COPY_FILE_RANGE_64, bytes(c.CopyIn(1, 2, 3, 4, 5, WHOLE, 0)),
+     request_bodies.CopyRange(1, 2, 3, 4, 5, 0x7FFFF000)),
+    (Opcode.SETUPMAPPING, bytes(c.SetupMappingIn(1, 2, 3, 4, 5)), request_bodies.Map(1, 2, 3, 4, 5)),
     (Opcode.REMOVEMAPPING, bytes(c.RemoveMappingIn(2)) + bytes(c.RemoveMappingOne(1, 2)) + bytes(
-        c.RemoveMappingOne(3, 4)), bodies.Unmap(((1, 2), (3, 4)))),
+        c.RemoveMappingOne(3, 4)), request_bodies.Unmap(((1, 2), (3, 4)))),
 ]  # fmt: skip
 
 
@@ -138,7 +144,7 @@ def test_the_header() -> None:
 def test_data_is_not_copied() -> None:
     frame = bytearray(request(Opcode.WRITE, bytes(c.WriteIn(1, 0, 4)) + b"data"))
     written = decode(memoryview(frame))
-    assert isinstance(written, bodies.Write)
+    assert isinstance(written, request_bodies.Write)
     frame[-1] = ord("X")
     assert bytes(written.data) == b"datX"
 
@@ -324,15 +330,15 @@ def test_a_header_that_cannot_be(frame: bytes) -> None:
 
 def test_what_was_agreed_upon_decides() -> None:
     exporting = Decoder(terms(Init.EXPORT_SUPPORT))
-    assert decode(request(Opcode.LOOKUP, b"..\0"), exporting) == bodies.Name(b"..")
-    assert decode(request(Opcode.LOOKUP, b".\0"), exporting) == bodies.Name(b".")
+    assert decode(request(Opcode.LOOKUP, b"..\0"), exporting) == request_bodies.Name(b"..")
+    assert decode(request(Opcode.LOOKUP, b".\0"), exporting) == request_bodies.Name(b".")
     with pytest.raises(FormatError):
         decode(request(Opcode.LOOKUP, b"../x\0"), exporting)
     with pytest.raises(FormatError):
         decode(request(Opcode.UNLINK, b"..\0"), exporting)
     plain = Decoder(terms(Init(0)))
     short = request(Opcode.SETXATTR, bytes(c.SetXattrShortIn(1, 2)) + b"user.a\0v")
-    assert decode(short, plain) == bodies.SetXattr(b"user.a", memoryview(b"v"), 2, 0)
+    assert decode(short, plain) == request_bodies.SetXattr(b"user.a", memoryview(b"v"), 2, 0)
     with pytest.raises(FormatError):
         decode(short)
     small = Decoder(terms(Init.MAX_PAGES, 8192))
@@ -363,4 +369,4 @@ def test_no_request_takes_much_more_memory_than_it_has(opcode: Opcode) -> None:
 def test_every_flag_and_opcode_has_a_number_of_its_own() -> None:
     assert len({int(opcode) for opcode in Opcode}) == len(Opcode)
     assert len(Init) == 42
-    assert set(Opcode) > kernel.UNANSWERED
+    assert set(Opcode) > protocol_constants.UNANSWERED

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.bridge.checkpoint_appearance import Looks
 from holdfast.bridge.checkpoint_tree import CheckpointTree
-from holdfast.bridge.looks import Looks
 from holdfast.model.entries import Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
-from holdfast.wire.fuse.bodies import Offer
-from holdfast.wire.fuse.kernel import Init, Opcode
 from holdfast.wire.fuse.negotiation import negotiate
+from holdfast.wire.fuse.protocol_constants import Init, Opcode
+from holdfast.wire.fuse.request_bodies import Offer
 from holdfast.wire.fuse.requests import Decoder, decode_header
 
 from ...protocol.fuse import structures as c

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.cli import catalogue
-from holdfast.cli.arguments import build_parser
+from holdfast.cli import command_table
+from holdfast.cli.argparse_parser import build_parser
 from holdfast.cli.command import Command, parse
 from holdfast.cli.console import inside
 from holdfast.cli.global_options import Line, take_apart
@@ -55,7 +55,7 @@ def test_what_is_no_global_option_is_refused_in_front_of_the_command(words: list
         take_apart(words)
 
 
-@pytest.mark.parametrize("name", catalogue.every())
+@pytest.mark.parametrize("name", command_table.every())
 def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*name.split(), "--help"]) == 0
     out, err = capsys.readouterr()
@@ -65,15 +65,15 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
     assert f"exit codes:\n  0  {'whatever happens' if name == 'hook' else 'done'}" in out
     assert name != "hook" or out.endswith("whatever happens\n")
     assert "--json" in out
-    for action in build_parser(name, catalogue.every()[name])._actions:
+    for action in build_parser(name, command_table.every()[name])._actions:
         assert action.help, f"{action.dest} is not explained"
 
 
-@pytest.mark.parametrize("name", catalogue.every())
+@pytest.mark.parametrize("name", command_table.every())
 def test_the_examples_of_every_command_can_be_parsed(name: str) -> None:
     import shlex
 
-    command = catalogue.every()[name]
+    command = command_table.every()[name]
     for line, _ in command.examples:
         for part in line.replace('eval "$(', "").replace(')"', "").replace("|", "&&").split("&&"):
             words = shlex.split(part.split(">")[0])
@@ -81,22 +81,22 @@ def test_the_examples_of_every_command_can_be_parsed(name: str) -> None:
                 continue
             found = take_apart(words[1:])
             assert found.command is not None
-            meant = catalogue.ALIASES.get(found.command, found.command)
-            assert parse(meant, catalogue.load(meant), found.arguments) is not None
+            meant = command_table.ALIASES.get(found.command, found.command)
+            assert parse(meant, command_table.load(meant), found.arguments) is not None
 
 
 def test_the_overview_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert main(["-h"]) == 0
     out, err = capsys.readouterr()
-    assert all(f"\n  {name} " in out for name in catalogue.names())
+    assert all(f"\n  {name} " in out for name in command_table.names())
     assert not err
     assert main([]) == 2
     assert "usage: holdfast" in capsys.readouterr().err
 
 
 def test_paths_behind_dashes_are_kept_apart() -> None:
-    command = catalogue.load("diff")
+    command = command_table.load("diff")
     parsed = parse("diff", command, ["@", "--stat", "--", "--stat", "a", "--"])
     assert parsed is not None
     assert (parsed.names, parsed.stat, parsed.paths) == (["@"], True, ["--stat", "a", "--"])
@@ -149,7 +149,7 @@ def _raising(error: BaseException) -> Command:
 @pytest.fixture(name="fails_with")
 def _fails_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
     def arrange(error: BaseException) -> None:
-        monkeypatch.setattr(catalogue, "load", lambda _name: _raising(error))
+        monkeypatch.setattr(command_table, "load", lambda _name: _raising(error))
 
     return arrange
 

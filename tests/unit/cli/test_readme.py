@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import catalogue
+from holdfast.cli import command_table
 from holdfast.cli.command import parse
 from holdfast.cli.global_options import take_apart
 
@@ -23,8 +23,8 @@ ONE_LINERS = [
 def test_the_commands_of_the_readme_can_be_parsed(line: str) -> None:
     found = take_apart(shlex.split(line)[1:])
     assert found.command is not None
-    name = catalogue.ALIASES.get(found.command, found.command)
-    assert parse(name, catalogue.load(name), found.arguments) is not None
+    name = command_table.ALIASES.get(found.command, found.command)
+    assert parse(name, command_table.load(name), found.arguments) is not None
 
 
 def test_the_readme_shows_commands() -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cli.terminal import Palette, ask, is_terminal, show_path, visible_line, wants_colour
+from holdfast.model.message_text import visible
 from holdfast.model.paths import parse_display
-from holdfast.model.visible import visible
 
 
 @pytest.mark.parametrize(

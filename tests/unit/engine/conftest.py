@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.watching.schedule import Pace
+from holdfast.engine.watching._schedule import Pace
 from holdfast.engine.watching.service import Setup
-from holdfast.testing.photograph import differences, photograph
-from holdfast.testing.stepping import do_step
-from holdfast.undo.reversal import Reversal
+from holdfast.testing.tree_state import differences, photograph
+from holdfast.testing.workspace_step import do_step
+from holdfast.undo.reversal._record_reversal import Reversal
 
 from .upkeep.bundle_home import Home
 

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.files.apply import Applier
-from holdfast.files.index import Known, Signature
-from holdfast.files.rooted import Root
+from holdfast.files.index.stat_index import Known, Signature
 from holdfast.files.tree import Applied
+from holdfast.files.write.applier import Applier
+from holdfast.files.write.rooted_access import Root
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import TEMPORARY_PREFIX
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.files.tree import Notes
-    from holdfast.model.sinks import Content
+    from holdfast.model.content import Content
 
 NONCE = "n0"
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files import kernel
-from holdfast.files.apply import Applier
-from holdfast.files.owner import Owner
+from holdfast.files.linux import syscalls
+from holdfast.files.write.applier import Applier
+from holdfast.files.write.ownership import Owner
 from holdfast.model.entries import Change
 from holdfast.model.errors import IntegrityError, StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.model.sinks import Content
+    from holdfast.model.content import Content
 
 from .applying import NONCE, Workspace, file, link, put, wanted
 
@@ -155,7 +155,7 @@ def test_i4_after_a_failed_sync_nothing_is_replaced(space: Workspace, monkeypatc
     put(space, "a", b"old")
     before = space.scan()
     with monkeypatch.context() as context:
-        Failing(context, os if name == "fsync" else kernel, name, errno.EIO, 0)
+        Failing(context, os if name == "fsync" else syscalls, name, errno.EIO, 0)
         with pytest.raises(StorageError, match="Input/output"):
             space.go(target)
     assert space.tree() == before
@@ -186,7 +186,7 @@ def test_what_cannot_be_placed_leaves_no_temporary(space: Workspace, monkeypatch
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(kernel if call == "renameat2" else os, call, refused)
+    monkeypatch.setattr(syscalls if call == "renameat2" else os, call, refused)
     applied = space.go(wanted(old=b"ours", new=b"ours"))
     monkeypatch.undo()
     assert len(applied.written) + len(applied.skipped) == 2
@@ -195,7 +195,7 @@ def test_what_cannot_be_placed_leaves_no_temporary(space: Workspace, monkeypatch
 
 
 def test_batches_are_placed_one_after_the_other(space: Workspace, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("holdfast.files.apply._BATCH_FILES", 3)
+    monkeypatch.setattr("holdfast.files.write.applier._BATCH_FILES", 3)
     target = wanted(**{f"d{n % 3}_e{n % 2}_f{n}": b"%d" % n for n in range(20)}, top=b"top")
     applied = space.go(target)
     assert sorted(applied.written) == sorted(target)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files import kernel, taken
-from holdfast.files.batch import IN_THE_WAY
-from holdfast.files.lease import Writer
-from holdfast.files.taken import CHANGED, IN_USE
+from holdfast.files.linux import syscalls
+from holdfast.files.linux.file_lease import Writer
 from holdfast.files.tree import Applied
+from holdfast.files.write import displaced_file
+from holdfast.files.write.batch import IN_THE_WAY
+from holdfast.files.write.displaced_file import CHANGED, IN_USE
 from holdfast.model.entries import Change, NotCaptured
 from holdfast.model.errors import UsageError
 from holdfast.model.paths import TEMPORARY_PREFIX
@@ -39,7 +40,7 @@ def during_sync(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -
         return intrude
 
     monkeypatch.setattr(os, "fsync", intruding(os.fsync))
-    monkeypatch.setattr(kernel, "syncfs", intruding(kernel.syncfs))
+    monkeypatch.setattr(syscalls, "syncfs", intruding(syscalls.syncfs))
 
 
 def test_i8_an_edit_between_the_look_and_the_rename_is_kept(space: Workspace, monkeypatch: pytest.MonkeyPatch):
@@ -66,7 +67,7 @@ def test_i8_a_file_that_is_open_for_writing_is_left_alone(space: Workspace):
 @pytest.mark.parametrize("how", ["descriptor", "mapping"])
 def test_i8_without_leases_what_is_written_to_is_kept(space: Workspace, monkeypatch: pytest.MonkeyPatch, how: str):
     """As on a file system that cannot tell who writes to a file."""
-    monkeypatch.setattr(taken, "writer_of", lambda fd: Writer.UNTOLD)
+    monkeypatch.setattr(displaced_file, "writer_of", lambda fd: Writer.UNTOLD)
     for path in ("f", "gone/g", "calm", "quiet"):
         put(space, path, b"old")
     space.scan()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.replace import MOUNT_POINT
-from holdfast.files.taken import CHANGED, IN_USE
+from holdfast.files.write.atomic_replacement import MOUNT_POINT
+from holdfast.files.write.displaced_file import CHANGED, IN_USE
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import StorageError
 

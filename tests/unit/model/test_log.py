@@ -14,7 +14,7 @@ log = Log("holdfast.undo.x")
 begun = []
 def begin():
     begun.append(1)
-    from holdfast.model.loglines import Lines, send
+    from holdfast.model.log_format import Lines, send
     send(LEVEL, Lines(as_json=False))
 def loaded():
     return "logging" in sys.modules

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.leash import Leash
+from holdfast.testing.exit_pipe import Leash
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ import pytest
 
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.sandbox.channel import Channel, shim_command
-from holdfast.testing.leash import Leash
-from holdfast.wire.control import MAX_LINE_BYTES, StepCompleted
+from holdfast.testing.exit_pipe import Leash
+from holdfast.wire.control_channel import MAX_LINE_BYTES, StepCompleted
 
 STARTED = b'{"type":"step_started","id":1}\n'
 OUTPUT = b'{"type":"output","id":1,"stream":"stdout","data":"x"}\n'

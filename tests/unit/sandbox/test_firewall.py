@@ -6,7 +6,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from holdfast.sandbox.firewall import admits, resolver_file, rules
+from holdfast.sandbox._firewall import admits, resolver_file, rules
 from holdfast.sandbox.policy import Allow, parse_network
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import UnsupportedError, UsageError
-from holdfast.sandbox import quota
+from holdfast.sandbox import _quota as quota
+from holdfast.sandbox._quota import check, enforced
 from holdfast.sandbox.policy import Quota
-from holdfast.sandbox.quota import check, enforced
 
 
 @pytest.fixture(name="groups")

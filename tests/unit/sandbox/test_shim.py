@@ -20,8 +20,8 @@ import pytest
 
 from holdfast.sandbox import shim
 from holdfast.sandbox.channel import shim_command
-from holdfast.testing.leash import Leash
-from holdfast.wire import control
+from holdfast.testing.exit_pipe import Leash
+from holdfast.wire import control_channel
 
 from ...waiting import wait_until
 
@@ -273,7 +273,7 @@ def test_the_worst_output_fits_into_lines(talk: Talk) -> None:
     length = 0
     while True:
         line = talk.of.readline()
-        assert len(line) <= control.MAX_LINE_BYTES
+        assert len(line) <= control_channel.MAX_LINE_BYTES
         message = json.loads(line)
         if message["type"] == "step_completed":
             break
@@ -535,4 +535,4 @@ def test_it_needs_python_3_8_and_its_standard_library_alone() -> None:
 
 
 def test_both_ends_have_the_same_limits() -> None:
-    assert (shim.MAX_LINE_BYTES, shim.MAX_ID) == (control.MAX_LINE_BYTES, control.MAX_ID)
+    assert (shim.MAX_LINE_BYTES, shim.MAX_ID) == (control_channel.MAX_LINE_BYTES, control_channel.MAX_ID)

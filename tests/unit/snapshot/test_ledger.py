@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.model.errors import FormatError, LockedError, UsageError
 from holdfast.snapshot.ledger import damaged_in
-from holdfast.snapshot.place import Place
+from holdfast.snapshot.provider_context import Place
 
 
 @pytest.fixture

@@ -10,25 +10,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.model.entries import file_entry
 from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.ids import CheckpointId, Hash, hash_bytes, new_pack_id
-from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
-from holdfast.store import codec
-from holdfast.store.blob_writer import BlobWriter, Written, write_pages
-from holdfast.store.blobs import BlobReader, check_large, check_pack
-from holdfast.store.late_writer import LateWriter
-from holdfast.store.local import LocalObjects
-from holdfast.store.pack import read_index
-from holdfast.store.records import Location, large_blob_key, pages_key
-from holdfast.store.remote import open_bucket
-from holdfast.testing.faults import FaultyDisk
+from holdfast.store.blobs.content_reader import BlobReader
+from holdfast.store.blobs.content_writer import BlobWriter, Written, write_pages
+from holdfast.store.blobs.damage_check import check_large, check_pack
+from holdfast.store.blobs.lazy_writer import LateWriter
+from holdfast.store.blobs.pack_format import read_index
+from holdfast.store.catalog_records import Location, large_blob_key, pages_key
+from holdfast.store.codecs import compression
+from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.remote_store import open_bucket
+from holdfast.testing.faulty_disk import FaultyDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from holdfast.store.objects import ObjectStore
+    from holdfast.store.objects.object_store import ObjectStore
 
 
 class Shelf:
@@ -226,7 +227,7 @@ def test_edits_are_stored_as_differences_one_deep(shelf: Shelf) -> None:
             assert written.stored_bytes < 800
             assert written.relied_on == frozenset()
             (blob,) = written.blobs
-            assert blob.codec == codec.DELTA
+            assert blob.codec == compression.DELTA
             assert blob.base is not None
             assert shelf.rows[blob.base].base is None
         previous = name
@@ -260,7 +261,7 @@ def test_large_content_is_an_object_of_its_own(shelf: Shelf, size: int, step: in
     shelf.commit(written)
     key = large_blob_key("t", name, 0)
     (blob,) = [blob for blob in written.blobs if blob.pack is None]
-    assert (blob.codec, blob.size, blob.length, blob.offset) == (codec.LARGE, size, shelf.objects.size(key), 0)
+    assert (blob.codec, blob.size, blob.length, blob.offset) == (compression.LARGE, size, shelf.objects.size(key), 0)
     assert written.stored_bytes == blob.length + written.packs[0].size
     entries = [file_entry(small, 5, 0o644), file_entry(name, size, 0o644), file_entry(small, 5, 0o644)]
     first, large, last = shelf.reader.fetch(entries)
@@ -474,8 +475,9 @@ def test_a_damaged_row_is_damage(shelf: Shelf) -> None:
     sound = shelf.rows[name]
     for wrong in (
         {"offset": -1}, {"length": -1}, {"length": 1 << 60}, {"offset": 1 << 60}, {"size": 1 << 60}, {"size": 499},
-        {"codec": codec.RAW}, {"codec": codec.LZ4}, {"codec": codec.DELTA}, {"codec": codec.LARGE}, {"codec": 77},
-        {"codec": codec.DELTA, "base": name}, {"base": hash_bytes(b"absent")}, {"key": "packs/t/absent"},
+        {"codec": compression.RAW}, {"codec": compression.LZ4}, {"codec": compression.DELTA}, {"codec": 77},
+        {"codec": compression.LARGE},
+        {"codec": compression.DELTA, "base": name}, {"base": hash_bytes(b"absent")}, {"key": "packs/t/absent"},
     ):  # fmt: skip
         shelf.rows[name] = sound._replace(**wrong)
         with pytest.raises(IntegrityError):
@@ -492,7 +494,7 @@ def test_pages_are_written_under_the_checkpoints_key(shelf: Shelf) -> None:
     shelf.commit(written)
     assert [(pack.key, pack.size) for pack in written.packs] == [(key, shelf.objects.size(key))]
     assert {blob.kind for blob in written.blobs} == {"page"}
-    assert {blob.codec for blob in written.blobs} == {codec.LZ4}
+    assert {blob.codec for blob in written.blobs} == {compression.LZ4}
     assert len(written.blobs) == 20
     changed = first[3][:100] + b"changed" + first[3][107:]
     key = pages_key("t", CheckpointId("d" * 24))

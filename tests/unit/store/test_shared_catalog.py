@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.opening.deleted import find_moved
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.identity import find_moved
+from holdfast.engine.opening.opener import Opener
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import ConfigError, IntegrityError, NotFoundError, RefusedError
-from holdfast.model.session import SessionId
-from holdfast.store.session_records import SessionRecord
-from holdfast.store.session_rows import SessionRows
+from holdfast.model.session_types import SessionId
+from holdfast.store.catalog.session_records import SessionRecord
+from holdfast.store.catalog.session_rows import SessionRows
 
 
 class Machine:
@@ -75,7 +75,7 @@ def test_the_same_path_on_two_machines_is_two_workspaces(machine, tree, tmp_path
 
 
 def test_what_is_deleted_on_one_machine_is_not_gone_on_the_other(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.engine.upkeep.forget.find_moved", partial(find_moved, most=100))
+    monkeypatch.setattr("holdfast.engine.upkeep.checkpoint_removal.find_moved", partial(find_moved, most=100))
     one, two = machine("one"), machine("two")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

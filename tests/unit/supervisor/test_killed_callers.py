@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from holdfast.model.clock import SystemClock
-from holdfast.supervisor.call import Call
-from holdfast.supervisor.calls import ARCHITECTURES
-from holdfast.testing.photograph import differences, photograph
-from holdfast.testing.puppet import Puppet, World
+from holdfast.supervisor.syscalls.pending_call import Call
+from holdfast.supervisor.syscalls.table import ARCHITECTURES
+from holdfast.testing.scripted_process import Puppet, World
+from holdfast.testing.tree_state import differences, photograph
+from holdfast.undo.journal.records import StepId
 from holdfast.undo.log import UndoLog
-from holdfast.undo.records import StepId
-from holdfast.undo.recovery import recover
+from holdfast.undo.recovery.keeper_recovery import recover
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or machine() not in ARCHITECTURES, reason="the supervisor does not support this machine"

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.supervisor.calls import ARCHITECTURES
-from holdfast.supervisor.territory import ReadOnly, Territory, Where
-from holdfast.testing.puppet import Puppet, World
+from holdfast.supervisor.resolution.territory import ReadOnly, Territory, Where
+from holdfast.supervisor.syscalls.table import ARCHITECTURES
+from holdfast.testing.scripted_process import Puppet, World
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or machine() not in ARCHITECTURES, reason="the supervisor does not support this machine"

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.supervisor import landlock, proc
-from holdfast.supervisor.calls import ARCHITECTURES
-from holdfast.testing.puppet import Puppet, World
+from holdfast.supervisor.confinement import landlock
+from holdfast.supervisor.resolution import procfs
+from holdfast.supervisor.syscalls.table import ARCHITECTURES
+from holdfast.testing.scripted_process import Puppet, World
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or machine() not in ARCHITECTURES, reason="the supervisor does not support this machine"
@@ -87,7 +88,7 @@ def test_what_the_domain_does_not_forbid_is_not_left_to_the_kernel(puppet: tuple
 @pytest.fixture(name="cutting")
 def _cutting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system is mounted that asks no domain: there is one of these everywhere, which is taken for such a one."""
-    monkeypatch.setattr(proc, "_CUTTING", frozenset({b"proc"}))
+    monkeypatch.setattr(procfs, "_CUTTING", frozenset({b"proc"}))
 
 
 @pytest.mark.usefixtures("cutting")
@@ -106,7 +107,7 @@ def test_no_truncation_is_left_to_a_kernel_that_may_ask_the_domain_too_late(pupp
 def test_truncation_is_left_to_other_kernels(puppet: tuple[Puppet, World], monkeypatch: pytest.MonkeyPatch) -> None:
     process, world = puppet
     for types, native in ((frozenset[bytes](), True), (frozenset({b"proc"}), False)):
-        monkeypatch.setattr(proc, "_CUTTING", types)
+        monkeypatch.setattr(procfs, "_CUTTING", types)
         assert process.supervised(world, "openat", CWD, b"/dev/null", os.O_WRONLY | os.O_TRUNC, 0).native is native
         assert not types or process.supervised(world, "openat", CWD, b"/dev/null", os.O_WRONLY, 0).native
 

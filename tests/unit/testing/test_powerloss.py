@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.store.disk import is_marked_durable
+from holdfast.store.objects.disk_port import is_marked_durable
 from holdfast.testing.powerloss import RecordingDisk, State
 
 if TYPE_CHECKING:

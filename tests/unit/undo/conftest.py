@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.clock import SystemClock
-from holdfast.testing.acting import Actor
-from holdfast.testing.photograph import Seen, differences, photograph
-from holdfast.undo import recovery
-from holdfast.undo.beat import encode, read_beat
+from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.undo.completion.step_sealer import seal
+from holdfast.undo.journal.heartbeat import encode, read_beat
+from holdfast.undo.journal.records import StepId
 from holdfast.undo.log import UndoLog
-from holdfast.undo.records import StepId
-from holdfast.undo.recovery import recover
-from holdfast.undo.sealing import seal
+from holdfast.undo.recovery import keeper_recovery
+from holdfast.undo.recovery.keeper_recovery import recover
 from holdfast.undo.service import Limits
 
 
@@ -73,9 +73,9 @@ class Bench:
         found = read_beat(os.fsencode(self.directory))
         assert found is not None
         now = time.time_ns()
-        (self.directory / "beat").write_bytes(encode(found._replace(at=now - recovery._SLACK)))
+        (self.directory / "beat").write_bytes(encode(found._replace(at=now - keeper_recovery._SLACK)))
         (journal,) = self.directory.glob("journal-*")
-        os.utime(journal, ns=(now, now - recovery._SLACK))
+        os.utime(journal, ns=(now, now - keeper_recovery._SLACK))
         return now
 
     def photograph(self) -> dict[bytes, Seen]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.acting import Actor
+from holdfast.testing.tree_actor import Actor
+from holdfast.undo.journal.preimages import Preimages
+from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.log import UndoLog
-from holdfast.undo.preimages import Preimages
-from holdfast.undo.recovery import recover
-from holdfast.undo.reversal_context import Conflict
-from holdfast.undo.undoing import redo, undo
+from holdfast.undo.recovery.keeper_recovery import recover
+from holdfast.undo.reversal.reversal_context import Conflict
 
 from .conftest import Bench
 

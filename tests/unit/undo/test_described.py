@@ -12,9 +12,9 @@ import pytest
 
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
-from holdfast.testing.acting import Actor
+from holdfast.testing.tree_actor import Actor
+from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.log import UndoLog
-from holdfast.undo.undoing import redo, undo
 
 from .conftest import Bench
 

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files.handle import Identity, identity
-from holdfast.files.metadata import Metadata
+from holdfast.files.linux.file_handle import Identity, identity
+from holdfast.files.linux.metadata import Metadata
 from holdfast.model.errors import RefusedError
-from holdfast.testing.acting import Actor
-from holdfast.undo.edits_in_step import MOST_EDITS, EditsInStep
-from holdfast.undo.local_service import LocalUndoService
-from holdfast.undo.records import Content, How, Keeping, Make, Move, Mutation, Outside
-from holdfast.undo.traces import filled, touched_before
+from holdfast.testing.tree_actor import Actor
+from holdfast.undo.journal.records import Content, How, Keeping, Make, Move, Mutation, Outside
+from holdfast.undo.journal.step_footprint import filled, touched_before
+from holdfast.undo.local_service.undo_service import LocalUndoService
+from holdfast.undo.safeguards.open_step import MOST_EDITS, EditsInStep
 
 from .conftest import Bench
-from .test_local_service import Office, opened, write
+from .local_service.test_undo_service import Office, opened, write
 
 Work = Callable[[Actor], object]
 

@@ -7,16 +7,17 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.files.handle import Identity
-from holdfast.undo import overlaps, traces
-from holdfast.undo.changes import changes
-from holdfast.undo.path_tree import PathTree
-from holdfast.undo.records import Made, Make, Move, Mutation, StepId
+from holdfast.files.linux.file_handle import Identity
+from holdfast.undo.journal import step_footprint
+from holdfast.undo.journal.path_tree import PathTree
+from holdfast.undo.journal.records import Made, Make, Move, Mutation, StepId
+from holdfast.undo.journal.step_footprint import whereabouts
+from holdfast.undo.local_service import _step_dependencies as step_dependencies
+from holdfast.undo.reports.step_changes import changes
 from holdfast.undo.service import Limits
-from holdfast.undo.traces import whereabouts
 
 from .conftest import Bench
-from .test_local_service import Office, opened
+from .local_service.test_undo_service import Office, opened
 
 
 def work(office: Office, number: int, beside: StepId | None) -> StepId:
@@ -64,7 +65,7 @@ def test_what_is_done_for_a_step_does_not_grow_with_their_number(
 
         return count
 
-    for module, name in ((traces, "_follow"), (overlaps, "_is_in_the_way")):
+    for module, name in ((step_footprint, "_follow"), (step_dependencies, "_is_in_the_way")):
         monkeypatch.setattr(module, name, counted(getattr(module, name)))
     (bench.tree / "all").mkdir()
     before = bench.photograph()

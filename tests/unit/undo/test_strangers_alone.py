@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.files.handle import Identity, identity
+from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.model.errors import RefusedError
-from holdfast.testing.acting import Actor
+from holdfast.testing.tree_actor import Actor
+from holdfast.undo.completion.late_writes import settle
 from holdfast.undo.interceptor import Place
-from holdfast.undo.local_service import LocalUndoService
+from holdfast.undo.journal.records import StepId
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.records import StepId
-from holdfast.undo.settling import settle
 
 from .conftest import Bench
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.testing.acting import Actor
-from holdfast.undo.local_service import LocalUndoService
-from holdfast.undo.undoing import redo, undo
+from holdfast.testing.tree_actor import Actor
+from holdfast.undo.local_service._undo_redo import redo, undo
+from holdfast.undo.local_service.undo_service import LocalUndoService
 
 from .conftest import Bench
 

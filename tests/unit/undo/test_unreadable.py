@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.permissions import permissions_hold
-from holdfast.undo.undoing import undo
+from holdfast.undo.local_service._undo_redo import undo
 
 from .conftest import Bench
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files import kernel
-from holdfast.files.free import rename_to_free
-from holdfast.testing.acting import Actor
-from holdfast.undo.recovery import recover
-from holdfast.undo.undoing import redo, undo
+from holdfast.files.linux import syscalls
+from holdfast.files.linux.exclusive_rename import rename_to_free
+from holdfast.testing.tree_actor import Actor
+from holdfast.undo.local_service._undo_redo import redo, undo
+from holdfast.undo.recovery.keeper_recovery import recover
 
 from .conftest import Bench
 
@@ -31,7 +31,7 @@ def base(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             os.rename(src, dst, src_dir_fd=src_fd, dst_dir_fd=dst_fd)
             return 0
 
-        monkeypatch.setattr(kernel, "_renameat2", refuse)
+        monkeypatch.setattr(syscalls, "_renameat2", refuse)
         yield tmp_path
         return
     if shutil.which("bindfs") is None or not os.access("/dev/fuse", os.R_OK | os.W_OK):

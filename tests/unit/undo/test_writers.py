@@ -6,14 +6,14 @@ import os
 
 import pytest
 
-from holdfast.files.metadata import through
+from holdfast.files.linux.metadata import through
 from holdfast.model.errors import RefusedError
-from holdfast.testing.acting import Actor
+from holdfast.testing.tree_actor import Actor
+from holdfast.undo.completion.late_writes import settle
+from holdfast.undo.completion.step_sealer import seal
 from holdfast.undo.interceptor import Place
-from holdfast.undo.local_service import LocalUndoService
-from holdfast.undo.sealing import seal
-from holdfast.undo.settling import settle
-from holdfast.undo.undoing import redo, undo
+from holdfast.undo.local_service._undo_redo import redo, undo
+from holdfast.undo.local_service.undo_service import LocalUndoService
 
 from .conftest import Bench
 

@@ -1,203 +1,159 @@
-"""The SDK's server over a workplace: calls become the engine's work, and its errors become results."""
+"""Serving from beginning to end: one client on standard input and output, or several on a socket."""
 
 from __future__ import annotations
 
-import json
-import time
-from contextlib import asynccontextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final
+import fcntl
+import os
+import signal
+from collections import deque
+from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, NamedTuple
 
 import anyio
-import mcp_types as types
-from mcp.server.lowlevel import Server
-from mcp.shared.exceptions import MCPError
 
-from holdfast import __version__
-from holdfast.api.hints import FOR_MODELS, hint
-from holdfast.api.mcp import resources, tools
-from holdfast.api.mcp.activity import Activity
-from holdfast.api.mcp.vocabulary import known
-from holdfast.api.tracing import known_or_length
-from holdfast.model.errors import HoldfastError, NotFoundError, UsageError
-from holdfast.model.log import Log, logged
+from holdfast.api.mcp._dispatch import build, client
+from holdfast.api.mcp._shared_host import Workplace
+from holdfast.api.mcp._transport import Connection, Refused
+from holdfast.api.mcp.authenticated_socket import MOST_CLIENTS, MOST_STRANGERS, opened
+from holdfast.model.log import Log, sent_already
+from holdfast.model.log_format import adopt
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    import socket
+    from collections.abc import Callable, Generator
 
-    from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+    from mcp.server.lowlevel import Server
 
-    from holdfast.api.mcp.workplace import Workplace
+    from holdfast.api.mcp.authenticated_socket import Door
+    from holdfast.engine.hosting.host import Host
+    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.working_directory import HostedDirectory
 
 _log = Log(__name__)
 
-client: ContextVar[str] = ContextVar("client", default="")
-"""What the requests of one connection are called by in the log, in front of their ids."""
-
-PROGRESS_SECONDS: Final = 1.0
-ERROR_META: Final = "holdfast/error"
-"""Of a result that is an error: ``code``, ``message``, ``hint``, ``data``."""
-
-INSTRUCTIONS: Final = (
-    "A working directory with a memory. Everything that execute_command, write_file and edit_file change is a step "
-    "that undo takes back exactly; checkpoints are saved states to compare with, to restore and to fork. Prefer these "
-    "tools to others that write there, which leave no steps. A safeguard may hold an operation until a person has "
-    "answered: its progress says so, and only a person can let it happen."
-)
-
-INSIDE: Final = (
-    "A working directory with a memory, inside of a run: everything that changes there is recorded. What "
-    "execute_command, write_file and edit_file change is a step that a person can take back exactly, by `holdfast "
-    "undo` in another terminal; checkpoints can be taken and compared with. A safeguard may hold an operation until a "
-    "person has answered: its progress says so, and only a person can let it happen."
-)
-"""The same inside of a run."""
+_LIBRARIES = ("mcp", "asyncio")
 
 
-def build(workplace: Workplace) -> Server[Any]:
-    """The server; one is enough for any number of connections."""
+class Serving(NamedTuple):
+    """What to serve, and where."""
 
-    async def list_tools(_ctx: ServerRequestContext[Any, Any], _params: object) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=LISTED if workplace.host.inside is None else LISTED_INSIDE)
-
-    async def call_tool(
-        ctx: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
-        tool = tools.BY_NAME.get(params.name)
-        if tool is None:
-            _log.warning("unknown tool", tool=known_or_length(params.name, ()))
-            return _failed(NotFoundError(f"there is no tool {params.name[:100]!r}", code="no_tool"))
-        activity = Activity(tool.title)
-        _log.info("tool called", tool=tool.name)
-        began = time.monotonic()
-        async with _progress(ctx, activity):
-            result = await _call(workplace, tool, params.arguments, activity)
-        took = round((time.monotonic() - began) * 1000)
-        code = result.meta[ERROR_META]["code"] if result.meta else None
-        _log.info("tool answered", tool=tool.name, error=code, milliseconds=took)
-        return result
-
-    async def list_resources(
-        _ctx: ServerRequestContext[Any, Any], params: types.PaginatedRequestParams | None
-    ) -> types.ListResourcesResult:
-        cursor = None if params is None else params.cursor
-        return await _resource(workplace, lambda: resources.list_checkpoints(workplace, cursor))
-
-    async def list_templates(
-        _ctx: ServerRequestContext[Any, Any], _params: object
-    ) -> types.ListResourceTemplatesResult:
-        return types.ListResourceTemplatesResult(resource_templates=list(resources.TEMPLATES))
-
-    async def read_resource(
-        _ctx: ServerRequestContext[Any, Any], params: types.ReadResourceRequestParams
-    ) -> types.ReadResourceResult:
-        return await _resource(workplace, lambda: resources.read(workplace, str(params.uri)))
-
-    server: Server[Any] = Server(
-        "holdfast",
-        version=__version__,
-        title="Holdfast",
-        instructions=INSTRUCTIONS if workplace.host.inside is None else INSIDE,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
-        on_list_resources=list_resources,
-        on_list_resource_templates=list_templates,
-        on_read_resource=read_resource,
-    )
-    server.middleware[:] = [_logging]  # (in the place of spans that nobody collects)
-    return server
+    open_host: Callable[[Callable[[HostedDirectory, Event], object]], Host]
+    forks: bytes | None = None
+    socket: bytes | None = None
+    """None: standard input and output."""
+    listening: Callable[[bytes], object] = lambda _path: None
+    """Is told when clients can come."""
 
 
-async def _call(
-    workplace: Workplace, tool: tools.Tool, arguments: dict[str, Any] | None, activity: Activity
-) -> types.CallToolResult:
-    try:
-        value, text = await tools.work(workplace, tool, tools.convert(tool, arguments), activity)
-    except HoldfastError as error:
-        return _failed(error, activity)
-    except Exception as error:  # noqa: BLE001 - the last resort: a mistake of ours must not end the connection
-        _log.exception("the tool %s has failed", tool.name)
-        return _failed(HoldfastError(f"this is a bug: {type(error).__name__}", code="bug"))
-    shown = json.dumps(value, ensure_ascii=False) if text is None else text
-    return types.CallToolResult(content=[types.TextContent(text=shown)], structured_content=value)
+def serve(serving: Serving) -> None:
+    """Serve until the client is gone (on a socket: until a signal comes); commands that run then are ended."""
+    sent_already()
+    for name in _LIBRARIES:
+        adopt(name)
+    anyio.run(_serve, serving)
 
 
-async def _resource(workplace: Workplace, work: Any) -> Any:
-    try:
-        return await workplace.look(work)
-    except (NotFoundError, UsageError) as error:
-        raise MCPError(types.INVALID_PARAMS, error.message, _error(error)) from None
-    except HoldfastError as error:
-        raise MCPError(types.INTERNAL_ERROR, error.message, _error(error)) from None
-
-
-def _failed(error: HoldfastError, activity: Activity | None = None) -> types.CallToolResult:
-    """An error for the model to read and act on."""
-    lines = [f"{error.message} [{error.code}]"]
-    if (advice := hint(error, FOR_MODELS)) is not None:
-        lines.append(f"hint: {advice}")
-    if activity is not None:
-        lines += [f"it was held: {ticket.message}" for ticket in activity.held]
-    content: list[Any] = [types.TextContent(text="\n".join(lines))]
-    return types.CallToolResult(content=content, is_error=True, _meta={ERROR_META: _error(error)})
-
-
-def _error(error: HoldfastError) -> dict[str, Any]:
-    return {"code": error.code, "message": error.message, "hint": hint(error, FOR_MODELS), "data": error.data}
-
-
-@asynccontextmanager
-async def _progress(ctx: ServerRequestContext[Any, Any], activity: Activity) -> AsyncGenerator[None]:
-    """Report what the call is about, each second and when it is held, to a client that has asked for it."""
-    if not ctx.meta or "progress_token" not in ctx.meta:
-        yield
-        return
-
-    async def report() -> None:
-        began = time.monotonic()
-        while True:
-            await activity.news(PROGRESS_SECONDS)
-            await ctx.session.report_progress(round(time.monotonic() - began, 3), message=activity.text)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(report)
+async def _serve(serving: Serving) -> None:
+    # (What cannot be had is said as it is, by no group of tasks.)
+    with nullcontext() if serving.socket is None else opened(serving.socket) as door:
+        workplace = Workplace(serving.open_host, forks=serving.forks)
         try:
-            yield
+            async with anyio.create_task_group() as group:
+                group.start_soon(_stop_on_signals, group.cancel_scope)
+                await workplace.recover()
+                if door is None:
+                    await _serve_standard(build(workplace))
+                else:
+                    serving.listening(door.path)
+                    await _serve_door(build(workplace), door)
+                group.cancel_scope.cancel()
         finally:
-            group.cancel_scope.cancel()
+            await workplace.close()
 
 
-async def _logging(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-    name = None if ctx.request_id is None else f"{client.get()}{ctx.request_id}"
-    with logged(request_id=name):
-        method = known_or_length(ctx.method, known().words)
-        _log.debug("received", method=method)
+async def _stop_on_signals(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async for number in signals:
+            _log.info("stopping", signal=signal.Signals(number).name)
+            scope.cancel()
+
+
+async def _serve_standard(server: Server[object]) -> None:
+    """Serve the one client of this process. What the rest of it prints or reads is kept out of the protocol (I13)."""
+    reader, writer = (fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in (0, 1))
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    try:
+        await _serve_client(server, Connection(reader, writer))
+    finally:
+        os.dup2(reader, 0)
+        os.dup2(writer, 1)
+        os.close(reader)
+        os.close(writer)
+
+
+async def _serve_door(server: Server[object], door: Door) -> None:
+    clients = anyio.CapacityLimiter(MOST_CLIENTS)
+    strangers: deque[anyio.CancelScope] = deque()
+    number = 0
+    async with anyio.create_task_group() as group:
+        while True:
+            await anyio.wait_readable(door.listener)
+            connection = door.accept()
+            if connection is not None:
+                number += 1
+                group.start_soon(_serve_guest, server, door, connection, strangers, clients, f"{number}-")
+
+
+async def _serve_guest(
+    server: Server[object],
+    door: Door,
+    connection: socket.socket,
+    strangers: deque[anyio.CancelScope],
+    clients: anyio.CapacityLimiter,
+    name: str,
+) -> None:
+    """Let somebody in who has the token. ``strangers`` are those who have not shown theirs yet: they take no place of a
+    client, and if there are many, who came first goes.
+    """
+    client.set(name)
+    with connection:
+        guest = Connection(connection.fileno(), connection.fileno())
         try:
-            return await call_next(ctx)
-        except MCPError as error:
-            # (What is wrong is told to the client: it may repeat what that has said.)
-            _log.warning("protocol error", method=method, code=error.code)
-            raise
+            with anyio.CancelScope() as scope:
+                strangers.append(scope)
+                if len(strangers) > MOST_STRANGERS:
+                    strangers.popleft().cancel()
+                try:
+                    await guest.authorise(door.fits)
+                finally:
+                    with suppress(ValueError):  # (it was sent away)
+                        strangers.remove(scope)
+            if scope.cancelled_caught:
+                _log.warning("refused a client that had not said the token: %d more came", MOST_STRANGERS)
+                return
+            with _place(clients):
+                await _serve_client(server, guest)
+        except Refused:
+            return
+        except anyio.WouldBlock:
+            _log.warning("refused a client: there are %d already", MOST_CLIENTS)
+        except OSError as error:
+            _log.info("a client is gone: %s", error.strerror)
 
 
-def _listed(tool: tools.Tool) -> types.Tool:
-    return types.Tool(
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        input_schema=tools.schema(tool.takes, optional=True),
-        output_schema=tools.schema(tool.answers),
-        annotations=types.ToolAnnotations(
-            title=tool.title,
-            read_only_hint=tool.how == "look",
-            destructive_hint=tool.destructive,
-            idempotent_hint=tool.idempotent or tool.how == "look",
-            open_world_hint=tool.how == "execute",
-        ),
-    )
+@contextmanager
+def _place(clients: anyio.CapacityLimiter) -> Generator[None]:
+    """A client's place for the length of the block. Raises `anyio.WouldBlock` if there is none."""
+    clients.acquire_nowait()
+    try:
+        yield
+    finally:
+        clients.release()
 
 
-LISTED: Final = [_listed(tool) for tool in tools.TOOLS]
-"""The tools as clients see them."""
-LISTED_INSIDE: Final = [_listed(tool) for tool in tools.TOOLS if not tool.outside_only]
-"""The same inside of a run."""
+async def _serve_client(server: Server[object], connection: Connection) -> None:
+    async with connection.streams() as (read, write):
+        await server.run(read, write, server.create_initialization_options())

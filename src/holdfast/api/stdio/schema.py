@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.api.stdio import messages
-from holdfast.api.stdio.events import EVENTS
-from holdfast.api.stdio.requests import REQUESTS
+from holdfast.api._log_redaction import Vocabulary, vocabulary
+from holdfast.api.stdio import _messages as messages
+from holdfast.api.stdio._directory_operations import REQUESTS
+from holdfast.api.stdio._event_messages import EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -86,3 +88,12 @@ def _any(names: Iterable[str]) -> Json:
 
 if __name__ == "__main__":
     sys.stdout.write(text())
+
+
+# What the log may show of the messages of `holdfast stdio`.
+
+
+@cache
+def known() -> Vocabulary:
+    """What its schema names."""
+    return vocabulary([schema()])

@@ -14,23 +14,24 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.api.failures import telling
-from holdfast.api.stdio import events, messages, results
-from holdfast.api.stdio.commands import MAX_QUEUED, Command, prompt_command
-from holdfast.api.stdio.messages import BadRequestError, Request
-from holdfast.api.stdio.operations import MAX_DIFF_BYTES, OPERATIONS
-from holdfast.api.stdio.outbox import Outbox
-from holdfast.api.stdio.requests import HELLO, REQUESTS
-from holdfast.api.stdio.sessions import Sessions
-from holdfast.api.tracing import field_or_length, without_contents
+from holdfast.api._error_details import telling
+from holdfast.api._log_redaction import field_or_length, without_contents
+from holdfast.api.stdio import _event_messages as event_messages
+from holdfast.api.stdio import _messages as messages
+from holdfast.api.stdio import _result_types as result_types
+from holdfast.api.stdio._command_queue import MAX_QUEUED, Command, prompt_command
+from holdfast.api.stdio._directory_operations import HELLO, MAX_DIFF_BYTES, OPERATIONS, REQUESTS
+from holdfast.api.stdio._frontend_session import Sessions
+from holdfast.api.stdio._messages import BadRequestError, Request
+from holdfast.api.stdio._outbox import Outbox
 from holdfast.engine.hosting.host import MAX_DIRECTORIES
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError, UsageError, unexpected
 from holdfast.model.log import Log, logged
-from holdfast.processes.stopping import stopped_by_signals
-from holdfast.wire.lines import Lines
+from holdfast.processes.stop_signals import stopped_by_signals
+from holdfast.wire.json_lines import Lines
 
 if TYPE_CHECKING:
-    from holdfast.api.stdio.results import Result
+    from holdfast.api.stdio._result_types import Result
 
 _log = Log(__name__)
 
@@ -133,7 +134,7 @@ class Server:
 
     def _take(self, line: bytes) -> None:
         if _log.wants("trace"):
-            from holdfast.api.stdio.vocabulary import known
+            from holdfast.api.stdio.schema import known
 
             _log.trace("received", line=without_contents(line, known()))
         try:
@@ -180,7 +181,7 @@ class Server:
             self._unanswered[request.request_id] = request.type
         return None
 
-    def _greet(self, asked: messages.Hello) -> results.Welcome | HoldfastError:
+    def _greet(self, asked: messages.Hello) -> result_types.Welcome | HoldfastError:
         if messages.VERSION not in asked.versions:
             return RefusedError(
                 f"this server speaks version {messages.VERSION} of the protocol", code="unsupported_version"
@@ -188,17 +189,17 @@ class Server:
         from holdfast import __version__
 
         self._is_greeted = True
-        return results.Welcome(
+        return result_types.Welcome(
             version=messages.VERSION,
-            server=results.Server(name="holdfast", version=__version__),
+            server=result_types.Server(name="holdfast", version=__version__),
             operations=list(REQUESTS),
-            events=list(events.EVENTS),
-            limits=results.Limits(
+            events=list(event_messages.EVENTS),
+            limits=result_types.Limits(
                 line_bytes=messages.MAX_LINE_BYTES,
                 requests=MAX_REQUESTS,
                 queued_commands=MAX_QUEUED,
                 read_bytes=messages.MAX_PART_BYTES,
-                listed=results.MAX_LISTED,
+                listed=result_types.MAX_LISTED,
                 diff_bytes=MAX_DIFF_BYTES,
             ),
         )
@@ -207,9 +208,9 @@ class Server:
         asked: messages.AgentExecute | messages.AgentPrompt = request.payload
         hosted, lane = self._sessions.lane(asked.directory)
         if isinstance(asked, messages.AgentPrompt):
-            words, output = prompt_command(hosted.agent_command, asked.prompt), events.AgentOutput
+            words, output = prompt_command(hosted.agent_command, asked.prompt), event_messages.AgentOutput
         else:
-            words, output = asked.command, events.TerminalOutput
+            words, output = asked.command, event_messages.TerminalOutput
         lane.submit(Command(request.request_id, words, cwd=asked.cwd, env=asked.env, output=output))
 
     # -- working -------------------------------------------------------------------------------------------------------
@@ -288,14 +289,14 @@ def serve(*, directory: bytes, home: bytes | None = None) -> None:
 
 def _loggable(field: str | None) -> str | None:
     """The name of a field as the log may have it: what is none of ours may be anything."""
-    from holdfast.api.stdio.vocabulary import known
+    from holdfast.api.stdio.schema import known
 
     return field_or_length(field, known().names)
 
 
 def _lost(count: int) -> bytes:
-    return events.line(
-        events.Warned(
+    return event_messages.line(
+        event_messages.Warned(
             directory=None,
             step_id=None,
             code="events_lost",

@@ -12,8 +12,8 @@ from collections import defaultdict
 from heapq import nsmallest
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.engine.results.results import Renamed
-from holdfast.model.sinks import SMALL_BLOB_BYTES
+from holdfast.engine.results.command_results import Renamed
+from holdfast.model.content import SMALL_BLOB_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

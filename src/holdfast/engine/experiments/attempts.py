@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.model.named import NamedTuple
+from holdfast.model.fast_namedtuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.results.results import Diff
+    from holdfast.engine.results.command_results import Diff
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
-    from holdfast.model.session import CommandResult, SessionHash, SessionId, ShellName
+    from holdfast.model.session_types import CommandResult, SessionHash, SessionId, ShellName
 
     Tell = Callable[["Moved"], None]
     """Called on several threads, one call at a time."""

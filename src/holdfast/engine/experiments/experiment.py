@@ -6,25 +6,77 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.engine.experiments import comparing
-from holdfast.engine.experiments.adopting import adopt
+from holdfast.engine.diffs.tree_diff import diff
+from holdfast.engine.experiments import _ranks as ranks
+from holdfast.engine.experiments._attempt_forks import Forks, clipped
+from holdfast.engine.experiments._runner import Runner
 from holdfast.engine.experiments.attempts import Comparison
-from holdfast.engine.experiments.forks import Forks, clipped
-from holdfast.engine.experiments.running import Runner
-from holdfast.engine.history.uncaptured import only_uncaptured
+from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.history.status import only_uncaptured
+from holdfast.engine.merging.tree_merge import provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
-from holdfast.model.wording import plural
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.message_text import plural
+from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
-    from holdfast.engine.experiments.adopting import Adopted
     from holdfast.engine.experiments.attempts import Order, Outcome, Tell
-    from holdfast.engine.results.results import Diff
+    from holdfast.engine.results.command_results import Diff, RestoreResult
+    from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
-    from holdfast.engine.sessions.sessions import Sessions
     from holdfast.model.ids import CheckpointId
-    from holdfast.model.session import SessionCheckpoint, SessionId
+    from holdfast.model.session_types import SessionCheckpoint, SessionId
+
+
+# Making what an attempt has done the session's own.
+
+
+class Adopted(NamedTuple):
+    """What adopting did."""
+
+    restored: RestoreResult
+    """What happened to the session's tree; it says how that is taken back."""
+    checkpoint: SessionCheckpoint
+    """The session's state with the adopted tree."""
+
+
+def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str) -> Adopted:
+    """Bring the session's tree to what an attempt has made of ``began``, and save that as its state.
+
+    The shell stays as it is: its directory, its environment, its history. Files that no checkpoint holds, such as
+    ignored ones, stay, too, and so does what the attempt has only begun to ignore. Raises
+    `RefusedError` (code ``changed_meanwhile``) if the session's tree is not ``began`` any more: what was changed in it
+    would be lost.
+    """
+    context, workspace = session.context, session.workspace
+    assert outcome.after is not None, "somebody has looked at what it has left"
+    ours = workspace.checkpoint(kind="auto").checkpoint.id
+    if diff(context, began, ours, renames=False).changes:
+        raise _changed(session, outcome)
+    differing = diff(context, ours, outcome.after, renames=False).changes
+    spared = only_uncaptured(context, outcome.after, differing)
+    changes = [one for one in differing if one.path not in spared]
+    why = provenance(session.agent, message, outcome.attempt.command)
+    # (A checkpoint of its own: that of the fork goes with it.)
+    with context.lock():
+        target = put_together(context, ours, changes, why) if changes else ours
+    try:
+        restored, point = session.bring(target, expected=ours, message=message)
+    except RefusedError as error:
+        if error.code != "changed_meanwhile":
+            raise
+        raise _changed(session, outcome) from None
+    return Adopted(restored, point)
+
+
+def _changed(session: Session, outcome: Outcome) -> RefusedError:
+    return RefusedError(
+        f"{display(session.root)} has changed since the attempts began; nothing was adopted",
+        hint=f"its fork is kept; `holdfast session merge {outcome.fork} -s {session.id}` brings both together",
+        code="changed_meanwhile",
+    )
 
 
 class Experiment:
@@ -174,15 +226,15 @@ def _compared(
 ) -> Comparison:
     if callable(order.score):
         outcomes = [runner.scored(outcome, order.score) for outcome in outcomes]
-    ranked = comparing.rank(outcomes, order.measure, highest=order.highest)
+    ranked = ranks.rank(outcomes, order.measure, highest=order.highest)
     return Comparison(
         experiment=identity,
         session=session.id,
         fork_point=point.hash,
         measure=order.measure,
         ranked=ranked,
-        winner=comparing.best(ranked, order.measure),
-        differences=comparing.differences(ranked, session.workspace.diff),
-        statistics=comparing.statistics(outcomes),
+        winner=ranks.best(ranked, order.measure),
+        differences=ranks.differences(ranked, session.workspace.diff),
+        statistics=ranks.statistics(outcomes),
         kept=order.keep,
     )

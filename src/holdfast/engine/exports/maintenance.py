@@ -14,28 +14,76 @@ import socket
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from holdfast.engine.exports.search import Finder
-from holdfast.engine.exports.worker import Care
-from holdfast.engine.sessions.idling import Idling
-from holdfast.engine.upkeep.upkeep import collect
+from holdfast.engine.exports._export_worker import Care
+from holdfast.engine.opening.home import folder_in
+from holdfast.engine.opening.identity import find_moved
+from holdfast.engine.sessions.idle.idle_schedule import Idling
+from holdfast.engine.upkeep.collection import collect
 from holdfast.files.tree import ROOT_GONE
-from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
-from holdfast.store.export_rows import ExportRows, tenants_that_serve
-from holdfast.store.lease import Lease
+from holdfast.store.catalog.export_rows import ExportRows, tenants_that_serve
+from holdfast.store.catalog.work_lease import Lease
+from holdfast.store.catalog_records import seen_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from holdfast.engine.exports.worker import Told
-    from holdfast.engine.opening.opening import Opener
+    from holdfast.engine.exports._export_worker import Told
+    from holdfast.engine.opening.opener import Opener
     from holdfast.model.clock import Clock
     from holdfast.model.ids import WorkspaceId
-    from holdfast.store.export_rows import ExportRow
+    from holdfast.store.catalog.export_rows import ExportRow
+    from holdfast.store.catalog_records import Workspace
+
+
+# Looking for directories of exports that are not where they were, so that nobody who asks for one waits for that.
+#
+# All that are missing are looked for together, by one walk of their file systems; what is not found is looked for again
+# after a while, each time after a longer one.
+
+_Missing = tuple[str, "WorkspaceId"]
+"""A tenant, and a workspace of it."""
+
+
+class Finder:
+    """For one thread."""
+
+    def __init__(self, open_tenant: Callable[[str], Opener], clock: Clock, retry: Callable[[int], float]) -> None:
+        """``retry`` says how long to leave one alone that was not found so many times, in seconds."""
+        self._open_tenant = open_tenant
+        self._clock = clock
+        self._retry = retry
+        self._tried: dict[_Missing, tuple[int, float]] = {}
+        """How often each was looked for, and when it is to be again."""
+
+    def look(self, missing: Iterable[_Missing]) -> None:
+        """Look for those of the ``missing`` whose time has come, and note where one is. Raises `HoldfastError`."""
+        now = self._clock.monotonic()
+        known = {one: self._tried.get(one, (0, now)) for one in missing}
+        due = sorted(one for one, (_, at) in known.items() if at <= now)
+        self._tried = known | {one: (known[one][0] + 1, now + self._retry(known[one][0])) for one in due}
+        for tenant in dict.fromkeys(tenant for tenant, _ in due):
+            with closing(self._open_tenant(tenant)) as opener:
+                self._look_for(opener, [workspace for of, workspace in due if of == tenant])
+
+    def _look_for(self, opener: Opener, names: Iterable[WorkspaceId]) -> None:
+        catalog = opener.store().catalog
+        records: list[Workspace] = []
+        for name in names:
+            try:
+                record = catalog.workspace(name)
+            except NotFoundError:
+                continue
+            if not os.path.lexists(seen_at(record.path)):
+                records.append(record)
+        for path in find_moved(records, lambda one: folder_in(opener.home, one)).values():
+            opener.open(path)  # which notes that it is there
+
 
 _LOG = Log(__name__)
 
@@ -455,7 +503,7 @@ class Maintenance:
                 self._collect_of(tenant)
 
     def _collect_of(self, tenant: str) -> None:
-        from holdfast.engine.sessions.sweeping import sweep_if_due
+        from holdfast.engine.sessions.lifecycle.sweep import sweep_if_due
 
         try:
             opener = self._open_tenant(tenant)

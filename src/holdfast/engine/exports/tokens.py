@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
-from holdfast.engine.exports.exports import check_name
+from holdfast.engine.exports.named_workspaces import check_name
 from holdfast.model.errors import UsageError
-from holdfast.store.token_rows import TokenRow, TokenRows, find_token
+from holdfast.store.catalog.token_rows import TokenRow, TokenRows, find_token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.model.clock import Clock
-    from holdfast.store.catalog import Catalog
-    from holdfast.store.database import Database
-    from holdfast.store.token_rows import Rights
+    from holdfast.store.catalog.catalog import Catalog
+    from holdfast.store.catalog.token_rows import Rights
+    from holdfast.store.database.sql_database import Database
 
 RIGHTS: tuple[Rights, ...] = ("read", "write", "admin")
 """Each has those before it."""

@@ -5,22 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.history.restore import new_nonce
-from holdfast.engine.history.write_out import write_out
-from holdfast.engine.opening import fork_note
-from holdfast.engine.opening import restore_journal as journals
-from holdfast.engine.opening.restore_journal import Journal
-from holdfast.engine.results.results import ForkResult
+from holdfast.engine.history.tree_copy import write_out
+from holdfast.engine.opening import fork_layers
+from holdfast.engine.opening import operation_journal as journals
+from holdfast.engine.opening.operation_journal import Journal
+from holdfast.engine.results.command_results import ForkResult
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display
-from holdfast.store import manifest
+from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.content import Progress
     from holdfast.model.ids import CheckpointId
-    from holdfast.model.sinks import Progress
 
 
 def fork(
@@ -31,13 +31,13 @@ def fork(
     That workspace's directory must be empty, or hold what a killed fork of the same checkpoint left. Durable when it
     returns. Content that is known to be missing is an `IntegrityError` before anything is made; damage that shows only
     when it is read is one too, and what was written by then is removed. Cut short, it is finished by
-    `holdfast.engine.history.resume` in the new workspace, or by the same fork again. The new workspace is live:
+    `holdfast.engine.history.recovery` in the new workspace, or by the same fork again. The new workspace is live:
     retention keeps what it stands on.
     """
     _require(context, context.catalog.checkpoint(source))
     forked = open_fork()
     with forked.lock():
-        if fork_note.read(forked.folder) is not None:
+        if fork_layers.read(forked.folder) is not None:
             raise RefusedError(
                 f"{display(forked.workspace.path)} is being made as a fork by mount",
                 hint="finish it with `holdfast fork --mount`, as it was begun",

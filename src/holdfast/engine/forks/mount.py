@@ -7,19 +7,19 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.bridge.checkpoint_tree import CheckpointTree
-from holdfast.bridge.device import clear_dead, mount
-from holdfast.bridge.server import Server
-from holdfast.engine.forks.appearance import looks_of
-from holdfast.engine.forks.stored_content import StoredContent
-from holdfast.engine.history.ballast import with_ballast
+from holdfast.bridge.mount.fuse_device import clear_dead, mount
+from holdfast.bridge.server.loop import Server
+from holdfast.engine.forks._file_ownership import looks_of
+from holdfast.engine.forks._stored_content import StoredContent
 from holdfast.engine.history.mount_pins import RENEWED, MountPin, release_dead
-from holdfast.engine.opening.roots import refuse_own
+from holdfast.engine.opening.context import with_ballast
+from holdfast.engine.opening.home import refuse_own
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 
 if TYPE_CHECKING:
-    from holdfast.bridge.looks import Looks
+    from holdfast.bridge.checkpoint_appearance import Looks
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import CheckpointId, Hash

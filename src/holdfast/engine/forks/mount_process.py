@@ -6,17 +6,17 @@ import os
 import signal
 from typing import TYPE_CHECKING, Final
 
+from holdfast.engine.forks._served_fork import ServedFork
 from holdfast.engine.forks.mount import mount_checkpoint
 from holdfast.engine.forks.mount_server import decode_order
-from holdfast.engine.forks.serving import ServedFork
-from holdfast.engine.opening import fork_note
-from holdfast.engine.opening.logfile import open_log
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening import fork_layers
+from holdfast.engine.opening.home import open_log
+from holdfast.engine.opening.opener import Opener
 from holdfast.model.errors import HoldfastError, NotFoundError, unexpected
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import arrange
-from holdfast.processes.modules import Outcome, failure
-from holdfast.processes.worker import read_order, say
+from holdfast.processes.detached_worker import read_order, say
+from holdfast.processes.module_process import Outcome, failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def _serve(opener: Opener, order: Order) -> None:
 def _serve_fork(opener: Opener, order: Order) -> None:
     context = opener.open_fork(order.root)
     _log_to(context.folder, order.log_level)
-    note = fork_note.read(context.folder)
+    note = fork_layers.read(context.folder)
     if note is None:
         raise NotFoundError("this is no fork by mount any more", code="no_fork")
     with ServedFork(context, note, order.directory) as served:
@@ -76,9 +76,9 @@ def _log_to(folder: bytes, level: Level) -> None:
     os.close(log)
 
     def send() -> None:
-        from holdfast.model import loglines
+        from holdfast.model import log_format
 
-        loglines.send(level, loglines.Lines(as_json=True))
+        log_format.send(level, log_format.Lines(as_json=True))
 
     arrange(level, send)
 

@@ -11,10 +11,10 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.model.errors import FormatError, StorageError
-from holdfast.model.named import NamedTuple
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display, parse_display
-from holdfast.processes.modules import decode_outcome
-from holdfast.processes.worker import Worker
+from holdfast.processes.detached_worker import Worker
+from holdfast.processes.module_process import decode_outcome
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -56,7 +56,7 @@ def decode_order(given: bytes) -> Order:
 class MountServer:
     """Such a process, that waits for its order. Use it as a context manager: without one it ends.
 
-    It is there soonest if it is started before anything else is done: see `holdfast.processes.worker`.
+    It is there soonest if it is started before anything else is done: see `holdfast.processes.detached_worker`.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Taking a checkpoint: tree → entries → blobs and pages → one catalog commit.
+"""Taking a checkpoint: room, then tree → entries → blobs and pages → one catalog commit; Git's heads beside it.
 
 The order is I4's: the packs of content are durable before the pages that name it, the pages before the commit that
 makes them known. Killed anywhere before the commit, nothing but unreferenced objects is left, and collection removes
@@ -9,34 +9,236 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from holdfast.engine.history.git_heads import remember
-from holdfast.engine.history.known_states import noting
-from holdfast.engine.history.room import make_room, make_room_for
+from holdfast.engine.opening.context import saved_in
 from holdfast.engine.opening.early_scan import note as note_place
-from holdfast.engine.opening.mount_guard import refuse_other_mount
-from holdfast.engine.opening.saved_state import saved_in
-from holdfast.engine.results.results import CheckpointResult, Request
-from holdfast.files.secret_files import is_environment
+from holdfast.engine.opening.home import GIT_HEADS
+from holdfast.engine.opening.identity import refuse_other_mount
+from holdfast.engine.opening.undo_log import noting
+from holdfast.engine.results.command_results import CheckpointResult, Request, beginnings
+from holdfast.files.git.configuration import find_repository, read_bounded
+from holdfast.files.note_file import NoteFile
+from holdfast.files.scan.secret_files import is_environment
 from holdfast.model.checkpoint import KINDS, Checkpoint, Provenance
 from holdfast.model.entries import Change, Counts, count_changes
-from holdfast.model.errors import HoldfastError, StorageError, UsageError, lacks_room
+from holdfast.model.errors import (
+    FormatError,
+    HoldfastError,
+    LockedError,
+    QuotaError,
+    StorageError,
+    UsageError,
+    lacks_room,
+)
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.model.log import Log
-from holdfast.model.named import NamedTuple
+from holdfast.model.message_text import visible
 from holdfast.model.paths import display, under_any
-from holdfast.model.typed import TYPE_CHECKING
-from holdfast.store.late_writer import LateWriter
-from holdfast.store.records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
+from holdfast.store.blobs.lazy_writer import LateWriter
+from holdfast.store.catalog_records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
     from holdfast.engine.opening.context import Context
     from holdfast.files.tree import Scan
+    from holdfast.model.content import Content, Progress
     from holdfast.model.ids import Hash
-    from holdfast.model.sinks import Content, Progress
-    from holdfast.store.blob_writer import Written
-    from holdfast.store.manifest import Built
+    from holdfast.store.blobs.content_writer import Written
+    from holdfast.store.manifests.manifest import Built
+
+
+# Room in the store, within its quota.
+
+
+def make_room(context: Context, incoming: int, *, refuse: bool = True) -> None:
+    """Raise `QuotaError` if ``incoming`` more bytes do not fit into ``store.max_bytes``, even after retention and
+    collection. Without ``refuse`` a warning says so: nobody is kept from going back by a quota.
+
+    What retention removes is what it would have removed anyway at its next turn; nothing else is.
+    """
+    quota = context.settings.store.max_bytes
+    if not quota or context.store.used_bytes() + incoming <= quota:
+        return
+    from holdfast.engine.history.retention import thin_out
+
+    _LOG.warning("the store is at its quota of %d bytes; thinning out and collecting", quota)
+    thin_out(context)
+    try:
+        # The grace time protects against races that the catalog also excludes by itself; short of space it can be
+        # short.
+        context.store.collector().collect(0)
+    except LockedError:
+        _LOG.warning("another collection is running; not waiting for it")
+    used = context.store.used_bytes()
+    if used + incoming > quota:
+        if not refuse:
+            _LOG.warning("the store is beyond its quota of %d bytes, for the sake of what can be taken back", quota)
+            return
+        raise QuotaError(
+            f"the store holds {used:,} bytes; {incoming:,} more would exceed its quota of {quota:,}. Nothing was lost",
+            hint="`holdfast forget --keep-last N` and `holdfast gc --grace 0` make room; store.max_bytes is the quota",
+        )
+
+
+def make_room_for(context: Context, written: Written, more: int = 0, *, refuse: bool = True) -> None:
+    """`make_room` for what was just written, and ``more`` bytes to come. If it does not fit, its packs are deleted.
+
+    No commit knows them yet. Large blobs stay for collection: another process may have written the same ones.
+    """
+    try:
+        make_room(context, written.stored_bytes + more, refuse=refuse)
+    except QuotaError:
+        for pack in written.packs:
+            context.store.objects.delete(pack.key)
+        raise
+
+
+# Where HEAD of the repository around a workspace stood when states were saved, so that going back to one can say which
+# commits stay: files are brought back, and `.git` never is (I14, I15).
+#
+# It is for a word of warning alone: where it is not known, or cannot be written, nothing is said. The format is
+# specified in ``docs/formats/git-heads.md``.
+
+_FILE = NoteFile(
+    name=GIT_HEADS,
+    magic=b"HFGH 1 ",
+    what="a list of heads of Git",
+    max_bytes=1 << 20,
+    advice="going back says nothing of commits meanwhile",
+)
+_MOST = 1000
+_MAX_REF = 512
+_MAX_PACKED = 32 << 20
+_BRANCHES = b"refs/heads/"
+_DIGITS = frozenset(b"0123456789abcdef")
+_COMMIT_DIGITS = (40, 64)
+_NOT_IN_NAMES = frozenset((*range(0x21), 0x7F))
+_DETACHED = b"-"
+_SHOWN = 12
+
+
+class _Head(NamedTuple):
+    checkpoint: bytes
+    """The state that the tree was in."""
+    at: int
+    """When this was noted, in microseconds since 1970."""
+    ref: bytes
+    commit: bytes
+    event: int | None
+    """The newest event in the history then."""
+
+
+def remember(context: Context, checkpoint: Checkpoint) -> None:
+    """Note where HEAD stands, unless that is what is known of ``checkpoint``, which the tree was just saved as, or was
+    already. Needs the lock.
+    """
+    now = _head(context.workspace.path)
+    if now is None:
+        return
+    known = _read(context)
+    then = _at(context, known, checkpoint)
+    if then is not None and now == (then.ref, then.commit):
+        return
+    newest = context.catalog.events(context.workspace.id, limit=1)
+    event = newest[0].seq if newest else 0
+    lines = [*known[-(_MOST - 1) :], _Head(checkpoint.id.encode(), context.clock.now(), *now, event)]
+    try:
+        _FILE.write(context.folder, b"".join(map(_line, lines)))
+    except StorageError as error:
+        _LOG.debug("%s", error.message)
+
+
+def warn_of_commits(context: Context, target: Checkpoint) -> None:
+    """Say which commit stays, if HEAD stands elsewhere than when the tree was ``target``, to which it was brought."""
+    if target.workspace != context.workspace.id:
+        return
+    now, then = _head(context.workspace.path), _at(context, _read(context), target)
+    if now is None or then is None or now == (then.ref, then.commit):
+        return
+    ref, commit = now
+    before = "" if ref == then.ref else f"{_shown(then.ref)} at "
+    _LOG.warning(
+        "%s stays at %s (it was %s%s when that state was saved): files were brought back, and commits never are%s",
+        _shown(ref),
+        commit[:_SHOWN].decode(),
+        before,
+        then.commit[:_SHOWN].decode(),
+        "" if before else f"; `git reset {then.commit[:_SHOWN].decode()}` sets it there, and leaves the files",
+    )
+
+
+def _at(context: Context, known: Sequence[_Head], target: Checkpoint) -> _Head | None:
+    """Where HEAD stood last while the tree was the target; None if nobody knows."""
+    wanted = target.id.encode()
+    while_it_was = [head for head in known if head.checkpoint == wanted]
+    if while_it_was or not known:
+        return while_it_was[-1] if while_it_was else None
+    newest = context.catalog.checkpoints(context.workspace.id, limit=1)
+    if newest and newest[0].id == target.id:
+        return known[-1]
+    made = beginnings(context.catalog.events(context.workspace.id)).get(target.id)
+    # (An earlier version has noted no event, and what was imported has none.)
+    before = [
+        head
+        for head in known
+        if (head.at <= target.created_at if made is None or head.event is None else head.event < made)
+    ]
+    return before[-1] if before else None
+
+
+def _shown(ref: bytes) -> str:
+    if ref == _DETACHED:
+        return "HEAD, which is on no branch,"
+    return f"the branch {visible(ref.decode('utf-8', 'replace').removeprefix('refs/heads/'))}"
+
+
+def _head(root: bytes) -> tuple[bytes, bytes] | None:
+    """The branch that is checked out, and its commit; None where there is none, or it cannot be told."""
+    repository = find_repository(root)
+    if repository is None:
+        return None
+    text = (read_bounded(repository.own + b"/HEAD", _MAX_REF) or b"").strip()
+    if _is_commit(text):
+        return _DETACHED, text
+    ref = text.removeprefix(b"ref: ")
+    if not ref.startswith(_BRANCHES) or ref == _BRANCHES or b"/../" in ref or not _NOT_IN_NAMES.isdisjoint(ref):
+        return None
+    commit = (read_bounded(repository.common + b"/" + ref, _MAX_REF) or b"").strip() or _packed(repository.common, ref)
+    return (ref, commit) if _is_commit(commit) else None
+
+
+def _packed(common: bytes, ref: bytes) -> bytes:
+    packed = b"\n%b\n" % (read_bounded(common + b"/packed-refs", _MAX_PACKED) or b"")
+    end = -1
+    while (end := packed.find(b" %b\n" % ref, end + 1)) >= 0:
+        if _is_commit(commit := packed[packed.rfind(b"\n", 0, end) + 1 : end]):
+            return commit
+    return b""
+
+
+def _is_commit(text: bytes) -> bool:
+    return len(text) in _COMMIT_DIGITS and _DIGITS.issuperset(text)
+
+
+def _line(head: _Head) -> bytes:
+    words = b"%b %d %b %b" % (head.checkpoint, head.at, head.ref, head.commit)
+    return words + (b"\n" if head.event is None else b" %d\n" % head.event)
+
+
+def _read(context: Context) -> list[_Head]:
+    try:
+        body = _FILE.read(context.folder) or b""
+        words = (line.split(b" ") for line in body.splitlines())
+        return [
+            _Head(checkpoint, int(at), ref, commit, int(event[0]) if event else None)
+            for checkpoint, at, ref, commit, *event in words
+        ]
+    except (FormatError, StorageError, ValueError) as error:
+        _LOG.debug("%s", error)
+        return []
+
 
 _TRIES = 3
 _LOG = Log(__name__)
@@ -66,7 +268,7 @@ def take(context: Context, request: Request, progress: Progress | None = None) -
     if request.kind not in KINDS:
         raise UsageError(f"there is no kind of checkpoint {request.kind!r}", hint=f"one of {', '.join(KINDS)}")
     if request.label and request.kind == "manual":
-        from holdfast.engine.opening.revisions import check_label
+        from holdfast.engine.history.revisions import check_label
 
         check_label(request.label)
     with context.lock():
@@ -155,7 +357,7 @@ def _take_part(
     """
     from holdfast.engine.history.status import present
     from holdfast.files.tree import Scan
-    from holdfast.store import manifest
+    from holdfast.store.manifests import manifest
 
     cursor = context.catalog.cursor(context.workspace.id)
     if cursor.head is None or not paths:
@@ -199,7 +401,7 @@ def _what_makes_room(context: Context) -> str:
 
 def _mend(context: Context, checkpoint: Checkpoint) -> None:
     """Store anew what the checkpoint holds and the store has lost, as far as the tree still has it."""
-    from holdfast.store import manifest
+    from holdfast.store.manifests import manifest
 
     entries = manifest.iterate(context.store.pages, checkpoint.root)
     lost = dict(context.store.reader.lost(entry for _, entry in entries))
@@ -271,7 +473,7 @@ def _tell_secrets(scan: Scan) -> None:
     """At a first checkpoint: say that settings with secrets in them are among what is saved."""
     found = sorted(path for path, entry in scan.changes.items() if entry is not None and is_environment(path))
     if found:
-        from holdfast.model.wording import plural
+        from holdfast.model.message_text import plural
 
         more = f" and {plural(len(found) - 1, 'more file')} like it" if len(found) > 1 else ""
         _LOG.warning(
@@ -284,7 +486,7 @@ def _tell_secrets(scan: Scan) -> None:
 
 def _manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> tuple[Built, Sequence[Change] | None]:
     """The manifest of what the scan found, and how it differs from the parent's (None: there is no parent)."""
-    from holdfast.store import manifest
+    from holdfast.store.manifests import manifest
 
     pages = context.store.pages
     if parent is not None and scan.base is not None:
@@ -311,8 +513,8 @@ def _store(
     recorded: Recorded | None,
 ) -> Checkpoint:
     """Write the pages and commit. What was written stays unreferenced if this fails."""
-    from holdfast.store.blob_writer import write_pages
-    from holdfast.store.changeset import encode_changeset
+    from holdfast.store.blobs.content_writer import write_pages
+    from holdfast.store.codecs.changeset import encode_changeset
 
     store = context.store
     checkpoint_id = new_checkpoint_id(context.random)

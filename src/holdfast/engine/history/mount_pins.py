@@ -11,9 +11,9 @@ import os
 from contextlib import suppress
 
 from holdfast.model.errors import HoldfastError, NotFoundError, StorageError, room_hint
+from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from typing import Final

@@ -7,17 +7,17 @@ from __future__ import annotations
 import os
 
 from holdfast.engine.opening.current_run import checkpoint_outside, current_run, forbid_inside_run
-from holdfast.engine.opening.folder import UNDO_NOTE
+from holdfast.engine.opening.home import UNDO_NOTE
 from holdfast.engine.opening.watch_proxy import by_watcher, paused
-from holdfast.model.typed import TYPE_CHECKING
+from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.results import CheckpointResult, Request, RestoreResult
+    from holdfast.engine.results.command_results import CheckpointResult, Request, RestoreResult
+    from holdfast.model.content import Progress
     from holdfast.model.ids import CheckpointId
-    from holdfast.model.sinks import Progress
 
 
 def checkpoint(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
@@ -39,7 +39,7 @@ def checkpoint(context: Context, request: Request, progress: Progress | None = N
 
 def save(context: Context) -> CheckpointResult:
     """Have the tree's present state saved, as what comes before something else."""
-    from holdfast.engine.results.results import Request
+    from holdfast.engine.results.command_results import Request
     from holdfast.model.checkpoint import Provenance
 
     return checkpoint(context, Request("auto", provenance=Provenance(context.settings.identity.author)))
@@ -60,15 +60,15 @@ def restore(
     still. An undo or a redo that was cut short is finished first. Raises `RefusedError` inside of a run.
     """
     forbid_inside_run(context, "a restore")
-    from holdfast.engine.history.names import resolve_for_restore
     from holdfast.engine.history.restore import restore
+    from holdfast.engine.history.revisions import resolve_name_for_restore
 
     if not dry_run and _is_cut_short(context):
         _finish_first(context, progress)
     with paused(context):
         return restore(
             context,
-            resolve_for_restore(context, name),
+            resolve_name_for_restore(context, name),
             paths,
             dry_run=dry_run,
             as_state=as_state,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from holdfast.engine.results.results import Details, Log, beginnings
+from holdfast.engine.results.command_results import Details, Log, beginnings
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import display
-from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.engine.opening.context import Context, Shared
-    from holdfast.engine.results.results import Read
+    from holdfast.engine.results.command_results import Read
     from holdfast.model.entries import Entry
     from holdfast.model.ids import CheckpointId
 
@@ -51,7 +51,7 @@ def _checked(limit: int | None) -> int | None:
 
 def show(context: Context, name: CheckpointId) -> Details:
     """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
-    from holdfast.engine.opening.saved_state import changes_of
+    from holdfast.engine.opening.context import changes_of
 
     checkpoint = context.catalog.checkpoint(name)
     return Details(checkpoint, changes_of(context, checkpoint), context.catalog.not_captured(name))
@@ -66,7 +66,7 @@ def read_part(context: Context, name: CheckpointId, path: bytes, offset: int, li
     """At most ``limit`` bytes of the file ``path`` in a checkpoint from ``offset``, verified: all of it is read for
     that, however small the part. Raises as `cat`, and `RefusedError` (``not_a_file``) for a link.
     """
-    from holdfast.engine.results.results import Read
+    from holdfast.engine.results.command_results import Read
 
     entry = _entry(context, name, path)
     if entry.is_symlink:
@@ -80,7 +80,7 @@ def read_part(context: Context, name: CheckpointId, path: bytes, offset: int, li
 
 
 def _entry(context: Context, name: CheckpointId, path: bytes) -> Entry:
-    from holdfast.store import manifest
+    from holdfast.store.manifests import manifest
 
     pages, root = context.store.pages, context.catalog.checkpoint(name).root
     entry = manifest.get(pages, root, path)

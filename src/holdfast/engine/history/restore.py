@@ -11,43 +11,36 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, nullcontext, suppress
 
-from holdfast.engine.history.ballast import with_ballast
-from holdfast.engine.history.checkpoint import Recorded, take_locked, take_touched
-from holdfast.engine.history.content_source import Stored, hold
-from holdfast.engine.history.databases import kept_together, with_logs
-from holdfast.engine.history.git_heads import warn_of_commits
-from holdfast.engine.history.known_states import tell_brought_back
-from holdfast.engine.history.partial_restore import Plan, half_written, sift
-from holdfast.engine.history.saved_rules import left_out, touches_rules
-from holdfast.engine.history.status import present
-from holdfast.engine.history.uncaptured import only_uncaptured
-from holdfast.engine.opening import restore_journal as journals
-from holdfast.engine.opening.mount_guard import make_root
-from holdfast.engine.opening.restore_journal import Journal, JournalNotes
-from holdfast.engine.opening.undo_log import kept_still
-from holdfast.engine.results.results import Request, RestoreResult
-from holdfast.files.databases import database_of, with_companions
-from holdfast.files.secret_files import is_credential
+from holdfast.engine.history.checkpoint import Recorded, take_locked, take_touched, warn_of_commits
+from holdfast.engine.history.restore_plan import Plan, Stored, half_written, hold, kept_together, sift, with_logs
+from holdfast.engine.history.status import left_out, only_uncaptured, present, touches_rules
+from holdfast.engine.opening import operation_journal as journals
+from holdfast.engine.opening.context import with_ballast
+from holdfast.engine.opening.identity import make_root
+from holdfast.engine.opening.operation_journal import Journal, JournalNotes
+from holdfast.engine.opening.undo_log import kept_still, tell_brought_back
+from holdfast.engine.results.command_results import Request, RestoreResult
+from holdfast.files.ignore.sqlite_files import database_of, with_companions
+from holdfast.files.scan.secret_files import is_credential
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import display, under
-from holdfast.model.typed import TYPE_CHECKING
-from holdfast.store import manifest
-from holdfast.store.records import HistoryEvent
+from holdfast.store.catalog_records import HistoryEvent
+from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
     from typing import Literal
 
-    from holdfast.engine.history.databases import WithLogs
-    from holdfast.engine.history.partial_restore import Mending
+    from holdfast.engine.history.restore_plan import Mending, WithLogs
     from holdfast.engine.opening.context import Context
     from holdfast.files.tree import Applied
     from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.content import Progress, Supply
     from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.model.sinks import Progress, Supply
-    from holdfast.store.manifest import Pages
+    from holdfast.store.manifests.manifest import Pages
 
 NOT_THERE = "the state that it goes to does not capture it, and does not say that it was deleted: "
 """Begins why something stays that a state of another workspace lacks; what that state says of it follows."""
@@ -78,7 +71,7 @@ def restore(
     ``as_state`` it is saved as what this restore did.
 
     Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished or taken back by
-    `holdfast.engine.history.resume`. Files that changed meanwhile, or that no checkpoint holds, are left alone and
+    `holdfast.engine.history.recovery`. Files that changed meanwhile, or that no checkpoint holds, are left alone and
     listed in ``skipped``; unless ``exact``, what another workspace's state does not capture, or ignores, is, too.
     Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content that is
     needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if the
@@ -181,7 +174,7 @@ def _foresee(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> No
     """
     import json  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
-    from holdfast.files import apply  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    from holdfast.files.write import applier  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
     head = context.catalog.cursor(context.workspace.id).head
     if head is not None:
@@ -296,7 +289,7 @@ def carry_out(
     head = target.id
     if reached and not settled and target.kind == "merge" and journal.operation == "restore":
         # What the merged rules leave out is no change to come: the next state would have it, and undo stop there.
-        from holdfast.engine.history.changed_state import put_together
+        from holdfast.engine.history.derived_state import put_together
 
         head = put_together(context, target.id, seen, target.provenance)
     if mending is None or mending.apart is None:

@@ -1,4 +1,4 @@
-"""Which checkpoints stay: a pure policy over their records.
+"""Which checkpoints stay: a policy over their records, and its carrying out.
 
 Two kinds of rule. `Thinning` is what a workspace does by itself: checkpoints that were taken automatically become
 fewer as they age, all others stay. `Policy` is what somebody asks for by hand, with the flags and the meaning of
@@ -10,15 +10,20 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast.engine.history.mount_pins import release_dead
+from holdfast.engine.opening.context import freeing
 from holdfast.model.errors import UsageError
-from holdfast.model.named import NamedTuple
+from holdfast.model.fast_namedtuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from holdfast.engine.opening.context import Context, Shared
     from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.config.settings import Settings
     from holdfast.model.ids import CheckpointId
 
 _SECOND = 1_000_000
@@ -179,3 +184,44 @@ def _by_policy(ordered: Sequence[Checkpoint], policy: Policy) -> dict[Checkpoint
             if checkpoint.label and fnmatchcase(checkpoint.label, pattern):
                 kept[checkpoint.id].append(f"label {pattern}")
     return kept
+
+
+# Removing the checkpoints that a policy does not keep.
+
+
+def thin_out(context: Context) -> None:
+    """Remove what the rule of the settings does not keep; nothing while the workspace's own file is not obeyed."""
+    if context.misconfigured is None:
+        release_dead(context)
+        remove_each(context, decided(context, thinning(context.settings))[0])
+
+
+def thinning(settings: Settings) -> Thinning:
+    """The rule that applies by itself, as the settings have it."""
+    rule = settings.retention
+    return Thinning(rule.keep_all, rule.per_ten_minutes, rule.hourly, rule.daily, rule.rescue)
+
+
+def decided(
+    context: Context, policy: Policy | Thinning
+) -> tuple[list[Checkpoint], list[tuple[Checkpoint, Sequence[str]]]]:
+    """The checkpoints of the workspace that ``policy`` removes, and those that stay, with the reasons. Removes none."""
+    protections = context.catalog.protections()
+    protected = {checkpoint: str(reasons[0]) for checkpoint, reasons in protections.items() if reasons}
+    checkpoints = context.catalog.checkpoints(context.workspace.id)
+    removed: list[Checkpoint] = []
+    kept: list[tuple[Checkpoint, Sequence[str]]] = []
+    for decision in decide(checkpoints, policy, context.clock.now(), protected):
+        if decision.keep:
+            kept.append((decision.checkpoint, decision.reasons))
+        else:
+            removed.append(decision.checkpoint)
+    return removed, kept
+
+
+def remove_each(context: Shared, checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """Remove ``checkpoints``, each in a transaction of its own; those that were still there."""
+    removed: list[Checkpoint] = []
+    for checkpoint in checkpoints:
+        removed += freeing(context, partial(context.store.catalog.forget, (checkpoint.id,)))
+    return removed

@@ -1,29 +1,39 @@
-"""What the tree holds now, compared with what was saved; nothing is stored for the asking."""
+"""What the tree holds now, compared with what was saved, and what is not captured; nothing is stored for the asking."""
 
 from __future__ import annotations
 
-from holdfast.engine.opening import restore_journal as journals
-from holdfast.engine.opening import undo_note
-from holdfast.engine.opening.saved_state import saved_in
-from holdfast.engine.results.results import Status
-from holdfast.files.hashing import HashSink
+import os
+import stat
+from contextlib import suppress
+
+from holdfast.engine.opening import operation_journal
+from holdfast.engine.opening import operation_journal as journals
+from holdfast.engine.opening.context import SavedState, saved_in
+from holdfast.engine.opening.home import TOLD
+from holdfast.engine.results.command_results import Status
+from holdfast.files.git.configuration import MAX_RULES_BYTES
+from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules
+from holdfast.files.note_file import NoteFile
+from holdfast.files.scan.secret_files import CREDENTIALS
 from holdfast.files.tree import ROOT_GONE, Scan
-from holdfast.model.errors import FormatError, NotFoundError
+from holdfast.files.write.rooted_access import Root
+from holdfast.model.content import HashSink
+from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFoundError, StorageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
-from holdfast.model.named import NamedTuple
-from holdfast.model.typed import TYPE_CHECKING
-from holdfast.model.wording import named_steps
-from holdfast.store import manifest
+from holdfast.model.message_text import named_steps
+from holdfast.store.catalog_records import seen_at
+from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, NotCaptured
-    from holdfast.model.ids import Hash
-    from holdfast.store.manifest import Pages
-
+    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.store.manifests.manifest import Pages
 
 _LOG = Log(__name__)
 
@@ -73,7 +83,7 @@ def present(context: Context, *, gone_is_empty: bool = False) -> Present:
 def _tell_undo(context: Context) -> None:
     """Say if an undo or a redo by the undo log was cut short."""
     try:
-        note = undo_note.read(context.folder)
+        note = operation_journal.read_undo_note(context.folder)
     except FormatError as error:
         _LOG.warning("%s", error)
         return
@@ -99,3 +109,171 @@ def status(context: Context, *, watching: bool) -> Status:
             watching=watching,
             unfinished_restore=None if unfinished is None else unfinished.target,
         )
+
+
+# What a saved state's own rule files leave out: asked where going back changes them and files come to light.
+
+_RULE_FILES = (GITIGNORE, CHECKPOINTIGNORE)
+
+
+def touches_rules(changes: Iterable[Change]) -> bool:
+    """True if any of ``changes`` is about a rule file."""
+    return any(change.path.rpartition(b"/")[2] in _RULE_FILES for change in changes)
+
+
+def left_out(context: Context, root: Hash, paths: Iterable[bytes]) -> set[bytes]:
+    """Those of ``paths`` that the rule files in the stored manifest ``root`` exclude.
+
+    Rules from outside the tree are not asked: no restore changes them.
+    """
+    rules = _Rules(context, root)
+    return {path for path in paths if rules.excluded(path)}
+
+
+class _Rules:
+    def __init__(self, context: Context, root: Hash) -> None:
+        self._saved = SavedState(context, root)
+        self._known: dict[bytes, DirectoryRules] = {}
+        self._excluded: dict[bytes, bool] = {b"": False}
+
+    def excluded(self, path: bytes) -> bool:
+        parent, _, name = path.rpartition(b"/")
+        return self._directory(parent) or self._in(parent).excluded(path, name, False)
+
+    def _directory(self, path: bytes) -> bool:
+        known = self._excluded.get(path)
+        if known is None:
+            parent, _, name = path.rpartition(b"/")
+            known = self._excluded[path] = self._directory(parent) or self._in(parent).excluded(path, name, True)
+        return known
+
+    def _in(self, directory: bytes) -> DirectoryRules:
+        known = self._known.get(directory)
+        if known is None:
+            gitignore, own = (self._read(directory, name) for name in _RULE_FILES)
+            if directory:
+                known = self._in(directory.rpartition(b"/")[0]).below(directory, gitignore, own)
+            else:
+                known = DirectoryRules(UNKNOWN_FINGERPRINT, (), (), {}).at_root(gitignore, own)
+            self._known[directory] = known
+        return known
+
+    def _read(self, directory: bytes, name: bytes) -> bytes | None:
+        return self._saved.read(directory + b"/" + name if directory else name, MAX_RULES_BYTES + 1)
+
+
+# What a line of work has not deleted, though its states lack it: what it only captures no more.
+#
+# A file that somebody begins to ignore is in no later state, as if it were deleted; so is one that has grown beyond
+# `capture.max_file_bytes`. It is there all the same, so that nobody who brings this line of work elsewhere would expect
+# it to be deleted there.
+
+
+def only_uncaptured(context: Context, state: CheckpointId, changes: Sequence[Change]) -> frozenset[bytes]:
+    """The paths that ``changes``, which lead to ``state``, seem to delete, and which nobody has deleted.
+
+    The disk tells, where the directory that this is a state of is there: what is a file or a link in it still, was not
+    deleted; nor was what the state says that it does not capture, whatever it is. Once it has gone on from the state,
+    only what the state's own rules leave out is looked for. Without the directory those rules, and what the state says,
+    alone tell: what they leave out is not taken for deleted.
+    """
+    gone = [change.path for change in changes if change.after is None]
+    if not gone:
+        return frozenset()
+    catalog = context.catalog
+    checkpoint = catalog.checkpoint(state)
+    standing = catalog.cursor(checkpoint.workspace).head == state
+    missed = {path for path, _ in catalog.not_captured(state)}.intersection(gone)
+    ignored = left_out(context, checkpoint.root, gone) if touches_rules(changes) else set[bytes]()
+    if not ignored and not standing:
+        return frozenset(missed)
+    try:
+        owner = catalog.workspace(checkpoint.workspace)
+        path = seen_at(owner.path)
+        about = os.lstat(path)
+        # (A fork that is mounted, as those of sessions may be, is another directory each time.)
+        if (about.st_dev, about.st_ino) != (owner.device, owner.inode) and not os.path.ismount(path):
+            return frozenset(ignored | missed)
+        if standing:
+            return on_disk(path, gone, whatever=missed)
+        return on_disk(path, sorted(ignored)) | missed
+    except (OSError, NotFoundError, StorageError):
+        return frozenset(ignored | missed)
+
+
+def only_there(there: bytes, here: bytes | None, missed: Iterable[NotCaptured]) -> list[NotCaptured]:
+    """Those of ``missed``, which no checkpoint holds, that the directory ``there`` has and ``here`` has not.
+
+    (None: there is nothing to compare with.)
+
+    What is of the same kind, size and time in both was there when ``there`` was made of ``here``. Whatever cannot be
+    looked at is taken for something that is only there.
+    """
+    return [
+        one
+        for one in missed
+        if _only_there(os.path.join(there, one.path), None if here is None else os.path.join(here, one.path))
+    ]
+
+
+def _only_there(there: bytes, here: bytes | None) -> bool:
+    try:
+        mine = os.lstat(there)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    if here is None:
+        return True
+    try:
+        other = os.lstat(here)
+    except OSError:
+        return True
+    kind = stat.S_IFMT(mine.st_mode)
+    if stat.S_ISDIR(mine.st_mode) or kind != stat.S_IFMT(other.st_mode):
+        return True
+    return (mine.st_size, mine.st_mtime_ns) != (other.st_size, other.st_mtime_ns)
+
+
+def on_disk(directory: bytes, paths: Sequence[bytes], *, whatever: Container[bytes] = ()) -> frozenset[bytes]:
+    """Those of ``paths`` that are files or links in ``directory``, and those in ``whatever`` that are anything there.
+
+    No link is followed on the way.
+
+    Raises `StorageError` or `NotFoundError` if the directory cannot be opened.
+    """
+    found: set[bytes] = set()
+    with Root(directory) as root:
+        for path in paths:
+            try:
+                mode = root.lstat(path).st_mode
+            except (NotFoundError, EscapeError, StorageError):
+                continue
+            if stat.S_ISREG(mode) or stat.S_ISLNK(mode) or path in whatever:
+                found.add(path)
+    return frozenset(found)
+
+
+# Of which files of credentials the user was told that they are not captured: said once, not with every status.
+#
+# The file is specified in ``docs/formats/told.md``.
+
+_FILE = NoteFile(
+    name=TOLD, magic=b"HFTD 1 ", what="a note of what was told", max_bytes=1 << 20, advice="it is not needed"
+)
+
+
+def without_told(folder: bytes, missed: Sequence[NotCaptured]) -> list[NotCaptured]:
+    """Those of ``missed``, which are about to be told, that were not told before; only files of credentials are told
+    once. Losing the note does no harm: they are told again.
+    """
+    credentials = {path for path, reason in missed if reason == CREDENTIALS}
+    if not credentials:
+        return list(missed)
+    told: set[bytes] = set()
+    with suppress(HoldfastError):
+        told.update((_FILE.read(folder) or b"").split(b"\0"))
+    if not credentials <= told:
+        with suppress(HoldfastError):
+            _FILE.write(folder, b"\0".join(sorted(credentials)))
+    return [one for one in missed if one.path not in credentials & told]

@@ -1,41 +1,362 @@
 """Undo and redo: one change back, one change forward, along the events that changed the tree.
 
 Every checkpoint and every full restore is a state; each knows the state that it replaced. What happened between two
-states is taken back step by step, by the undo log, as far as steps made it (`holdfast.engine.history.steps`), and for
-the rest by going to the earlier state. `redo` goes the same way forward, towards the newest state that was undone.
-Nothing is ever taken out of the history.
+states is taken back step by step, by the undo log, as far as steps made it (`holdfast.engine.history._step_reversal`),
+and for the rest by going to the earlier state. `redo` goes the same way forward, towards the newest state that was
+undone. Nothing is ever taken out of the history.
 """
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
-from holdfast.engine.history.ballast import with_ballast
-from holdfast.engine.history.navigator import HistoryNavigator, merge_results
-from holdfast.engine.history.open_steps import naming_processes, told_processes
-from holdfast.engine.history.other_version import refuse_steps
-from holdfast.engine.history.preview import foresee_steps, reversible
+from holdfast.engine.history._navigator import HistoryNavigator, merge_results
+from holdfast.engine.history._step_reversal import foresee_steps, reapply_steps, reverse_steps, reversible
 from holdfast.engine.history.recovery import catch_up, foresee_catching_up
-from holdfast.engine.history.restore import refuse_unfinished, save_first
-from holdfast.engine.history.runs import foresee_run, newest_run, stop_run, undo_run
-from holdfast.engine.history.states import ahead, came_to_light, check_count, nothing
+from holdfast.engine.history.restore import carry_out, new_nonce, preview, refuse_unfinished, save_first
 from holdfast.engine.history.status import present
-from holdfast.engine.history.steps import reapply_steps, reverse_steps
-from holdfast.engine.opening.mount_guard import make_root
-from holdfast.engine.opening.undo_log import infos, quiet, reached, required, touched
-from holdfast.model.errors import HoldfastError, RefusedError
-from holdfast.model.typed import TYPE_CHECKING
+from holdfast.engine.history.undo_guards import (
+    ahead,
+    came_to_light,
+    check_count,
+    is_others,
+    kept,
+    named_processes,
+    naming_processes,
+    nothing,
+    out_of_sight,
+    refuse_run,
+    refuse_steps,
+    told_processes,
+)
+from holdfast.engine.opening.context import with_ballast
+from holdfast.engine.opening.identity import make_root
+from holdfast.engine.opening.operation_journal import Journal
+from holdfast.engine.opening.undo_log import has_ended, infos, quiet, reached, required, touched
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.log import Log
+from holdfast.model.paths import display, under
+from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from typing import Literal
 
     from holdfast.engine.history.recovery import CaughtUp
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.results import RestoreResult
-    from holdfast.model.sinks import Progress
-    from holdfast.undo.service import UndoService
+    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.model.content import Progress
+    from holdfast.store.catalog_records import HistoryEvent
+    from holdfast.undo.service import ProcessInfo, StepInfo, UndoService
+
+
+# Taking back all that a run did: by the undo log, and what that has forgotten by the checkpoint from its beginning.
+
+_LOG = Log(__name__)
+
+_SHOWN = 5
+
+
+class _OfRun(NamedTuple):
+    """What is left to take back of a run."""
+
+    steps: Sequence[StepInfo]
+    start: HistoryEvent | None
+    """Its beginning, where the undo log does not hold all of it: what is missing is taken back by that checkpoint."""
+
+
+_PAUSE = 0.02
+_KILLED_SECONDS = 30.0
+"""A busy machine may take so long to end what was killed."""
+
+
+def newest_run(context: Context, service: UndoService | None) -> str:
+    """The newest run of which anything is left to take back."""
+    steps: Sequence[StepInfo] = service.steps() if service is not None else ()
+    done = [step for step in steps if step.run and step.state in ("done", "open") and step.paths]
+    if done:
+        return max(done, key=lambda step: step.acted).run
+    known = {step.run for step in steps}
+    events: dict[str, list[HistoryEvent]] = {}
+    for event in context.catalog.events(context.workspace.id):
+        if event.run:
+            events.setdefault(event.run, []).append(event)
+    for run, of_run in events.items():
+        if _is_forgotten(context, service, of_run, [step for step in steps if step.run == run]):
+            return run
+    if any(known) or events:
+        raise NotFoundError(
+            "nothing is left to undo of any run",
+            hint="`holdfast redo` brings forward what was undone; `holdfast steps` shows it",
+            code="nothing_to_undo",
+        )
+    raise NotFoundError("there is no run to undo", hint="holdfast run -- COMMAND makes one", code="nothing_to_undo")
+
+
+def foresee_run(
+    context: Context, service: UndoService | None, run: str, *, force: bool, recorded_only: bool
+) -> RestoreResult:
+    """What `undo_run` would do. Changes nothing."""
+    chosen, start = _left_of(context, service, run, force=force, recorded_only=recorded_only)
+    done: list[RestoreResult] = []
+    if chosen:
+        assert service is not None
+        done.append(foresee_steps(context, service, [step.id for step in chosen], backward=True, force=force))
+    if start is not None:
+        done.append(preview(context, context.catalog.checkpoint(start.checkpoint)))
+    return merge_results(done)
+
+
+def undo_run(
+    context: Context,
+    service: UndoService | None,
+    run: str,
+    *,
+    force: bool,
+    recorded_only: bool,
+    progress: Progress | None,
+) -> RestoreResult:
+    """Take back what is left of a run, all of it or nothing, after what is there was saved. Needs the lock.
+
+    Raises `NotFoundError` if nothing is left, or cannot be had any more; `RefusedError` if the run is still going on,
+    or somebody else's changes would be taken back with it (``recorded_only``: might be), or (``steps_forgotten``) the
+    log has forgotten steps of it, so that ignored files which they changed would stay so; and what `reverse_steps`
+    raises.
+    """
+    chosen, start = _left_of(context, service, run, force=force, recorded_only=recorded_only)
+    # (By the checkpoint that the run began with, anything may be changed.)
+    save_first(context, progress, touched=tuple if start else partial(touched, service, [step.id for step in chosen]))
+    walk = HistoryNavigator(context, service, force=force, progress=progress)
+    before = walk.now()
+    done: list[RestoreResult] = []
+    if chosen:
+        assert service is not None
+        done.append(reverse_steps(context, service, chosen, force=force, progress=progress))
+    if start is not None:
+        _LOG.warning(
+            "the undo log has forgotten steps of the run: what they did is taken back by the checkpoint that the run "
+            "began with; ignored files that they changed are not"
+        )
+        try:
+            done.append(_to_the_start(context, start, progress))
+        except HoldfastError as error:
+            raise walk.forward_again(before, done, error) from error
+    result = merge_results(done)
+    if start is not None and chosen:
+        again = "holdfast redo" + "".join(f" --step {step}" for step in sorted(result.steps))
+        ways = [way for way in (done[-1].undo_command, again) if way is not None]
+        return result._replace(undo_command=" && ".join(ways))
+    return result
+
+
+def _left_of(context: Context, service: UndoService | None, run: str, *, force: bool, recorded_only: bool) -> _OfRun:
+    """Raises as `undo_run`."""
+    steps = service.steps() if service is not None else ()
+    of_run = [step for step in steps if step.run == run]
+    if not force and service is not None and any(step.state == "open" and step.paths for step in of_run):
+        raise _still_running(service, run)
+    events = [event for event in context.catalog.events(context.workspace.id) if event.run == run]
+    if not of_run and not events:
+        raise NotFoundError(f"there was no run {run}", hint="holdfast log and holdfast steps show the runs")
+    chosen = [step for step in of_run if step.state == "done" and step.paths]
+    start = None
+    if _is_forgotten(context, service, events, of_run):
+        start = _start(context, run, events)
+    if not chosen and (start is None or _is_taken_back(context, start)):
+        raise NotFoundError(f"nothing of the run {run} is left to undo", code="nothing_to_undo")
+    if start is not None and recorded_only:
+        raise RefusedError(
+            f"the undo log does not hold all of the run {run} any more, and the checkpoint that it began with would "
+            "also take back what others have changed since",
+            code="barrier",
+        )
+    if start is not None and not force:
+        refuse_run(context, events)
+        _refuse_others(steps, start)
+        if context.settings.undo.outside != "warn":
+            _refuse_edits(context, service, events, of_run)
+        raise RefusedError(
+            f"the undo log has forgotten steps of the run {run} (at undo.max_log_bytes or undo.max_steps, or by `steps "
+            "--discard`): ignored files that they changed or removed cannot be brought back any more",
+            hint="--force takes back all else: what is left of its steps, and the rest by the checkpoint that it began "
+            "with",
+            code="steps_forgotten",
+        )
+    return _OfRun(chosen, start)
+
+
+def _still_running(service: UndoService, run: str) -> RefusedError:
+    found = service.processes(run)
+    return RefusedError(
+        f"the run {run} is still going on{f': {named_processes(found)}' if found else ''}",
+        hint=f"`holdfast undo --run {run} --stop` ends it first; --force takes back what it has finished",
+        code="step_open",
+        data={"run": run, "processes": told_processes(found)},
+    )
+
+
+def _is_forgotten(
+    context: Context, service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]
+) -> bool:
+    """Whether the undo log has given up steps of a run: it says so, or a step that the run ended with is not there; or
+    of a run that nobody saw the end of, there is no log at all any more, or one was set aside since.
+    """
+    if service is None:
+        return not _has_ended(events) or any(event.steps for event in events)
+    if events and (events[-1].run in service.forgotten() or (not _has_ended(events) and is_others(context, events))):
+        return True
+    return not {step for event in events for step in event.steps}.issubset(step.id for step in of_run)
+
+
+def _start(context: Context, run: str, events: Sequence[HistoryEvent]) -> HistoryEvent:
+    """The beginning of a run, of which the checkpoint is still kept."""
+    if events and kept(context, events[-1]) is not None:
+        return events[-1]
+    raise NotFoundError(
+        f"the undo log does not hold all of the run {run} any more, nor is the checkpoint kept that it began with",
+        hint="holdfast steps lists the steps that can still be undone",
+    )
+
+
+def _is_taken_back(context: Context, start: HistoryEvent) -> bool:
+    """Whether the tree is in a state that stands on a return to the checkpoint that the run began with."""
+    at = context.catalog.cursor(context.workspace.id).position
+    while at is not None and at > start.seq:
+        state = context.catalog.event(at)
+        if state.operation == "restore" and state.checkpoint == start.checkpoint:
+            return True
+        at = state.previous
+    return False
+
+
+def _refuse_others(steps: Sequence[StepInfo], start: HistoryEvent) -> None:
+    """Raise `RefusedError` if others than the run that began with ``start`` have changed the tree since: the checkpoint
+    would take that back as well.
+    """
+    others = [
+        str(step.id)
+        for step in steps
+        if step.run != start.run and step.paths and step.state != "undone" and not has_ended(step, start)
+    ]
+    if others:
+        raise RefusedError(
+            f"the undo log does not hold all of the run {start.run} any more, and the checkpoint that it began with "
+            f"would also take back what others have done since: step {', '.join(others)}",
+            hint="undo those first, or --force takes all of it back",
+            code="others_since",
+        )
+
+
+def _refuse_edits(
+    context: Context, service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]
+) -> None:
+    """Raise `RefusedError` if what there is now is not what a run has left, but for what its own steps explain:
+    somebody else has edited it since, by hand perhaps, and the checkpoint would take that back as well (I8).
+    """
+    missing = f"the undo log does not hold all of the run {events[-1].run} any more"
+    end = kept(context, events[0]) if _has_ended(events) else None
+    if end is None:
+        raise RefusedError(
+            f"{missing}, and it is not known what that had left at its end: the checkpoint that it began with would "
+            "also take back what others have changed since",
+            hint="--force takes all of it back",
+            code="others_since",
+        )
+    now = present(context, gone_is_empty=True)
+    own: set[bytes] = set()
+    for step in of_run:
+        assert service is not None
+        own |= {change.path for change in service.changes(step.id)}
+    changes = [
+        change
+        for change in manifest.diff(now.pages, end.root, now.root)
+        if not any(under(change.path, path) for path in own)
+    ]
+    if changes and not out_of_sight(context, changes):
+        shown = ", ".join(display(change.path) for change in changes[:_SHOWN])
+        raise RefusedError(
+            f"{missing}, and the checkpoint that it began with would also take back what others have changed since: "
+            f"{shown}{', …' if len(changes) > _SHOWN else ''}",
+            hint="undo that first, or --force takes all of it back",
+            code="others_since",
+        )
+
+
+def _has_ended(events: Sequence[HistoryEvent]) -> bool:
+    """Whether a run's end was noted, and not its beginning alone."""
+    return len(events) > 1
+
+
+def _to_the_start(context: Context, begin: HistoryEvent, progress: Progress | None) -> RestoreResult:
+    cursor = context.catalog.cursor(context.workspace.id)
+    assert cursor.head is not None
+    now, target = context.catalog.checkpoint(cursor.head), context.catalog.checkpoint(begin.checkpoint)
+    journal = Journal(
+        operation="restore",
+        target=target.id,
+        rescue=now.id,
+        position=cursor.position,
+        state=None,
+        paths=(),
+        nonce=new_nonce(context),
+        at=context.clock.now(),
+        redo_tip=cursor.redo_tip,
+        undo_seq=context.undo_seq(),
+    )
+    return carry_out(context, journal, now, target, progress)
+
+
+def stop_run(context: Context, run: str) -> tuple[str, Sequence[ProcessInfo]]:
+    """End what is left of a run (empty: the newest): SIGTERM to each of its processes, and to no other; SIGKILL to what
+    is there after ``undo.stop_timeout``. Returns the run and the processes, once its steps are closed.
+
+    Raises `NotFoundError` if there is no run, `RefusedError` if a process does not end.
+    """
+    import signal  # (a short command does without)
+
+    with reached(context) as service:
+        run = run or newest_run(context, service)
+        found = () if service is None else service.processes(run)
+        if service is None or not found:
+            return run, ()
+        with _until_the_keeper_ends():
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                service.signal(run, number)
+                if _wait(context, lambda: service.signal(run, 0) == 0, killed=number == signal.SIGKILL):
+                    break
+            else:
+                raise RefusedError(
+                    f"{named_processes(service.processes(run))} of the run {run} did not end",
+                    hint="nothing was taken back; look at what keeps it",
+                    code="step_open",
+                )
+            steps = service.steps
+            _wait(context, lambda: not any(step.run == run and step.state == "open" for step in steps()), killed=True)
+    return run, found
+
+
+@contextmanager
+def _until_the_keeper_ends() -> Generator[None]:
+    """With the last process of the last run its keeper ends, which closes the steps."""
+    from holdfast.supervisor.control.frames import GONE
+
+    try:
+        yield
+    except HoldfastError as error:
+        if error.code != GONE:
+            raise
+
+
+def _wait(context: Context, is_so: Callable[[], bool], *, killed: bool) -> bool:
+    """Wait until something is so, for ``undo.stop_timeout``, or for what needs but a processor; whether it is."""
+    deadline = context.clock.monotonic() + (_KILLED_SECONDS if killed else context.settings.undo.stop_timeout)
+    while not (found := is_so()) and context.clock.monotonic() < deadline:
+        time.sleep(_PAUSE)
+    return found
 
 
 def undo(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.hosting.monitor import Event
     from holdfast.engine.hosting.working_directory import WorkingDirectory
-    from holdfast.model.config import Isolation
+    from holdfast.model.config.settings import Isolation
 
 _log = Log(__name__)
 

@@ -11,7 +11,7 @@ from holdfast.model.log import Log
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.supervisor.remote import Remote
+    from holdfast.supervisor.control.remote_service import Remote
     from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoReport
 
 _log = Log(__name__)
@@ -79,7 +79,7 @@ class Monitor:
         self._thread.join()
 
     def _look_on(self) -> None:
-        from holdfast.supervisor.remote import connect
+        from holdfast.supervisor.control.remote_service import connect
 
         while not self._over.wait(_LOOK_SECONDS):
             try:

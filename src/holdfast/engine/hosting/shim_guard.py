@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from holdfast.sandbox.channel import shim_command
-from holdfast.supervisor.descent import GRACE_SECONDS, become_subreaper, end_in_order
+from holdfast.supervisor.process_tree.descendants import GRACE_SECONDS, become_subreaper, end_in_order
 
 
 def main(ready: int) -> int:

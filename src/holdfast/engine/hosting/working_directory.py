@@ -7,13 +7,13 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from holdfast.engine.diffs import browsing
+from holdfast.engine.diffs import file_browser
+from holdfast.engine.hosting._nested_session import Inside
+from holdfast.engine.hosting.executor import Session, oldest_step
 from holdfast.engine.hosting.monitor import Mismatched, Monitor, RolledBack, Warned
-from holdfast.engine.hosting.nested_session import Inside
-from holdfast.engine.hosting.session import Session, oldest_step
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.home import own_directories
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.undo_log import limits as configured_limits
 from holdfast.engine.opening.undo_log import log_directory, make_log, reached, ready_log, required
 from holdfast.engine.running.run import configured_thresholds
@@ -21,25 +21,24 @@ from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
-from holdfast.undo.safeguards import OFF, strictest
+from holdfast.undo.service import OFF, strictest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from holdfast.engine.hosting.executor import Executed, Lost, State
     from holdfast.engine.hosting.monitor import Event
-    from holdfast.engine.hosting.session import Executed, Lost, State
     from holdfast.engine.opening.context import Context
-    from holdfast.model.config import Isolation
+    from holdfast.model.config.settings import Isolation
     from holdfast.model.ids import CheckpointId
-    from holdfast.supervisor.remote import Remote
-    from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import Limits, StepInfo, TicketInfo, UndoReport, UndoService
-    from holdfast.wire.control import Stream
+    from holdfast.supervisor.control.remote_service import Remote
+    from holdfast.undo.service import Limits, StepInfo, Thresholds, TicketInfo, UndoReport, UndoService
+    from holdfast.wire.control_channel import Stream
 
 _log = Log(__name__)
 
-MAX_EDITED_BYTES: Final = browsing.MAX_READ_BYTES
+MAX_EDITED_BYTES: Final = file_browser.MAX_READ_BYTES
 
 Access = Literal["read_write", "read_only"]
 
@@ -119,7 +118,7 @@ class HostedDirectory:
                 raise NotFoundError(f"there is no directory {display(self.path)}", code="no_such_path")
             opener = Opener(home=home, flags=flags)
             self._own = own_directories(opener.home, opener.settings(None))
-            browsing.find_directory(self.path, b"", own=self._own)
+            file_browser.find_directory(self.path, b"", own=self._own)
         else:
             self._begin(isolation, guard)
         self.label = given.label or os.fsdecode(os.path.basename(self.path)) or "/"
@@ -133,7 +132,7 @@ class HostedDirectory:
                 context, _ = opener.init(self.path)
             self.path = context.workspace.path
             self._own = own_directories(opener.home, context.settings)
-            browsing.find_directory(self.path, b"", own=self._own)
+            file_browser.find_directory(self.path, b"", own=self._own)
             self._thresholds = configured_thresholds(context.settings.safeguard, guard=guard)
             self._limits = configured_limits(context)
             self.agent_command = context.settings.agent.command
@@ -213,7 +212,7 @@ class HostedDirectory:
         """Finish what a killed keeper has left. All that was rolled back, and nobody was told of yet, is an event; so
         is, once, an undo log of another version, which is set aside, or raises `VersionMismatchError` (`ready_log`).
         """
-        from holdfast.undo.version import VersionMismatchError
+        from holdfast.undo.journal.log_directory import VersionMismatchError
 
         self._writable()
         with self._opened() as (_, context):
@@ -252,7 +251,7 @@ class HostedDirectory:
         self.start()
         session = self._writable()
         try:
-            place = browsing.find_directory(self.path, directory, own=self._own)
+            place = file_browser.find_directory(self.path, directory, own=self._own)
         except HoldfastError as error:
             if error.code not in ("no_such_path", "not_a_directory"):
                 raise
@@ -287,15 +286,17 @@ class HostedDirectory:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def list_directory(self, path: bytes = b"", *, after: bytes = b"", limit: int | None = None) -> browsing.Listing:
+    def list_directory(
+        self, path: bytes = b"", *, after: bytes = b"", limit: int | None = None
+    ) -> file_browser.Listing:
         """See `browsing.list_directory`."""
-        return browsing.list_directory(self.path, path, own=self._own, after=after, limit=limit)
+        return file_browser.list_directory(self.path, path, own=self._own, after=after, limit=limit)
 
-    def read_file(self, path: bytes, *, offset: int = 0, limit: int = browsing.MAX_READ_BYTES) -> browsing.Read:
+    def read_file(self, path: bytes, *, offset: int = 0, limit: int = file_browser.MAX_READ_BYTES) -> file_browser.Read:
         """See `browsing.read_file`."""
-        return browsing.read_file(self.path, path, own=self._own, offset=offset, limit=limit)
+        return file_browser.read_file(self.path, path, own=self._own, offset=offset, limit=limit)
 
-    def read_saved(self, checkpoint: str, path: bytes, *, offset: int, limit: int) -> browsing.Read:
+    def read_saved(self, checkpoint: str, path: bytes, *, offset: int, limit: int) -> file_browser.Read:
         """A part of the file ``path`` as a checkpoint holds it, see `look.read_part`."""
         from holdfast.engine.history.queries import read_part
 
@@ -358,7 +359,7 @@ class HostedDirectory:
 
         What a killed keeper has left is finished first, which is an event.
         """
-        from holdfast.undo.version import VersionMismatchError
+        from holdfast.undo.journal.log_directory import VersionMismatchError
 
         self._writable()
         with self._opened() as (workspace, context):
@@ -453,7 +454,7 @@ class HostedDirectory:
         return reached(context, always=always, told=self._told, own_limits=self._limits)
 
     def _take_notice(self, context: Context) -> None:
-        from holdfast.undo.unreported import take
+        from holdfast.undo.reports.unreported_rollbacks import take
 
         if self._inside is not None:
             return  # (The run has done it, before it began.)

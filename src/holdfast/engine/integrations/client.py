@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from holdfast.model.named import NamedTuple
+from holdfast.model.fast_namedtuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.integrations.jsonedit import Path
+    from holdfast.engine.integrations._json_text import Path
 
 NAME = "holdfast"
 """What our entry is called among a client's MCP servers."""

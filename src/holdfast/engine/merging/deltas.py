@@ -12,13 +12,13 @@ from collections import OrderedDict
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from holdfast.engine.diffs.diff import Contents, diff
-from holdfast.engine.history.uncaptured import only_uncaptured
-from holdfast.engine.merging.threeway import Side, by_path
-from holdfast.engine.results.results import Diff
+from holdfast.engine.diffs.tree_diff import Contents, diff
+from holdfast.engine.history.status import only_uncaptured
+from holdfast.engine.merging.three_way import Side, by_path
+from holdfast.engine.results.command_results import Diff
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
-from holdfast.store.changeset import decode_changeset
+from holdfast.store.codecs.changeset import decode_changeset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId
-    from holdfast.store.merges import Lineage
+    from holdfast.store.catalog.merge_parents import Lineage
 
 MOST_CHANGES = 200_000
 """So many changes are remembered at most, of all differences together, and as many of all stacks."""
@@ -152,7 +152,7 @@ def bases(
     Usually one: where they parted, or what one has taken in of the other since. More if each has taken in a part of the
     other. Raises `RefusedError` (code ``unrelated``) if there is none, or it was forgotten.
     """
-    from holdfast.store.merges import newest_common
+    from holdfast.store.catalog.merge_parents import newest_common
 
     catalog = context.catalog
     found = newest_common(catalog.lineage(theirs) if line is None else line, catalog.lineage(ours))

@@ -9,26 +9,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.history import operations
-from holdfast.engine.history.changed_state import put_together
-from holdfast.engine.history.room import make_room_for
+from holdfast.engine.history.checkpoint import make_room_for
+from holdfast.engine.history.derived_state import put_together
+from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.model.entries import Change, file_entry, symlink_entry
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import format_hash
-from holdfast.model.named import NamedTuple
 from holdfast.model.paths import check_path, display
-from holdfast.model.sinks import CHUNK_BYTES, SMALL_BLOB_BYTES
-from holdfast.store import manifest
+from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.results import RestoreResult
+    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.model.checkpoint import Checkpoint, Provenance
+    from holdfast.model.content import Progress
     from holdfast.model.entries import Entry, NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.model.sinks import Progress
-    from holdfast.store.blob_writer import Written
+    from holdfast.store.blobs.content_writer import Written
 
 MOST_FILES = 100_000
 

@@ -5,25 +5,28 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, suppress
 
-from holdfast.engine.opening.folder import LOCK, UNDO_LOG, folder_in
-from holdfast.files.locking import exclusive
-from holdfast.model.errors import LockedError
-from holdfast.model.named import NamedTuple
+from holdfast.engine.opening.home import LOCK, UNDO_LOG, folder_in
+from holdfast.files.linux.process_lock import exclusive
+from holdfast.model.errors import LockedError, StorageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING, Protocol, TypeVar
+from holdfast.model.log import Log
 from holdfast.model.paths import UNDO_LOG_IN_TREE, display
-from holdfast.model.typed import TYPE_CHECKING, Protocol
-from holdfast.store.records import HistoryEvent
+from holdfast.store.catalog_records import HistoryEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
     from typing import Literal
 
     from holdfast.files.tree import Tree
+    from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.clock import Clock
-    from holdfast.model.config import Settings
+    from holdfast.model.config.settings import Settings
+    from holdfast.model.entries import Change, Entry
     from holdfast.model.errors import ConfigError
-    from holdfast.model.ids import CheckpointId
-    from holdfast.store.catalog import Catalog
-    from holdfast.store.records import Workspace
+    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.store.catalog.catalog import Catalog
+    from holdfast.store.catalog_records import Workspace
     from holdfast.store.store import Store
     from holdfast.undo.service import UndoService
 
@@ -167,7 +170,7 @@ class Context:
         logs = self._logs()
         if not logs:
             return 0
-        from holdfast.undo.beat import read_beat
+        from holdfast.undo.journal.heartbeat import read_beat
 
         if len(logs) > 1:
             from holdfast.engine.opening.undo_log import log_directory
@@ -181,7 +184,7 @@ class Context:
         logs = self._logs()
         if not logs:
             return None
-        from holdfast.undo.beat import read_beat
+        from holdfast.undo.journal.heartbeat import read_beat
 
         # (One that cannot be read may hide that something is.)
         return next((log for log in logs if (beat := read_beat(log)) is None or beat.at), None)
@@ -190,3 +193,89 @@ class Context:
         """Where an undo log is. (Nearly always in one place, or none.)"""
         places = os.path.join(self.folder, UNDO_LOG), os.path.join(self.workspace.path, UNDO_LOG_IN_TREE)
         return [place for place in places if os.path.lexists(place)]
+
+
+# What the store keeps back for a full disk, given up for what must not fail because of one.
+
+T = TypeVar("T")
+
+_LOG = Log(__name__)
+
+
+def freeing(context: Shared, work: Callable[[], T]) -> T:
+    """Do ``work``, which frees room; if the disk is too full for it, once more with the ballast given up."""
+    try:
+        done = work()
+    except StorageError:
+        if not context.store.give_way():
+            raise
+        _LOG.info("the disk is full: using what was kept back for that")
+        done = work()
+    context.store.lay_ballast()
+    return done
+
+
+@contextmanager
+def with_ballast(context: Shared) -> Generator[None]:
+    """For what must not fail because of a full disk, and cannot simply be done again (a restore, an undo): if the disk
+    is full, the ballast is given up before, and what is left of its room is taken back afterwards.
+    """
+    gave_way = context.store.give_way()
+    if gave_way:
+        _LOG.info("the disk is full: using what was kept back for that")
+    try:
+        yield
+    finally:
+        if gave_way:
+            context.store.lay_ballast()
+
+
+# What a checkpoint changed against its parent, and what the parent says of that which cannot be read now.
+
+
+def changes_of(context: Context, checkpoint: Checkpoint) -> list[Change]:
+    """The changeset of ``checkpoint``, sorted by path; for one without a parent, everything it holds as added."""
+    from holdfast.store.codecs.changeset import decode_changeset
+    from holdfast.store.manifests import manifest
+
+    stored = context.catalog.changeset(checkpoint.id)
+    return manifest.diff(context.store.pages, None, checkpoint.root) if stored is None else decode_changeset(stored)
+
+
+class SavedState:
+    """What the stored manifest ``root`` holds: see `holdfast.files.tree.Saved`."""
+
+    def __init__(self, context: Context, root: Hash) -> None:
+        self._store = context.store
+        self._root = root
+
+    def entries(self, path: bytes) -> Iterator[tuple[bytes, Entry]]:
+        """See `Saved.entries`."""
+        from holdfast.store.manifests import manifest
+
+        return manifest.iterate(self._store.pages, self._root, path)
+
+    def read(self, path: bytes, limit: int) -> bytes | None:
+        """See `Saved.read`."""
+        return read_saved(self._store, self._root, path, limit)
+
+
+def read_saved(store: Store, root: Hash, path: bytes, limit: int) -> bytes | None:
+    """At most ``limit`` bytes of the file at ``path`` in the manifest ``root``; None if there is no file."""
+    from holdfast.store.manifests import manifest
+
+    entry = manifest.get(store.pages, root, path)
+    if entry is None or entry.is_symlink:
+        return None
+    content = next(store.reader.fetch((entry,)))
+    found = bytearray()
+    for piece in (content,) if isinstance(content, bytes) else content:
+        found += piece
+        if len(found) >= limit:
+            break
+    return bytes(found[:limit])
+
+
+def saved_in(context: Context, checkpoint: Checkpoint | None) -> SavedState | None:
+    """For `Tree.scan`: what ``checkpoint`` holds; None if there is no checkpoint."""
+    return None if checkpoint is None else SavedState(context, checkpoint.root)

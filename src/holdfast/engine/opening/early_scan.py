@@ -1,4 +1,4 @@
-"""Looking at a tree before anything about it is known for certain: see `holdfast.files.scout`.
+"""Looking at a tree before anything about it is known for certain: see `holdfast.files.scan.parallel_scan`.
 
 Which workspace a directory is, the catalog says; opening that takes most of the time that is to be used. So the home
 notes it in links as well, ``places/{hash of the root's path}``, each to a workspace's id: ``docs/formats/places.md``.
@@ -11,12 +11,11 @@ import os
 from contextlib import suppress
 
 from holdfast.engine.opening.current_run import RUN_VARIABLE
-from holdfast.engine.opening.folder import FORK_NOTE, INDEX, WATCH_SOCKET
-from holdfast.engine.opening.home import default_home
-from holdfast.files import scout
+from holdfast.engine.opening.home import FORK_NOTE, INDEX, WATCH_SOCKET, default_home
+from holdfast.files.scan import parallel_scan
 from holdfast.model.errors import HoldfastError
+from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import hash_bytes
-from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,19 +42,19 @@ def send(directory: str, home: str | None, environ: Mapping[str, str]) -> None:
             return
         root = os.path.dirname(root)
     if not any(os.path.lexists(os.path.join(folder, name)) for name in (WATCH_SOCKET, FORK_NOTE)):
-        scout.send_ahead(root, os.path.join(folder, INDEX))
+        parallel_scan.send_ahead(root, os.path.join(folder, INDEX))
 
 
 def recall() -> None:
     """End the scout, unless a scan has taken it over: before this process itself changes the tree, and in the end.
     Harmless where there is none.
     """
-    scout.recall_ahead()
+    parallel_scan.recall_ahead()
 
 
 def note(context: Context, files: int) -> None:
     """Note where the workspace is, whose tree has so many ``files``: for `send`, where that would. Best effort."""
-    if files < scout.MIN_FILES:
+    if files < parallel_scan.MIN_FILES:
         return
     root, name = context.workspace.path, context.workspace.id
     link = _link(context.home, root)

@@ -7,19 +7,21 @@ import os
 import stat
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.engine.opening.folder import FORK_LOCK, LAYER, OVERLAY
-from holdfast.files.kernel import birth_time
+from holdfast.engine.opening.home import FORK_LOCK, FORK_NOTE, LAYER, OVERLAY
+from holdfast.files.linux.syscalls import birth_time
+from holdfast.files.note_file import NoteFile
 from holdfast.model.errors import RefusedError, StorageError, room_hint
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import Hash
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.engine.opening.fork_note import ForkNote
-    from holdfast.files.layer import Layer
+    from holdfast.bridge.mount.overlayfs import Attributes
+    from holdfast.files.scan.overlay_layer import Layer
     from holdfast.model.entries import Entry
     from holdfast.store.store import Store
 
@@ -28,7 +30,7 @@ _PAUSE: Final = 0.02
 
 
 class LowerState:
-    """The checkpoint that a fork was made from, as its mount shows it: see `holdfast.files.seeding.Lower`."""
+    """The checkpoint that a fork was made from, as its mount shows it: see `holdfast.files.index.index_seed.Lower`."""
 
     def __init__(self, store: Store, note: ForkNote) -> None:
         self._store = store
@@ -38,9 +40,9 @@ class LowerState:
     def entries(self, path: bytes) -> Iterator[tuple[bytes, Entry, int]]:
         """See `Lower.entries`."""
         from holdfast.bridge.checkpoint_tree import number_of_file
-        from holdfast.bridge.overlay import inode_of_lower
-        from holdfast.store import manifest
-        from holdfast.store.manifest_order import OrderedManifest
+        from holdfast.bridge.mount.overlayfs import inode_of_lower
+        from holdfast.store.manifests import manifest
+        from holdfast.store.manifests.ordered_manifest import OrderedManifest
 
         pages = self._store.pages
         first = OrderedManifest(pages, self.root).find(path + b"/") if path else 0
@@ -53,13 +55,13 @@ class LowerState:
 
     def entry(self, path: bytes) -> Entry | None:
         """See `Lower.entry`."""
-        from holdfast.store import manifest
+        from holdfast.store.manifests import manifest
 
         return manifest.get(self._store.pages, self.root, path)
 
     def read(self, path: bytes, limit: int) -> bytes | None:
         """See `Lower.read`."""
-        from holdfast.engine.opening.saved_state import read_saved
+        from holdfast.engine.opening.context import read_saved
 
         return read_saved(self._store, self.root, path, limit)
 
@@ -106,7 +108,7 @@ def merged_of(folder: bytes) -> bytes:
 
 def layer_of(store: Store, folder: bytes, note: ForkNote) -> Layer:
     """What a `LocalTree` has to know of the fork."""
-    from holdfast.files.layer import Layer
+    from holdfast.files.scan.overlay_layer import Layer
 
     return Layer(upper_of(folder), note.attributes, LowerState(store, note), os.path.join(folder, LAYER))
 
@@ -170,3 +172,101 @@ def taken(folder: bytes) -> int | None:
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)
     return fd
+
+
+# What a workspace's folder says of a fork that is mounted: of which checkpoint, and how it looks.
+#
+# As long as the note is there, the workspace's content is that checkpoint with the changes of the upper layer, whether
+# it is mounted at the moment or not. The format is specified in ``docs/formats/mounted-fork.md``.
+
+_FILE = NoteFile(
+    name=FORK_NOTE,
+    magic=b"HFMF 1 ",
+    what="the note of a mounted fork",
+    max_bytes=4096,
+    advice="the fork's changes are in the directory `overlay` beside it: save what you need of them",
+)
+
+
+class ForkNote(NamedTuple):
+    """What a mounted fork is made of."""
+
+    checkpoint: str
+    """The one that it was made from."""
+    root: str
+    """The root page of its manifest, in hexadecimal digits."""
+    pin: int
+    """Of the catalog: keeps that."""
+    changed_at: int
+    """Of all that nobody has changed, in microseconds since 1970."""
+    uid: int
+    gid: int
+    root_permissions: int
+    permissions: int
+    attributes: Attributes
+    became: tuple[int, int] | None = None
+    """Device and inode of the plain directory that has its content and is about to take its place."""
+
+
+_KINDS = dict.fromkeys(("pin", "changed_at", "uid", "gid", "root_permissions", "permissions"), int) | dict.fromkeys(
+    ("checkpoint", "root", "attributes"), str
+)
+
+
+def pinned_for(path: bytes) -> str:
+    """What the pin of the fork with the directory ``path`` says that it is for."""
+    return f"the fork {display(path)}"
+
+
+def write(folder: bytes, note: ForkNote) -> None:
+    """Put the note in place, atomic and durable; replaces an earlier one. Raises `StorageError`."""
+    import json
+
+    _FILE.write(folder, json.dumps(note._asdict()).encode() + b"\n")
+
+
+def read(folder: bytes) -> ForkNote | None:
+    """The note; None if the workspace is no fork by mount. Raises `FormatError` if it is damaged or too new."""
+    if not os.path.lexists(os.path.join(folder, FORK_NOTE)):
+        return None
+    body = _FILE.read(folder)
+    if body is None:
+        return None
+    try:
+        return _decode(body)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _FILE.bad(folder, f"says something else than it should: {error}") from error
+
+
+def remove(folder: bytes) -> None:
+    """Take the note away: the workspace is a plain directory. Durable. Raises `StorageError`."""
+    _FILE.remove(folder)
+
+
+def has_become(note: ForkNote, path: bytes) -> bool:
+    """True if the directory at ``path`` is the plain one that has the fork's content."""
+    with suppress(OSError):
+        about = os.lstat(path)
+        return note.became == (about.st_dev, about.st_ino)
+    return False
+
+
+def _decode(body: bytes) -> ForkNote:
+    """Raises `ValueError` that names the field, or `TypeError`."""
+    import json
+
+    fields: dict[str, Any] = dict(json.loads(body))
+    found: dict[str, Any] = {name: fields.get(name) for name in _KINDS}
+    for name, kind in _KINDS.items():
+        if type(found[name]) is not kind:
+            raise ValueError(f"{name} is not there, or of another kind")
+    if found["attributes"] not in ("trusted", "user"):
+        raise ValueError("attributes are others")
+    bytes.fromhex(found["root"])
+    match fields.get("became"):
+        case None:
+            return ForkNote(**found)
+        case [int(device), int(inode)]:
+            return ForkNote(**found, became=(device, inode))
+        case _:
+            raise ValueError("became is no pair of numbers")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError, room_hint
-from holdfast.model.locations import local_directory
+from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import display
-from holdfast.model.typed import TYPE_CHECKING
+from holdfast.model.store_location import local_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.model.config import Settings
+    from holdfast.model.config.settings import Settings
+    from holdfast.store.catalog_records import Workspace
 
 
 def default_home(environ: Mapping[str, str]) -> bytes:
@@ -77,3 +78,121 @@ def _make_durably(path: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+# A workspace's own folder of the home, and the names in it.
+
+INDEX = b"index"
+"""The stat index: docs/formats/index.md."""
+DIRECTORIES = b"directories"
+"""The permissions of directories that were removed: docs/formats/directory-modes.md."""
+LOCK = b"lock"
+"""Held while something changes the workspace or its history."""
+ROOT_BIRTH = b"root"
+"""When the root directory was born, in nanoseconds since 1970, as decimal digits and a line feed."""
+DISK = b"disk"
+"""Which file system the root directory is on: docs/formats/disk.md."""
+OWN_MOUNT = b"mount"
+"""There if the root directory is a mount of its own: docs/formats/disk.md."""
+RESTORE_JOURNAL = b"restore"
+"""There while a restore is under way: docs/formats/restore-journal.md."""
+UNDO_NOTE = b"undoing"
+"""There while steps are taken back and the history does not know it yet: docs/formats/undo-note.md."""
+TOLD = b"told"
+"""Which files of credentials the user was told of: docs/formats/told.md."""
+GIT_HEADS = b"heads"
+"""Where HEAD of a repository stood when states were saved: docs/formats/git-heads.md."""
+UNDO_LOG = b"undo"
+"""The directory of the undo log: docs/formats/undo-log.md."""
+FORK_NOTE = b"fork"
+"""There if the workspace is a fork by mount: docs/formats/mounted-fork.md."""
+FORK_LOCK = b"fork.lock"
+"""Held by whoever serves such a fork, for as long as it lives; the file holds its pid."""
+OVERLAY = b"overlay"
+"""The directory of such a fork's layers."""
+LAYER = b"layer"
+"""What its upper layer was when the index was written: docs/formats/layer.md."""
+SNAPSHOTS = b"snapshots"
+"""The directory of the snapshot providers, each with one of its own in it: docs/formats/snapshot-ledger.md."""
+WATCH_SOCKET = b"watch.sock"
+"""Where the watcher answers."""
+WATCH_LOCK = b"watch.lock"
+"""Held by the one watcher of the workspace for as long as it lives; the file holds its pid."""
+
+
+def folder_in(home: bytes, workspace: Workspace) -> bytes:
+    """The folder of a workspace in the home."""
+    return os.path.join(home, b"workspaces", workspace.id.encode())
+
+
+# The logs of processes that go on by themselves, each in the folder of its workspace.
+
+_MAX_LOG_BYTES = 1 << 20
+
+
+def open_log(folder: bytes, name: bytes) -> int:
+    """Open the log ``name`` of a process that goes on by itself: mode 0600, begun anew when it has grown beyond 1 MiB.
+
+    Raises `StorageError`.
+    """
+    path = folder + b"/" + name
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        if os.fstat(fd).st_size > _MAX_LOG_BYTES:
+            os.ftruncate(fd, 0)
+        return fd
+    except OSError as error:
+        raise StorageError(f"cannot open {display(path)}: {error.strerror}") from error
+
+
+# Which directories may become a workspace: not the ones that nobody means.
+
+_SYSTEM = frozenset(
+    b"/bin /boot /dev /etc /home /lib /lib32 /lib64 /media /mnt /opt /proc /root /run /sbin /snap /srv /sys /tmp /usr "
+    b"/usr/bin /usr/lib /usr/local /usr/share /var /var/lib /var/log /var/tmp /Applications /Library /System "
+    b"/Users".split()
+)
+_NEVER = (b"/proc", b"/sys", b"/dev")
+
+
+def check_root(path: bytes, *, home: bytes, user_home: bytes | None, force: bool) -> bytes:
+    """Return the real path of ``path`` if it may become a workspace.
+
+    Refused unless ``force``: ``/``, the user's home directory or what holds it, and system directories. Refused
+    always: what is no directory, anything in ``/proc``, ``/sys`` or ``/dev``, and the Holdfast home or anything in it.
+    """
+    real = os.path.realpath(path)
+    if not os.path.isdir(real):
+        raise NotFoundError(f"{display(path)} is not a directory", hint="name a directory that exists")
+    for kernel in _NEVER:
+        if real == kernel or real.startswith(kernel + b"/"):
+            raise RefusedError(f"{display(real)} belongs to the kernel; there is nothing to remember in it")
+    refuse_own(real, home)
+    reason = _unlikely(real, user_home)
+    if reason is not None and not force:
+        raise RefusedError(
+            f"{display(real)} is {reason}; remembering all of it is hardly what you mean",
+            hint="go to a project's directory, or repeat with --force if you do mean it",
+        )
+    return real
+
+
+def refuse_own(real: bytes, home: bytes) -> None:
+    """Raise `RefusedError` if the real path is the Holdfast home or lies in it (I14)."""
+    holdfast = os.path.realpath(home)
+    if real == holdfast or real.startswith(holdfast + b"/"):
+        raise RefusedError(f"{display(real)} is Holdfast's own home; it never captures itself")
+
+
+def _unlikely(real: bytes, user_home: bytes | None) -> str | None:
+    if real == b"/":
+        return "the root of the file system"
+    if user_home is not None:
+        mine = os.path.realpath(user_home)
+        if real == mine:
+            return "your home directory"
+        if mine.startswith(real + b"/"):
+            return "a directory that holds your home directory"
+    if real in _SYSTEM:
+        return "a system directory"
+    return None

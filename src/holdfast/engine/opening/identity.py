@@ -1,23 +1,145 @@
-"""How a root that was moved is known again: inode numbers are used anew at once, the moment of birth is not."""
+"""How a root is known again that was moved, mounted over or taken away, and what is refused then."""
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections import deque
+from contextlib import suppress
 
-from holdfast.engine.opening import disk, own_mount
-from holdfast.engine.opening.folder import ROOT_BIRTH
-from holdfast.files.gitconfig import read_regular
-from holdfast.model.errors import EscapeError
+from holdfast.engine.opening.home import DISK, OWN_MOUNT, ROOT_BIRTH
+from holdfast.files.git.configuration import read_regular
+from holdfast.model.errors import EscapeError, RefusedError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
-from holdfast.model.paths import display
-from holdfast.model.typed import TYPE_CHECKING
-from holdfast.store.records import seen_at
+from holdfast.model.paths import MERGED, display
+from holdfast.store.catalog_records import seen_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
-    from holdfast.store.catalog import Catalog
-    from holdfast.store.records import Workspace
+    from holdfast.engine.opening.context import Context
+    from holdfast.store.catalog.catalog import Catalog
+    from holdfast.store.catalog_records import Workspace
+
+
+# Whether the file system that a workspace was on is there: a device number alone is soon another's.
+#
+# Disks that are plugged in later get the numbers of those that are gone, and overlays, tmpfs and btrfs take theirs from
+# a common pool. The identity that is noted beside it is the UUID of the file system, its ``f_fsid``, and the moment of
+# birth of its topmost directory that can be seen. Sources: statvfs(3), statx(2), ioctl FS_IOC_GETFSUUID (Linux 6.9).
+
+_GETFSUUID = 0x80111500
+_MAX_BYTES = 128
+_UNKNOWN = "-"
+
+
+class Disk(NamedTuple):
+    """What tells one file system from another, as text; ``-`` for what this system or file system does not tell."""
+
+    uuid: str
+    fsid: str
+    """Of some file systems just the device number again: it never proves that two are one."""
+    born: str
+
+
+def remember_disk(folder: bytes, root: bytes) -> None:
+    """Note in the workspace's ``folder`` which file system the directory ``root`` is on. Best effort: where nothing is
+    noted the file system is taken not to be there.
+    """
+    try:
+        text = " ".join(_disk_at(root)) + "\n"
+        fd = os.open(
+            os.path.join(folder, DISK), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+        with open(fd, "w", encoding="ascii") as file:
+            file.write(text)
+    except OSError:
+        return
+
+
+def is_disk_remembered(folder: bytes) -> bool:
+    """True if something is noted in the workspace's ``folder``."""
+    return os.path.lexists(os.path.join(folder, DISK))
+
+
+def is_disk_there(folder: bytes, directory: bytes) -> bool:
+    """True if ``directory`` is on the file system that was noted in the workspace's ``folder``; False in any doubt."""
+    try:
+        text = read_regular(os.path.join(folder, DISK), _MAX_BYTES)
+        noted = Disk(*(text or b"").decode("ascii").removesuffix("\n").split(" "))
+        now = _disk_at(directory)
+    except (OSError, ValueError, TypeError):
+        return False
+    alike = [one == other for one, other in zip(noted, now, strict=True) if _UNKNOWN not in (one, other)]
+    proven = _UNKNOWN not in (noted.uuid, now.uuid) or _UNKNOWN not in (noted.born, now.born)
+    return proven and all(alike)
+
+
+def _disk_at(directory: bytes) -> Disk:
+    from holdfast.files.linux import syscalls
+
+    fsid = os.statvfs(directory).f_fsid
+    born = syscalls.birth_time(_topmost(directory))
+    return Disk(_uuid(directory), f"{fsid:x}" if fsid else _UNKNOWN, _UNKNOWN if born is None else str(born))
+
+
+def _topmost(directory: bytes) -> bytes:
+    """The highest directory above ``directory`` that is on the same file system."""
+    device = os.stat(directory).st_dev
+    while (above := os.path.dirname(directory)) != directory and os.stat(above).st_dev == device:
+        directory = above
+    return directory
+
+
+def _uuid(directory: bytes) -> str:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = fcntl.ioctl(fd, _GETFSUUID, bytes(17))
+    except OSError:
+        return _UNKNOWN
+    finally:
+        os.close(fd)
+    uuid = found[1 : 1 + min(found[0], 16)]
+    return uuid.hex() if any(uuid) else _UNKNOWN
+
+
+# Whether a workspace is a mount of its own, a disk or a container's volume: then whatever is mounted there is it.
+#
+# It is noted where somebody says what the workspace is, and not by a visit: one that comes before the disk is mounted,
+# as after a restart, must not make a stranger of that disk.
+
+
+def remember_own_mount(folder: bytes, root: bytes) -> None:
+    """Note in the workspace's ``folder`` whether something is mounted right at the real path ``root``. Best effort:
+    where nothing is noted the workspace is taken for a directory of the file system around it.
+    """
+    from holdfast.files.directories.removal_obstacles import mounted_at
+
+    path = os.path.join(folder, OWN_MOUNT)
+    with suppress(OSError):
+        if mounted_at(root):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        elif os.path.lexists(path):
+            os.unlink(path)
+
+
+def is_own_mount_remembered(folder: bytes) -> bool:
+    """True if the workspace with this ``folder`` was noted to be a mount of its own."""
+    return os.path.lexists(os.path.join(folder, OWN_MOUNT))
+
+
+def is_overlaid(folder: bytes, root: bytes) -> bool:
+    """True if an overlay is mounted right at the real path ``root``, over a workspace that is no mount of its own."""
+    from holdfast.bridge.mount.overlayfs import FILE_SYSTEM
+    from holdfast.files.directories.removal_obstacles import type_mounted_at
+
+    try:
+        return type_mounted_at(root) == FILE_SYSTEM and not is_own_mount_remembered(folder)
+    except OSError:
+        return False
+
 
 _LOG = Log(__name__)
 
@@ -63,15 +185,15 @@ def recognise(
                 other,
             )
         if found.path != root:
-            own_mount.remember(folder_of(found), root)
-        overlaid = found.path == root and own_mount.is_overlaid(folder_of(found), root)
+            remember_own_mount(folder_of(found), root)
+        overlaid = found.path == root and is_overlaid(folder_of(found), root)
         found = found._replace(path=root, device=about.st_dev, inode=about.st_ino)
         if overlaid:
             _remember_birth(folder_of(found), root)  # its disk is what the overlay is mounted over
         else:
             remember(folder_of(found), root)
-    elif not disk.is_remembered(folder_of(found)):
-        disk.remember(folder_of(found), root)  # it is older than this file
+    elif not is_disk_remembered(folder_of(found)):
+        remember_disk(folder_of(found), root)  # it is older than this file
     return found
 
 
@@ -95,7 +217,7 @@ def _is(workspace: Workspace) -> bool:
 
 def _look_at(root: bytes) -> os.stat_result:
     """What is at the real path ``root``, a directory. Raises `EscapeError` if a part of it is a link, and `OSError`."""
-    from holdfast.files.rooted import open_root
+    from holdfast.files.write.rooted_access import open_root
 
     fd = open_root(root, readable=False)
     try:
@@ -108,7 +230,7 @@ def remember(folder: bytes, root: bytes) -> None:
     """Note in the workspace's ``folder`` when the directory ``root`` was born, and on which file system it is. Best
     effort: see `may_be` and `disk.is_there`.
     """
-    disk.remember(folder, root)
+    remember_disk(folder, root)
     _remember_birth(folder, root)
 
 
@@ -153,9 +275,217 @@ def _noted(folder: bytes) -> int | None:
 
 
 def _birth_time(path: bytes) -> int | None:
-    from holdfast.files import kernel
+    from holdfast.files.linux import syscalls
 
     try:
-        return kernel.birth_time(path)
+        return syscalls.birth_time(path)
     except OSError:
         return None
+
+
+# What is never taken for a workspace's own directory: what comes in the place of one that Holdfast itself has made for
+# a fork, what is mounted over any, and the empty mount point of one that is not mounted.
+
+
+def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bool, anew: bool) -> None:
+    """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and what is at its
+    path is not what was made for that. Any other workspace may be made again at its path by whoever has it; what
+    `refuse_other_mount` refuses is the workspace ``anew`` only.
+
+    An empty directory is let through, which is filled by whoever opens the session, and one in a home that was copied
+    as a whole; and so is what a promotion that was killed as it swapped has put there: that has its own proof of what
+    it is. Of a fork ``by_mount`` nothing is in the directory itself: that may be any, with nothing else mounted over.
+    """
+    from holdfast.files.directories.removal_obstacles import mounted_at
+    from holdfast.store.catalog.promotion_rows import PromotionRows
+    from holdfast.store.catalog.session_rows import SessionRows
+
+    forks = [one.id for one in SessionRows(catalog).list(workspace.id) if one.purpose != "session"]
+    if not forks:
+        if not anew:
+            refuse_other_mount(folder, workspace)
+        return
+    path = workspace.path
+    if by_mount and not mounted_at(path):
+        return
+    # (Numbers of devices are others after a restart, and those of inodes may be in an overlay.)
+    may_differ = os.path.basename(path) == MERGED and os.path.ismount(path)
+    if (may_differ or os.lstat(path).st_ino == workspace.inode) and may_be(folder, path):
+        return
+    if (_is_empty(path) or is_copied(folder, workspace)) and not mounted_at(path):
+        return
+    if all(one.phase != "swapping" for one in PromotionRows(catalog).list(workspace.id, unfinished=True)):
+        refuse(path, forks[0])
+
+
+def refuse_other_mount(folder: bytes, workspace: Workspace) -> None:
+    """Raise `RefusedError` (``mounted_over``) if another directory is mounted over that of a workspace: this was one of
+    the file system around it. What is a mount of its own (see `own_mount`), a disk or a volume, may be another one each
+    time; its mount point, with nothing mounted there and nothing in it, is not the workspace (``not_mounted``). An
+    overlay shows what is below it. Looks further only where the directory is another one.
+    """
+    path = workspace.path
+    try:
+        about = os.lstat(path)
+    except OSError:
+        return
+    if (about.st_dev, about.st_ino) == (workspace.device, workspace.inode):
+        return
+    # (Numbers of devices are others after a restart.)
+    if about.st_ino == workspace.inode and may_be(folder, path):
+        return
+    import shlex
+
+    from holdfast.bridge.mount.overlayfs import FILE_SYSTEM
+    from holdfast.files.directories.removal_obstacles import type_mounted_at
+
+    try:
+        over = type_mounted_at(path)
+    except OSError:
+        return  # nothing tells
+    word = shlex.quote(display(path))
+    if is_own_mount_remembered(folder):
+        if over is None and _is_empty(path):
+            raise RefusedError(
+                f"the workspace {display(path)} is a mount of its own, and nothing is mounted there now",
+                hint=f"mount it again; if the empty directory is to be the workspace from now on, "
+                f"`holdfast init --force {word}` says so",
+                code="not_mounted",
+            )
+        return
+    if over in (None, FILE_SYSTEM) or not is_disk_there(folder, os.path.dirname(path)):
+        return
+    raise RefusedError(
+        f"something is mounted over the workspace {display(path)}",
+        hint=f"nothing was touched; if what is mounted there is the workspace from now on, `holdfast init --force "
+        f"{word}` says so; if it only hides the workspace, `umount {word}` shows that again",
+        code="mounted_over",
+    )
+
+
+def _is_empty(path: bytes) -> bool:
+    try:
+        with os.scandir(path) as inside:
+            return next(inside, None) is None
+    except OSError:
+        return False
+
+
+def refuse(path: bytes, fork: str) -> None:
+    """Raise `RefusedError`: something else is at ``path`` than the directory that was made for a fork."""
+    import shlex
+
+    from holdfast.files.directories.removal_obstacles import mounted_at
+
+    if mounted_at(path):
+        raise RefusedError(
+            f"something is mounted over {display(path)}, the directory of the fork {fork}",
+            hint=f"`umount {shlex.quote(display(path))}` first; what is mounted there stays what it is",
+            code="mounted_over",
+        )
+    raise RefusedError(
+        f"{display(path)} is not the directory that was made for the fork {fork}",
+        hint="nothing was touched; look at what is there now, and move it away: the directory that was made can be "
+        "moved back, or the fork is made again as it was saved last",
+        code="not_ours",
+    )
+
+
+def make_root(context: Context) -> None:
+    """Make the workspace's directory again if it is gone, and note at once which one it is now: nobody else's would be
+    taken for a fork's.
+    """
+    path = context.workspace.path
+    was_there = os.path.lexists(path)
+    context.tree.make_root()
+    if was_there:
+        return
+    try:
+        about = os.lstat(path)
+    except OSError:
+        return  # the tree is not of this machine
+    context.catalog.move_workspace(context.workspace.id, path, about.st_dev, about.st_ino)
+    remember(context.folder, path)
+
+
+# Which workspaces are gone: their directory was deleted, and not just moved somewhere without being used since.
+
+MOST_LOOKED_AT = 500_000
+"""Directory entries that are looked at for moved workspaces, the nearest first: a second or two."""
+NEARBY = 2000
+"""Where somebody waits for an answer: some milliseconds."""
+
+
+def is_missing(workspace: Workspace, folder: bytes) -> bool:
+    """True if the directory is not where it was seen last, though the file system that it was on is surely there.
+
+    ``folder`` is the workspace's own in the home, which tells of that. One that another workspace has taken the place
+    of (see `records.aside`) is missing from there, too.
+    """
+    from holdfast.engine.opening.fork_layers import is_served
+
+    path = seen_at(workspace.path)
+    if is_served(folder):
+        return False  # it is mounted, where this process cannot see it
+    if path == workspace.path and os.path.lexists(path):
+        return False
+    nearest = _nearest(path)
+    return os.stat(nearest).st_dev == workspace.device and is_disk_there(folder, nearest)
+
+
+def find_moved(
+    missing: Iterable[Workspace],
+    folder_of: Callable[[Workspace], bytes],
+    *,
+    most: int | None = None,
+) -> Mapping[str, bytes]:
+    """Where those of the ``missing`` workspaces are that were moved within their file system, by id.
+
+    Looked for by inode number and time of birth, from where each was seen last outwards, through no link and into no
+    other file system, and given up after ``most`` entries (`MOST_LOOKED_AT` of them): a directory that is hidden far
+    away is not found.
+    """
+    left = MOST_LOOKED_AT if most is None else most
+    wanted: dict[tuple[int, int], list[Workspace]] = {}
+    todo: deque[bytes] = deque()
+    queued: set[bytes] = set()
+    for workspace in missing:
+        wanted.setdefault((workspace.device, workspace.inode), []).append(workspace)
+        at = _nearest(seen_at(workspace.path))
+        while at not in queued:
+            queued.add(at)
+            todo.append(at)
+            at = os.path.dirname(at)
+    devices = {device for device, _ in wanted}
+    inodes = {inode for _, inode in wanted}
+    found: dict[str, bytes] = {}
+    while todo and left > 0 and wanted:
+        at = todo.popleft()
+        with suppress(OSError):
+            if os.lstat(at).st_dev not in devices:
+                continue
+            with os.scandir(at) as entries:
+                for entry in entries:
+                    left -= 1
+                    if left < 0:
+                        break
+                    if not entry.is_dir(follow_symlinks=False):
+                        continue
+                    if entry.inode() in inodes:
+                        about = os.lstat(entry.path)
+                        for workspace in wanted.get((about.st_dev, about.st_ino), ()):
+                            if may_be(folder_of(workspace), entry.path):
+                                found[workspace.id] = entry.path
+                        if all(one.id in found for one in wanted.get((about.st_dev, about.st_ino), ())):
+                            wanted.pop((about.st_dev, about.st_ino), None)
+                    if entry.path not in queued:
+                        todo.append(entry.path)
+    return found
+
+
+def _nearest(path: bytes) -> bytes:
+    """The nearest directory above ``path``."""
+    path = os.path.dirname(path)
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path

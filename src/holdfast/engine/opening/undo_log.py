@@ -9,24 +9,25 @@ import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 
-from holdfast.engine.opening import undo_note
+from holdfast.engine.opening import operation_journal
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.early_scan import recall
-from holdfast.engine.opening.folder import UNDO_LOG
-from holdfast.engine.opening.home import own_directories
+from holdfast.engine.opening.home import UNDO_LOG, own_directories
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, StorageError
+from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
 from holdfast.model.paths import KEEPER_SOCKET, UNDO_LOG_IN_TREE, display
-from holdfast.model.typed import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.opening.restore_journal import Journal
-    from holdfast.store.records import HistoryEvent
-    from holdfast.undo.beat import Beat
+    from holdfast.engine.opening.operation_journal import Journal
+    from holdfast.model.entries import Change
+    from holdfast.model.ids import Hash
+    from holdfast.store.catalog_records import HistoryEvent
+    from holdfast.undo.journal.heartbeat import Beat
     from holdfast.undo.service import BarrierInfo, ConflictInfo, Limits, PathChange, StepInfo, UndoReport, UndoService
 
 _LOG = Log(__name__)
@@ -63,7 +64,7 @@ def least(context: Context) -> Beat:
     """The numbers of the undo log that the history knows: one that was lost and is made anew has to give out larger
     ones, or its steps would seem older than the states before them, and be taken for others of the same number.
     """
-    from holdfast.undo.beat import NONE, read_beat
+    from holdfast.undo.journal.heartbeat import NONE, read_beat
 
     catalog, workspace = context.catalog, context.workspace.id
     seq = max((event.undo_seq or 0 for event in catalog.events(workspace, limit=_LOOKED_BACK)), default=0)
@@ -73,7 +74,7 @@ def least(context: Context) -> Beat:
     events = catalog.events(workspace)
     named = [step for event in events for step in event.steps]
     with suppress(HoldfastError):  # (a damaged note is met by who depends on it)
-        note = undo_note.read(context.folder)
+        note = operation_journal.read_undo_note(context.folder)
         named += () if note is None else note.steps
     return NONE._replace(
         step=max(0, *named) if named else 0,
@@ -105,7 +106,7 @@ def reached(
     elif not _is_there(context, directory):
         yield None
         return
-    from holdfast.supervisor.remote import visit
+    from holdfast.supervisor.control.remote_service import visit
 
     deadline = context.clock.monotonic() + context.settings.lock.timeout
     while True:
@@ -131,7 +132,7 @@ def recover(context: Context, found: bytes, *, noted: bool) -> None:
 
     Nobody is kept from anything where that cannot be done: it is said once, as is that the caller has not the right to.
     """
-    from holdfast.undo.version import VersionMismatchError, check_version, is_half_done, is_kept
+    from holdfast.undo.journal.log_directory import VersionMismatchError, check_version, is_half_done, is_kept
 
     if is_kept(found):
         return
@@ -166,7 +167,7 @@ def recover(context: Context, found: bytes, *, noted: bool) -> None:
 
 
 def _noting(directory: bytes) -> Callable[[UndoReport], object]:
-    from holdfast.undo.unreported import note
+    from holdfast.undo.reports.unreported_rollbacks import note
 
     return partial(note, directory)
 
@@ -197,7 +198,7 @@ def kept(context: Context) -> Generator[UndoService | None]:
     if not os.path.lexists(os.path.join(directory, KEEPER_SOCKET)):
         yield None
         return
-    from holdfast.supervisor.remote import visit
+    from holdfast.supervisor.control.remote_service import visit
 
     keeper = visit(directory)
     with keeper or nullcontext(), _at_hand(context, keeper):
@@ -210,7 +211,7 @@ def kept_still(context: Context) -> Generator[None]:
 
     Nobody is kept from going back by a log of another version, or one for which there is no room.
     """
-    from holdfast.undo.version import VersionMismatchError
+    from holdfast.undo.journal.log_directory import VersionMismatchError
 
     with ExitStack() as entered:
         service = entered.enter_context(kept(context))
@@ -314,7 +315,7 @@ def discard(context: Context) -> int | None:
     """Forget all finished steps, whatever version the log has, and logs of other versions that were set aside; how many
     steps, None if that cannot be told.
     """
-    from holdfast.undo.version import VersionMismatchError, discard_log
+    from holdfast.undo.journal.log_directory import VersionMismatchError, discard_log
 
     try:
         with reached(context) as service:
@@ -326,7 +327,7 @@ def discard(context: Context) -> int | None:
 
 def discard_other_version(context: Context) -> bool:
     """Forget the logs of other versions that were set aside, and nothing else; False if there are none."""
-    from holdfast.undo.version import forget_others, last_of_others
+    from holdfast.undo.journal.log_directory import forget_others, last_of_others
 
     directory = log_directory(context)
     if last_of_others(directory) is None:
@@ -340,7 +341,7 @@ def ready_log(context: Context) -> bytes:
 
     Raises `VersionMismatchError` while a keeper of that version has it, or if a step in it is half done.
     """
-    from holdfast.undo.version import VersionMismatchError, check_version, set_aside
+    from holdfast.undo.journal.log_directory import VersionMismatchError, check_version, set_aside
 
     directory = make_log(context)
     deadline = context.clock.monotonic() + _MOVING_SECONDS
@@ -447,10 +448,9 @@ def _open(
 
     @contextmanager
     def own() -> Generator[UndoService]:
-        from holdfast.undo.local_service import LocalUndoService
-        from holdfast.undo.logging import tell_outstanding
-        from holdfast.undo.recovery import is_cut_off, outstanding, recover
-        from holdfast.undo.views import report
+        from holdfast.undo.local_service.undo_service import LocalUndoService
+        from holdfast.undo.recovery.keeper_recovery import is_cut_off, outstanding, recover, tell_outstanding
+        from holdfast.undo.reports.step_views import report
 
         try:
             if looking:
@@ -470,3 +470,75 @@ def _open(
             os.close(root_fd)
 
     return own()
+
+
+# Telling the undo log what checkpoints hold and bring back, so that it knows again what its steps have left.
+#
+# Every checkpoint that is taken while the log is at hand tells it the hashes of what steps have left since the last
+# one, and whatever brings the tree to a checkpoint tells it what it has brought where: neither is an edit by others.
+
+_MOST_BYTES = 1 << 19
+"""What the undo log is told at once: less than a request to a keeper may have."""
+_ENTRY_BYTES = 32
+
+
+@contextmanager
+def noting(context: Context) -> Generator[Callable[[Hash], None]]:
+    """To be entered before the tree is looked at: what it yields is called with the manifest of what was seen.
+
+    A step can then still be undone when somebody has changed its files and a checkpoint has brought them back. What was
+    saved is saved, also if the log cannot be told.
+    """
+    with ExitStack() as reached:
+        service, steps = None, ()
+        try:
+            service = reached.enter_context(kept(context))
+            steps = service.unnoted() if service is not None else ()
+        except HoldfastError as error:
+            _say(error)
+
+        def note(root: Hash) -> None:
+            try:
+                for step in steps:
+                    assert service is not None
+                    with suppress(NotFoundError):  # it is forgotten by now
+                        _note(context, service, step, root)
+            except HoldfastError as error:
+                _say(error)
+
+        yield note
+
+
+def tell_brought_back(context: Context, changes: Iterable[Change]) -> None:
+    """Tell the undo log, if it is at hand, what the tree was just brought to, as far as it was; `quiet` is entered."""
+    service = context.undo_log
+    if service is None:
+        return
+    brought: list[tuple[bytes, bytes | None]] = []
+    room = _MOST_BYTES
+    try:
+        for path, _, after in changes:
+            if (room := room - len(path) - _ENTRY_BYTES) < 0:
+                service.brought_back(brought)
+                brought, room = [], _MOST_BYTES
+            brought.append((path, None if after is None else after.hash))
+        if brought:
+            service.brought_back(brought)
+    except HoldfastError as error:
+        _say(error)
+
+
+def _note(context: Context, service: UndoService, step: int, root: Hash) -> None:
+    from holdfast.store.manifests import manifest
+
+    room = _MOST_BYTES
+    noted: list[tuple[bytes, bytes]] = []
+    for path, entry in manifest.get_many(context.store.pages, root, service.left_files(step)).items():
+        if (room := room - len(path) - _ENTRY_BYTES) < 0:
+            break  # a step of very many files is not known again whole: then it is forced, or restored
+        noted.append((path, entry.hash))
+    service.note_contents(step, noted)
+
+
+def _say(error: HoldfastError) -> None:
+    _LOG.warning("what steps have left may not be known again, and undo may have to be forced: %s", error.message)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from holdfast.engine.opening.folder import WATCH_SOCKET
-from holdfast.engine.opening.messages import (
+from holdfast.engine.opening.home import WATCH_SOCKET
+from holdfast.engine.opening.watch_messages import (
     MAX_ANSWER_BYTES,
     Call,
     Watching,
@@ -20,7 +20,7 @@ from holdfast.engine.opening.messages import (
     unpack_status,
     unpack_watching,
 )
-from holdfast.files import sockets
+from holdfast.files.linux import private_socket
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.model.log import Log
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Generator
 
-    from holdfast.engine.opening.messages import Json
-    from holdfast.engine.results.results import CheckpointResult, Request, Status
+    from holdfast.engine.opening.watch_messages import Json
+    from holdfast.engine.results.command_results import CheckpointResult, Request, Status
     from holdfast.model.clock import Clock
 
 
@@ -54,7 +54,7 @@ def connect(
 
     With another ``name`` it is whoever answers there (see `holdfast.engine.opening.current_run`).
     """
-    connection = sockets.connect(folder, name, _CONNECT_WAIT)
+    connection = private_socket.connect(folder, name, _CONNECT_WAIT)
     if connection is None:
         return None
     return WatchClient(connection, wait, SystemClock() if clock is None else clock)
@@ -155,7 +155,7 @@ class WatchClient:
 
         Raises `LockedError`, with a way to end it, if it takes longer than the wait of this connection.
         """
-        pid = sockets.peer(self._socket).pid
+        pid = private_socket.peer(self._socket).pid
         try:
             unsaved: str | None = self._ask(Call("stop")).get("unsaved")
             deadline = self._clock.monotonic() + self._wait

@@ -7,9 +7,9 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 
-from holdfast.engine.opening.folder import WATCH_SOCKET
+from holdfast.engine.opening.home import WATCH_SOCKET
 from holdfast.model.errors import HoldfastError
-from holdfast.model.typed import TYPE_CHECKING, TypeVar
+from holdfast.model.fast_typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.model.errors import FormatError, UsageError
 
 if TYPE_CHECKING:
-    from holdfast.model.config import Promote
+    from holdfast.model.config.settings import Promote
 
 Stage = Literal["setup", "build", "check"]
 STAGES: tuple[Stage, ...] = ("setup", "build", "check")

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.model.config import Isolation
+    from holdfast.model.config.settings import Isolation
     from holdfast.sandbox.policy import Files
-    from holdfast.supervisor.box import Box
+    from holdfast.supervisor.launch.sandbox_port import Box
 
 
 def adjusted(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
@@ -61,9 +61,9 @@ def make_box(
             )
         return None
     from holdfast.sandbox.bubblewrap import is_beneath
+    from holdfast.sandbox.isolation_probe import require
     from holdfast.sandbox.namespace import Namespace
     from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, Quota, parse_network
-    from holdfast.sandbox.possible import require
     from holdfast.sandbox.secret_places import secret_places
 
     own = own_directories(context.home, context.settings)
@@ -91,7 +91,7 @@ def make_box(
 def _lent(workspace: bytes, own: Sequence[bytes]) -> tuple[bytes, ...]:
     """Of the home, what a fork by `git` borrows objects from."""
     from holdfast.sandbox.bubblewrap import is_beneath
-    from holdfast.snapshot.git.kept import lent_to
+    from holdfast.snapshot.git.fork_objects import lent_to
 
     workspace = os.path.realpath(workspace)
     if not any(is_beneath(workspace, path) for path in own):

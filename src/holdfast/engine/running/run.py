@@ -12,32 +12,31 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.history.checkpoint import Recorded, take_locked
-from holdfast.engine.history.outside_policy import check, note_run
 from holdfast.engine.history.recovery import catch_up, nevertheless
+from holdfast.engine.history.undo_guards import check, note_run
 from holdfast.engine.opening.child_environment import handed_on
 from holdfast.engine.opening.current_run import RUN_VARIABLE, forbid_inside_run
 from holdfast.engine.opening.home import own_directories
 from holdfast.engine.opening.undo_log import has_ended, least, reached, ready_log
 from holdfast.engine.opening.undo_log import limits as configured_limits
-from holdfast.engine.results.results import Request
+from holdfast.engine.results.command_results import Request
 from holdfast.engine.running.isolation import make_box
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.log import Log, inherited
+from holdfast.model.message_text import listed
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
-from holdfast.model.wording import listed
-from holdfast.store.records import HistoryEvent
+from holdfast.store.catalog_records import HistoryEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.model.config import Isolation, OutsidePolicy, Safeguard
+    from holdfast.model.config.settings import Isolation, OutsidePolicy, Safeguard
     from holdfast.model.ids import CheckpointId
-    from holdfast.store.records import Cursor
-    from holdfast.supervisor.settings import Settings
-    from holdfast.undo.safeguards import Thresholds
-    from holdfast.undo.service import Limits, Parting, StepInfo, TicketInfo, UndoReport
+    from holdfast.store.catalog_records import Cursor
+    from holdfast.supervisor.keeper.keeper_settings import Settings
+    from holdfast.undo.service import Limits, Parting, StepInfo, Thresholds, TicketInfo, UndoReport
 
 _LOG = Log(__name__)
 
@@ -110,11 +109,11 @@ def run(
     with neither isolation nor ``read_only``.
     ``outside``: whether undo stops at what others have changed (None: as the settings say).
     """
-    from holdfast.engine.running.checkpoint_server import answering_run
-    from holdfast.files.local import LocalTree
-    from holdfast.supervisor.launch import supervise
-    from holdfast.supervisor.settings import Settings
-    from holdfast.supervisor.territory import absolute
+    from holdfast.engine.running._checkpoint_server import answering_run
+    from holdfast.files.local_tree import LocalTree
+    from holdfast.supervisor.keeper.keeper_settings import Settings
+    from holdfast.supervisor.launch.supervised_run import supervise
+    from holdfast.supervisor.resolution.territory import absolute
 
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     forbid_inside_run(context, "another run")
@@ -146,7 +145,7 @@ def run(
         limits=limits or configured_limits(context),
         least=least(context),
         outside_blocks=outside == "barrier",
-        server="holdfast.engine.running.bridge",
+        server="holdfast.engine.running.mount_service",
         log_level=inherited(),
     )
     surroundings = handed_on(os.environb if environment is None else environment)
@@ -190,7 +189,7 @@ def _entry(
     context: Context, settings: Settings, directory: bytes, command: Sequence[bytes]
 ) -> Callable[[int], Sequence[bytes]]:
     """What to execute with a channel, so that the command sees the workspace by a mount."""
-    from holdfast.engine.running.mounted_entry import arguments
+    from holdfast.engine.running._mount_entry import arguments
 
     root = os.path.realpath(settings.root)
     others = [os.path.join(one.path, UNDO_LOG_IN_TREE) for one in context.catalog.workspaces() if one.path != root]
@@ -215,7 +214,7 @@ def _asking(log: bytes, ask: Callable[[TicketInfo], bool | None] | None) -> Gene
 
 
 def _ask_about(log: bytes, ask: Callable[[TicketInfo], bool | None], over: threading.Event) -> None:
-    from holdfast.supervisor.remote import connect
+    from holdfast.supervisor.control.remote_service import connect
 
     asked = 0
     while not over.wait(_LOOK_SECONDS):
@@ -308,7 +307,7 @@ def _is_undone_to(context: Context, cursor: Cursor, steps: Sequence[StepInfo]) -
 
 def configured_thresholds(settings: Safeguard, *, guard: bool) -> Thresholds:
     """What safeguards ask about; ``guard`` turns the preset on."""
-    from holdfast.undo.safeguards import OFF, PRESET
+    from holdfast.undo.service import OFF, PRESET
 
     preset = PRESET if guard or settings.preset == "guard" else OFF
     own = settings._asdict()

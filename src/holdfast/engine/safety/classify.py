@@ -8,14 +8,14 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import UsageError
-from holdfast.model.session import LEVELS
+from holdfast.model.session_types import LEVELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from holdfast.engine.safety.parse import Command
-    from holdfast.engine.safety.programs import Row
-    from holdfast.model.session import Level
+    from holdfast.engine.safety._bash_parser import Command
+    from holdfast.engine.safety._program_table import Row
+    from holdfast.model.session_types import Level
 
 _NO_PROGRAMS: Mapping[str, Level] = {}
 _RANK: Mapping[str, int] = {level: rank for rank, level in enumerate(LEVELS)}
@@ -86,7 +86,7 @@ class _Classifier:
 
     def text(self, text: str, cwds: Sequence[str], depth: int) -> Level:
         """The level of a command line, or of a script in one."""
-        from holdfast.engine.safety.parse import CannotParseError, commands
+        from holdfast.engine.safety._bash_parser import CannotParseError, commands
 
         before, self._cwds = self._cwds, list(cwds)
         try:
@@ -107,7 +107,7 @@ class _Classifier:
         return _highest(levels)
 
     def _assigned(self, name: str, value: str) -> Level:
-        from holdfast.engine.safety.programs import VALUE, VARIABLES
+        from holdfast.engine.safety._program_table import VALUE, VARIABLES
 
         return "safe" if name in VARIABLES and VALUE.fullmatch(value) else "unknown"
 
@@ -121,7 +121,7 @@ class _Classifier:
 
     def _run(self, words: Sequence[str], depth: int, *, more: bool) -> Level:
         """The level of a program with its arguments; with ``more``, further ones that are not known follow."""
-        from holdfast.engine.safety.programs import SHELLS, rows, wrappers
+        from holdfast.engine.safety._program_table import SHELLS, rows, wrappers
 
         name, arguments = words[0], words[1:]
         if name in self._programs:
@@ -154,7 +154,7 @@ class _Classifier:
         return "safe"
 
     def _wrapped(self, name: str, arguments: Sequence[str], depth: int, *, more: bool) -> Level:
-        from holdfast.engine.safety.programs import wrappers
+        from holdfast.engine.safety._program_table import wrappers
 
         wrapper = wrappers()[name]
         levels: list[Level] = [wrapper.level]
@@ -214,7 +214,7 @@ class _Classifier:
 
 def _named(program: str, arguments: Sequence[str]) -> tuple[tuple[str, ...], Sequence[str]]:
     """The longest name in the table that the words begin with, and what follows it."""
-    from holdfast.engine.safety.programs import GLOBALS, rows
+    from holdfast.engine.safety._program_table import GLOBALS, rows
 
     after = _after_options(arguments, GLOBALS[program]) if program in GLOBALS else arguments
     for rest in (after, arguments):
@@ -253,7 +253,7 @@ def _operands_of(words: Sequence[str]) -> list[str]:
 
 def _holds(row: Row, program: str, words: Sequence[str]) -> bool:
     """Whether all conditions of ``row`` hold for the arguments ``words``."""
-    from holdfast.engine.safety.programs import SCRIPTS
+    from holdfast.engine.safety._program_table import SCRIPTS
 
     of = row.conditions
     operands = _operands_of(words)

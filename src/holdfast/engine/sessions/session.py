@@ -8,33 +8,34 @@ from typing import TYPE_CHECKING, Self
 import msgspec
 
 from holdfast.engine.opening.child_environment import handed_on, of_no_repository
-from holdfast.engine.sessions import limits, replaying
-from holdfast.engine.sessions.commands import Commands
-from holdfast.engine.sessions.hooks import has_hooks, hooked
-from holdfast.engine.sessions.naming import check_agent, check_metadata
-from holdfast.engine.sessions.states import States
+from holdfast.engine.sessions import _quotas as quotas
+from holdfast.engine.sessions._hooks import has_hooks, hooked
+from holdfast.engine.sessions.identifiers import check_agent, check_metadata
+from holdfast.engine.sessions.state import journal
+from holdfast.engine.sessions.state.journal import Commands
+from holdfast.engine.sessions.state.state_history import States
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.model.session import CommandEntry, Counted, Leaving, Merging
+from holdfast.model.session_types import CommandEntry, Counted, Leaving, Merging
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager, ExitStack
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.results import RestoreResult
-    from holdfast.engine.sessions.answering import Door
-    from holdfast.engine.sessions.hooks import What
-    from holdfast.engine.sessions.in_flight import InFlight
-    from holdfast.engine.sessions.line import Line
-    from holdfast.engine.sessions.results import CheckedOut, Deleted, ForkResult
-    from holdfast.engine.sessions.states import Surroundings
+    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.engine.sessions._hooks import What
+    from holdfast.engine.sessions.holder.lock import InFlight
+    from holdfast.engine.sessions.holder.request_server import Door
+    from holdfast.engine.sessions.outcomes import CheckedOut, Deleted, ForkResult
+    from holdfast.engine.sessions.state.journal import Line
+    from holdfast.engine.sessions.state.state_history import Surroundings
     from holdfast.engine.workspace.workspace import Workspace
-    from holdfast.model.config import Session as Settings
+    from holdfast.model.config.settings import Session as Settings
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
-    from holdfast.model.session import (
+    from holdfast.model.session_types import (
         CommandResult,
         Level,
         RefType,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
         SessionRef,
         State,
     )
-    from holdfast.store.session_records import SessionRecord
+    from holdfast.store.catalog.session_records import SessionRecord
 
 _LOG = Log(__name__)
 
@@ -138,11 +139,11 @@ class Session:
 
     def environment(self) -> dict[str, str]:
         """What a command in it is started with: this process's environment, and what the session has made of it."""
-        return replaying.environment(self.state, self._base)
+        return journal.environment(self.state, self._base)
 
     def directory(self) -> bytes:
         """The absolute path of the directory that a command in it is started in; it may be gone."""
-        return replaying.absolute(self.root, self.state.cwd)
+        return journal.absolute(self.root, self.state.cwd)
 
     def configure(self, config: SessionConfig) -> None:
         """Have other settings hold for its commands: saved at once."""
@@ -161,8 +162,8 @@ class Session:
         cannot be had, which is logged.
         """
         if self._door is None:
-            from holdfast.engine.sessions.answering import Door
-            from holdfast.engine.sessions.holding import lock_path
+            from holdfast.engine.sessions.holder.lock import lock_path
+            from holdfast.engine.sessions.holder.request_server import Door
 
             try:
                 self._door = Door(self, lock_path(self._context.home, self._context.store.tenant, self.id))
@@ -175,8 +176,7 @@ class Session:
 
     def in_flight(self) -> AbstractContextManager[InFlight]:
         """What is started for a command: ended by whoever holds the session next, should this process be killed."""
-        from holdfast.engine.sessions.holding import lock_path
-        from holdfast.engine.sessions.in_flight import in_flight, note_path
+        from holdfast.engine.sessions.holder.lock import in_flight, lock_path, note_path
 
         return in_flight(note_path(lock_path(self._context.home, self._context.store.tenant, self.id)))
 
@@ -198,7 +198,7 @@ class Session:
 
     def refuse_running(self) -> None:
         """Raise `RefusedError` (code ``session_running``) while a command runs in it."""
-        running = replaying.running(self._line.entries)
+        running = journal.running(self._line.entries)
         if running is not None:
             raise RefusedError(
                 f"a command is running in the session {self.id}: {running.command[:100]}",
@@ -346,7 +346,7 @@ class Session:
             # (What its file excludes would be saved in the fork.)
             raise self._context.misconfigured
         said = check_metadata(metadata or {})
-        limits.check_forks(self._rows, self.id, self.settings.max_forks)
+        quotas.check_forks(self._rows, self.id, self.settings.max_forks)
         about = {**self._states.about(), "type": type, "fork": id}
         with hooked(self._context, "fork", about, door=self.door) as told:
             made = self._fork(id, checkpoint, with_ignored, provider, type, said)
@@ -374,11 +374,11 @@ class Session:
         kind: RefType,
         metadata: Mapping[str, str],
     ) -> ForkResult:
-        from holdfast.engine.sessions.forking import fork
+        from holdfast.engine.sessions.lifecycle.fork_creation import fork
 
         if checkpoint is None:
             tree = self._commands.save_tree()
-            changed = replaying.has_something(self._line.done) or tree != self._line.resting.tree
+            changed = journal.has_something(self._line.done) or tree != self._line.resting.tree
             point = self._states.commit("fork", tree=tree) if changed else self.head
         else:
             point = self.find(checkpoint)
@@ -407,7 +407,7 @@ class Session:
 
     def keep(self) -> None:
         """Make an experiment's fork one that stays when the experiment is over."""
-        from holdfast.engine.sessions.forking import keep
+        from holdfast.engine.sessions.lifecycle.fork_creation import keep
 
         if self._line.record.purpose == "experiment":
             self._line.record = keep(self._rows, self._line.record, self._context.clock.now())
@@ -416,10 +416,10 @@ class Session:
         """Delete it and its states, and close it. Of a fork, its directory and what is saved of it as well, for good;
         in place, the workspace stays as it is. Only its owner may. What went, also of what no checkpoint holds.
         """
-        from holdfast.engine.sessions.deleting import delete
-        from holdfast.engine.sessions.holding import lock_path
-        from holdfast.engine.sessions.holding import remove as remove_lock
-        from holdfast.engine.sessions.owning import check_owned
+        from holdfast.engine.sessions.holder.lock import lock_path
+        from holdfast.engine.sessions.holder.lock import remove as remove_lock
+        from holdfast.engine.sessions.identifiers import check_owned
+        from holdfast.engine.sessions.lifecycle.deletion import delete
 
         check_owned(self._line.record, self.agent)
         try:
@@ -447,7 +447,7 @@ class Session:
             self._states.commit("auto")
 
     def _set_shared(self, names: Sequence[str]) -> None:
-        from holdfast.engine.sessions.owning import check_owned
+        from holdfast.engine.sessions.identifiers import check_owned
 
         check_owned(self._line.record, self.agent)
         self._line.record = self._line.record._replace(shared=tuple(names))

@@ -6,13 +6,12 @@ import os
 from contextlib import closing
 from typing import TYPE_CHECKING, BinaryIO
 
-from holdfast.engine.upkeep.bundle_format import BundleWriter
-from holdfast.engine.upkeep.bundle_head import Head, Record
+from holdfast.engine.upkeep._bundle_format import BundleWriter, Head, Record
+from holdfast.model.content import SMALL_BLOB_BYTES, whole
 from holdfast.model.entries import Entry
 from holdfast.model.errors import RefusedError, StorageError, UsageError
 from holdfast.model.paths import TEMPORARY_PREFIX, display
-from holdfast.model.sinks import SMALL_BLOB_BYTES, whole
-from holdfast.store.pages import Leaf, decode_known_page
+from holdfast.store.manifests.page_codec import Leaf, decode_known_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

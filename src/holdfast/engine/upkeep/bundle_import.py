@@ -6,20 +6,20 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-from holdfast.engine.history.room import make_room, make_room_for
-from holdfast.engine.upkeep.bundle_check import Checker, Spool
-from holdfast.engine.upkeep.bundle_format import BundleReader, Large
+from holdfast.engine.history.checkpoint import make_room, make_room_for
+from holdfast.engine.upkeep._bundle_check import Checker, Spool
+from holdfast.engine.upkeep._bundle_format import BundleReader, Large
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.entries import Counts, NotCaptured, count_changes
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, StorageError
 from holdfast.model.ids import CheckpointId, Hash, new_pack_id
 from holdfast.model.paths import display
-from holdfast.store.records import VanishedError
+from holdfast.store.catalog_records import VanishedError
 
 if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.upkeep.bundle_head import Record
-    from holdfast.store.blobs import BlobWriter, Written
+    from holdfast.engine.upkeep._bundle_format import Record
+    from holdfast.store.blobs.content_writer import BlobWriter, Written
 
 _TRIES = 3
 
@@ -120,9 +120,9 @@ def _commit(
     context: Context, checker: Checker, record: Record, roots: dict[str, Hash], written: Written | None
 ) -> None:
     """Commit one checkpoint of a verified bundle; ``written`` is what was stored for all of them, with the first."""
-    from holdfast.store.blobs import write_pages
-    from holdfast.store.changeset import encode_changeset
-    from holdfast.store.records import CheckpointCommit, pages_key
+    from holdfast.store.blobs.content_writer import write_pages
+    from holdfast.store.catalog_records import CheckpointCommit, pages_key
+    from holdfast.store.codecs.changeset import encode_changeset
 
     store, catalog = context.store, context.catalog
     root = Hash(record.root)

@@ -16,13 +16,13 @@ import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
 
-from holdfast.engine.history.outside_policy import INSTEAD, WHY_NO_LOCK
+from holdfast.engine.history.undo_guards import INSTEAD, WHY_NO_LOCK
 from holdfast.engine.opening.current_run import current_run
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.opener import Opener
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
-from holdfast.model.named import NamedTuple
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.message_text import named_steps, plural, size
 from holdfast.model.paths import UNDO_LOG_IN_TREE, display, under
-from holdfast.model.wording import named_steps, plural, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -132,12 +132,19 @@ def _trial(directory: bytes) -> tempfile.TemporaryDirectory[str]:
 
 def _supervision(directory: bytes) -> Iterator[Finding]:
     """Whether `holdfast run` can record what a command does: tried with one that does nothing."""
-    from holdfast.supervisor import landlock
-    from holdfast.supervisor.launch import yama_scope
+    from holdfast.supervisor.confinement import landlock
+    from holdfast.supervisor.launch.supervised_run import yama_scope
 
     with _trial(directory) as folder:
         os.mkdir(os.path.join(folder, "tree"))
-        words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch", "--root", os.path.join(folder, "tree")]
+        words = [
+            sys.executable,
+            "-P",
+            "-m",
+            "holdfast.supervisor.launch.supervised_run",
+            "--root",
+            os.path.join(folder, "tree"),
+        ]
         words += ["--log", os.path.join(folder, "log"), "--", "true"]
         path = os.pathsep.join(filter(None, sys.path))
         try:
@@ -166,7 +173,7 @@ def _supervision(directory: bytes) -> Iterator[Finding]:
 
 
 def _isolation() -> Iterator[Finding]:
-    from holdfast.sandbox.possible import findings
+    from holdfast.sandbox.isolation_probe import findings
 
     for found in findings():
         text = found.name if found.works else f"{found.name}: {found.reason}"
@@ -195,8 +202,8 @@ def _mounting() -> Iterator[Finding]:
 
 def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
     """Which providers could make copies of the workspace, which one is chosen, and why."""
-    from holdfast.engine.forks.providers import providers_of
-    from holdfast.snapshot.choosing import choose
+    from holdfast.engine.forks.provider_selection import providers_of
+    from holdfast.snapshot.provider_selection import choose
 
     try:
         context = opener.open(directory)
@@ -228,7 +235,7 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
 
 def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Finding]:
     """What would make the copy that a promotion to the workspace is built in."""
-    from holdfast.snapshot.choosing import choose
+    from holdfast.snapshot.provider_selection import choose
 
     beside = os.path.dirname(context.workspace.path)
     found = [provider.detect_beside(beside) for provider in providers]
@@ -245,8 +252,8 @@ def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Find
 
 def _how_much(context: Context, provider: Capabilities) -> Iterator[str]:
     """What would be copied, where that is everything."""
-    from holdfast.engine.forks.providers import place_of
-    from holdfast.snapshot.whole import MOST_BYTES, size_of_copy
+    from holdfast.engine.forks.provider_selection import place_of
+    from holdfast.snapshot.full_copy import MOST_BYTES, size_of_copy
 
     if provider.provider != "copy" or not provider.score:
         return
@@ -260,7 +267,7 @@ def _how_much(context: Context, provider: Capabilities) -> Iterator[str]:
 
 
 def _damaged_entries(context: Context) -> Iterator[Finding]:
-    from holdfast.engine.opening.folder import SNAPSHOTS
+    from holdfast.engine.opening.home import SNAPSHOTS
     from holdfast.snapshot.ledger import damaged_in
 
     folder = os.path.join(context.folder, SNAPSHOTS)
@@ -305,8 +312,7 @@ def _home(opener: Opener) -> Iterator[Finding]:
 
 def _catalog(opener: Opener) -> Iterator[Finding]:
     """What the server is like that the catalog is on. (Whether it answers has just been seen.)"""
-    from holdfast.store.postgresql import PostgresDatabase
-    from holdfast.store.postgresql_about import about
+    from holdfast.store.postgresql.database import PostgresDatabase, about
 
     database = opener.store().catalog.database
     assert isinstance(database, PostgresDatabase)
@@ -331,12 +337,12 @@ def _store(opener: Opener) -> Iterator[Finding]:
     """Where objects are and whether that works: tried, if it is a bucket; whether they are encrypted."""
     if not os.path.isdir(opener.home):
         return
-    from holdfast.engine.upkeep import stores
+    from holdfast.engine.upkeep import store_copies
 
     settings = opener.settings(None).store
-    about = stores.info(opener)
+    about = store_copies.info(opener)
     if about.remote:
-        found = stores.probe(opener)
+        found = store_copies.probe(opener)
         for step in found.steps:
             if not step.ok:
                 text = f"objects cannot be kept in {found.location}: {step.name}: {step.message}"
@@ -380,9 +386,9 @@ def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:
 
 
 def _begun(context: Context) -> Finding:
-    from holdfast.engine.opening import restore_journal
+    from holdfast.engine.opening import operation_journal
 
-    unfinished = restore_journal.read(context.folder)
+    unfinished = operation_journal.read(context.folder)
     if unfinished is None:
         return Finding("workspace", "good", "no restore was cut short in it")
     text = f"a {unfinished.operation} was cut short, and files may be half way"
@@ -391,15 +397,15 @@ def _begun(context: Context) -> Finding:
 
 
 def _undoing(context: Context) -> Iterator[Finding]:
-    from holdfast.engine.opening import undo_note
+    from holdfast.engine.opening import operation_journal as undo_note
 
-    if (note := undo_note.read(context.folder)) is not None:
+    if (note := undo_note.read_undo_note(context.folder)) is not None:
         text = f"the {note.operation} of {named_steps(note.steps)} was cut short"
         yield Finding("workspace", "limited", text, "the next command that changes anything finishes it first")
 
 
 def _sharing(context: Context) -> Finding:
-    from holdfast.files.reflink import share_blocks
+    from holdfast.files.linux.reflink import share_blocks
 
     with (
         tempfile.TemporaryFile(dir=context.folder) as source,
@@ -424,7 +430,7 @@ def _removing(context: Context) -> Finding:
 
 
 def _file_system(path: bytes) -> str:
-    from holdfast.files.watch.root import WatchedRoot
+    from holdfast.files.watch.watched_root import WatchedRoot
 
     root = WatchedRoot(path)
     try:
@@ -439,7 +445,7 @@ def _file_system(path: bytes) -> str:
 def _watching(directory: bytes) -> Iterator[Finding]:
     """What `holdfast watch` would see changes by; tried on a directory without anything below it."""
     from holdfast.files.watch import open_watcher
-    from holdfast.files.watch.root import WatchedRoot
+    from holdfast.files.watch.watched_root import WatchedRoot
 
     if not os.path.isdir(directory):
         return

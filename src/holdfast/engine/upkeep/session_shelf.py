@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import ConfigError, IntegrityError, NotFoundError
 from holdfast.model.log import Log
-from holdfast.store.session_codec import decode_checkpoint
-from holdfast.store.session_rows import SessionRows
-from holdfast.store.verify_sessions import session_key
+from holdfast.store.catalog.session_rows import SessionRows
+from holdfast.store.codecs.session_format import decode_checkpoint
+from holdfast.store.verification.session_check import session_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from holdfast.engine.opening.context import Shared
-    from holdfast.model.session import SessionCheckpoint, SessionHash
-    from holdfast.store.objects import ObjectStore
-    from holdfast.store.session_records import StoredCheckpoint, Tier
+    from holdfast.model.session_types import SessionCheckpoint, SessionHash
+    from holdfast.store.catalog.session_records import StoredCheckpoint, Tier
+    from holdfast.store.objects.object_store import ObjectStore
 
 _LOG = Log(__name__)
 _SECOND = 1_000_000

@@ -12,27 +12,26 @@ import socket
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.engine.opening import messages
-from holdfast.engine.results.results import CheckpointResult, Request
-from holdfast.engine.watching.changes import Changes
+from holdfast.engine.opening import watch_messages
+from holdfast.engine.results.command_results import CheckpointResult, Request
+from holdfast.engine.watching._pending_changes import Changes
+from holdfast.engine.watching._schedule import Pace, Scheduler
 from holdfast.engine.watching.listener import Client, Limits, Listener, claim
-from holdfast.engine.watching.schedule import Pace, Scheduler
 from holdfast.files.watch import open_watcher
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
-from holdfast.model.named import NamedTuple
 from holdfast.model.paths import display
-from holdfast.processes.stopping import stopped_by_signals
+from holdfast.processes.stop_signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.results import Status
-    from holdfast.engine.watching.changes import Exclusion
-    from holdfast.engine.watching.periodic import PeriodicTask
-    from holdfast.files.dirty import DirtySource
+    from holdfast.engine.results.command_results import Status
+    from holdfast.engine.watching._pending_changes import Exclusion
+    from holdfast.files.tree import DirtySource
     from holdfast.files.watch import Backend, Watcher
     from holdfast.model.clock import Clock
 
@@ -391,17 +390,17 @@ class Service:
 
     def _answer(self, client: Client, line: bytes) -> bytes:
         try:
-            return messages.encode_answer(self._perform(client, messages.decode_call(line)))
+            return watch_messages.encode_answer(self._perform(client, watch_messages.decode_call(line)))
         except HoldfastError as error:
-            return messages.encode_failure(error)
+            return watch_messages.encode_failure(error)
         except Exception as error:  # noqa: BLE001 - likewise
             _log.exception("a call failed")
-            return messages.encode_failure(HoldfastError(f"the watcher failed: {error!r}", code="internal"))
+            return watch_messages.encode_failure(HoldfastError(f"the watcher failed: {error!r}", code="internal"))
 
-    def _perform(self, client: Client, call: messages.Call) -> messages.Json:
+    def _perform(self, client: Client, call: watch_messages.Call) -> watch_messages.Json:
         match call.operation:
             case "ping":
-                return messages.pack_watching(self._watching())
+                return watch_messages.pack_watching(self._watching())
             case "checkpoint" if call.request is not None:
                 if self._holders - {client}:
                     raise LockedError(
@@ -410,12 +409,12 @@ class Service:
                 with self._doubting():
                     result = self._saver.checkpoint(call.request)
                 self._saved(counted=False)
-                return messages.pack_result(result)
+                return watch_messages.pack_result(result)
             case "status":
                 with self._doubting():
                     status = self._saver.status()
                 self._scanned()
-                return messages.pack_status(status._replace(watch_failure=self._failure))
+                return watch_messages.pack_status(status._replace(watch_failure=self._failure))
             case "pause":
                 if client not in self._holders:
                     self._holders.add(client)
@@ -451,8 +450,8 @@ class Service:
                 client.keeps = False
                 self._scheduler.resume()
 
-    def _watching(self) -> messages.Watching:
-        return messages.Watching(
+    def _watching(self) -> watch_messages.Watching:
+        return watch_messages.Watching(
             pid=os.getpid(),
             root=display(self._setup.root),
             backend=self._watcher.backend,
@@ -499,3 +498,22 @@ def watch(
             watcher.close()
             raise
         return service.run(signals=True, ready=ready)
+
+
+# The port for what a watcher sees to beside its own work.
+
+
+class PeriodicTask(Protocol):
+    """What is done now and then: whoever calls it is not held up for long, and nothing is raised."""
+
+    def due_in(self) -> float:
+        """Seconds until `turn` has something to do."""
+        ...
+
+    def turn(self) -> None:
+        """Do what is due."""
+        ...
+
+    def end(self) -> None:
+        """Do no more."""
+        ...

@@ -3,18 +3,66 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.current_run import forbid_inside_run
-from holdfast.engine.opening.opening import Opener
-from holdfast.engine.workspace.opened import Opened
+from holdfast.engine.opening.opener import Opener
+from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Self
 
     from holdfast.engine.forks.mount_server import MountServer
-    from holdfast.engine.results.results import Forgotten, Log
-    from holdfast.store.usage import Stats
+    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.results.command_results import Forgotten, Log
+    from holdfast.model.content import Progress
+    from holdfast.store.catalog.usage_statistics import Stats
+    from holdfast.store.collection.collector import Collected
+    from holdfast.store.verification.verifier import Verified
+
+
+# What a workspace and a whole home have in common when they are open: they are closed, collected and verified.
+
+
+class Opened:
+    """See the module. Base of the two public faces of the engine."""
+
+    def __init__(self, opener: Opener, shared: Shared) -> None:
+        self._opener = opener
+        self._shared = shared
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the store. Harmless a second time."""
+        self._opener.close()
+
+    def gc(self, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None) -> Collected:
+        """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``). Interruptible at any point
+        (I11). ``dry_run`` says what would go, and deletes nothing.
+        """
+        forbid_inside_run(self._shared, "a collection")
+        from holdfast.engine.upkeep.collection import collect
+
+        return collect(self._shared, grace=grace, dry_run=dry_run, progress=progress)
+
+    def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
+        """Prove the store sound, or name what is not; ``read_data`` reads and hashes every stored byte."""
+        from holdfast.engine.upkeep.collection import verify
+
+        return verify(self._shared, read_data=read_data, progress=progress)
+
+
+class OpenedWorkspace(Opened):
+    """An `Opened` that has a workspace. Base of the parts of its public face."""
+
+    def __init__(self, opener: Opener, context: Context) -> None:
+        super().__init__(opener, context)
+        self._context = context
 
 
 def open_home(
@@ -61,7 +109,7 @@ class Home(Opened):
         path.
         """
         forbid_inside_run(self._context, "forgetting")
-        from holdfast.engine.upkeep.forget import forget_gone
+        from holdfast.engine.upkeep.checkpoint_removal import forget_gone
 
         return forget_gone(self._context, dry_run=dry_run)
 
@@ -73,7 +121,7 @@ class Home(Opened):
         fork, `RefusedError` if it is mounted already, or its directory holds something by now.
         """
         forbid_inside_run(self._context, "a mount")
-        from holdfast.engine.forks.mounted import mount_again
+        from holdfast.engine.forks.mounted_forks import mount_again
 
         return mount_again(self._opener, os.fsencode(directory), server)
 
@@ -83,7 +131,7 @@ class Home(Opened):
         Raises `RefusedError` while anybody uses it, `NotFoundError` if nothing of Holdfast is mounted there.
         """
         forbid_inside_run(self._context, "an unmount")
-        from holdfast.engine.forks.mounted import unmount
+        from holdfast.engine.forks.mounted_forks import unmount
 
         return unmount(self._opener, os.fsencode(directory))
 
@@ -93,12 +141,12 @@ class Home(Opened):
         Raises `RefusedError` while anybody uses it, `StorageError` if there is no room; it is a fork as before then.
         """
         forbid_inside_run(self._context, "a fork")
-        from holdfast.engine.forks.mounted import materialise
+        from holdfast.engine.forks.mounted_forks import materialise
 
         return materialise(self._opener, os.fsencode(directory))
 
     def stats(self) -> Stats:
         """What takes the space."""
-        from holdfast.engine.upkeep.upkeep import stats_of_home
+        from holdfast.engine.upkeep.collection import stats_of_home
 
         return stats_of_home(self._context)

@@ -4,44 +4,227 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 
 from holdfast.engine.opening.current_run import forbid_inside_run
-from holdfast.engine.opening.folder import RESTORE_JOURNAL
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.home import RESTORE_JOURNAL
+from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.watch_proxy import by_watcher, paused
-from holdfast.engine.workspace.queries import LookedAt, encoded
-from holdfast.engine.workspace.steps import RecordedSteps
+from holdfast.engine.workspace.home import OpenedWorkspace
 from holdfast.model.checkpoint import Kind, Provenance
-from holdfast.model.errors import UsageError
-from holdfast.model.typed import TYPE_CHECKING
+from holdfast.model.errors import NotFoundError, UsageError
+from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from typing import Any
 
+    from holdfast.engine.diffs.patch_text import FileStat
+    from holdfast.engine.diffs.tree_diff import Contents
     from holdfast.engine.forks.mount import Mounted
     from holdfast.engine.forks.mount_server import MountServer
     from holdfast.engine.history.retention import Policy
-    from holdfast.engine.merging.merging import Merged
-    from holdfast.engine.merging.reapply.person import Resolution
+    from holdfast.engine.merging.fork_merge import Merged
+    from holdfast.engine.merging.reapply.manual_resolution import Resolution
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.opening.restore_journal import Journal
-    from holdfast.engine.results.results import (
+    from holdfast.engine.opening.operation_journal import Journal
+    from holdfast.engine.results import json_types
+    from holdfast.engine.results.command_results import (
         CheckpointResult,
+        Details,
+        Diff,
         Forgotten,
         ForkResult,
+        Log,
         RestoreResult,
         Status,
     )
     from holdfast.engine.running.run import RunResult
-    from holdfast.files.estimate import Estimate
+    from holdfast.files.scan.capture_estimate import Estimate
     from holdfast.files.watch import Watcher
-    from holdfast.model.config import Isolation, OutsidePolicy
+    from holdfast.model.config.settings import Isolation, OutsidePolicy
+    from holdfast.model.content import Progress
     from holdfast.model.errors import ConfigError
     from holdfast.model.ids import CheckpointId, WorkspaceId
-    from holdfast.model.sinks import Progress
-    from holdfast.store.usage import Stats
-    from holdfast.undo.service import TicketInfo
+    from holdfast.store.catalog.usage_statistics import Stats
+    from holdfast.undo.service import (
+        BarrierInfo,
+        ConflictInfo,
+        PathChange,
+        StepInfo,
+        TicketInfo,
+        UndoReport,
+        UndoService,
+    )
+
+
+# The part of a workspace's public face that looks: at its checkpoints, into them, and at how two states differ.
+
+
+class LookedAt(OpenedWorkspace):
+    """See the module."""
+
+    def log(self, limit: int | None = None, *, everything: bool = False) -> Log:
+        """The checkpoints, newest first, and what happened to the tree. ``everything``: of all workspaces in the
+        home. ``limit`` is a number from 0; None means all.
+        """
+        from holdfast.engine.history.queries import log
+
+        return log(self._context, limit, everything=everything)
+
+    def show(self, name: str = "@") -> Details:
+        """All that is kept about one checkpoint: its record, its changes, what it did not capture."""
+        from holdfast.engine.history.queries import show
+
+        return show(self._context, self.resolve(name))
+
+    def resolve(self, name: str) -> CheckpointId:
+        """The checkpoint that ``name`` means; raises `NotFoundError`, or `UsageError` if it means several."""
+        from holdfast.engine.history.revisions import resolve_name
+
+        return resolve_name(self._context, name)
+
+    def cat(self, name: str, path: str | bytes) -> Iterator[bytes]:
+        """The content of ``path`` in a checkpoint, in pieces (of a symbolic link: its target), verified."""
+        from holdfast.engine.history.queries import cat
+
+        return cat(self._context, self.resolve(name), os.fsencode(path))
+
+    def diff(
+        self, a: str | None = None, b: str | None = None, *, paths: Sequence[str | bytes] = (), renames: bool = True
+    ) -> Diff:
+        """How ``b`` (None: the tree as it is) differs from ``a`` (None: ``@``), limited to ``paths``."""
+        from holdfast.engine.diffs.tree_diff import diff
+
+        target = None if b is None else self.resolve(b)
+        base = self.resolve("@" if a is None else a)
+        return diff(self._context, base, target, paths=encoded(paths), renames=renames)
+
+    def patch(self, diff: Diff, *, context: int = 3, binary: bool = False) -> Iterator[bytes]:
+        """The unified text of a diff, as ``git apply`` takes it; ``binary`` includes the content of binary files."""
+        from holdfast.engine.diffs.patch_text import patch
+
+        return patch(diff, self._contents(diff).fetch, context=context, binary=binary)
+
+    def diff_stat(self, diff: Diff) -> list[FileStat]:
+        """How many lines each file of a diff gains and loses."""
+        from holdfast.engine.diffs.patch_text import stat
+
+        return stat(diff, self._contents(diff).fetch)
+
+    def diff_json(self, diff: Diff) -> json_types.Diff:
+        """A diff as the documented JSON object, with the text of each modified file."""
+        from holdfast.engine.diffs.patch_text import to_json
+
+        return to_json(diff, self._contents(diff).fetch)
+
+    def _contents(self, diff: Diff) -> Contents:
+        from holdfast.engine.diffs.tree_diff import Contents
+
+        return Contents(self._context, diff)
+
+
+def encoded(paths: Sequence[str | bytes]) -> list[bytes]:
+    """Paths as the engine has them. One path where a list is meant would be taken for its letters."""
+    if isinstance(paths, (str, bytes)):
+        raise UsageError(f"{paths!r} is not a list of paths")
+    return [os.fsencode(path) for path in paths]
+
+
+# The part of a workspace's public face that shows, groups and answers what its undo log holds.
+
+
+class RecordedSteps(OpenedWorkspace):
+    """See the module."""
+
+    def steps(self) -> Sequence[StepInfo]:
+        """The steps in the undo log, oldest first."""
+        from holdfast.engine.opening.undo_log import steps
+
+        return steps(self._context)
+
+    def step(self, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
+        """One step, and what it did to which path. Raises `NotFoundError`."""
+        from holdfast.engine.opening.undo_log import changes
+
+        return changes(self._context, step)
+
+    def conflicts(self, step: int) -> Sequence[ConflictInfo]:
+        """What was left as it is when a finished step was last undone, redone or rolled back: where others have changed
+        it since, say, and where what belongs there is kept. Raises `NotFoundError`.
+        """
+        from holdfast.engine.opening.undo_log import conflicts
+
+        return conflicts(self._context, step)
+
+    def discard_steps(self) -> int | None:
+        """Forget all finished steps, and undo logs of other versions; how many steps, if that can be told."""
+        forbid_inside_run(self._context, "forgetting")
+        from holdfast.engine.opening.undo_log import discard
+
+        return discard(self._context)
+
+    def discard_other_version(self) -> bool:
+        """Forget undo logs of other versions that were set aside, and nothing else; False if there are none."""
+        forbid_inside_run(self._context, "forgetting")
+        from holdfast.engine.opening.undo_log import discard_other_version
+
+        return discard_other_version(self._context)
+
+    def begin_step(self, label: str = "") -> int:
+        """Open an explicit step: what supervised processes change from now on belongs to it. Its id."""
+        with self._undo_log() as log:
+            return log.begin(label)
+
+    def commit_step(self, step: int | None = None) -> StepInfo:
+        """Close an explicit step (None: the one that is open)."""
+        with self._undo_log() as log:
+            return log.commit(self._explicit(log, step))
+
+    def rollback_step(self, step: int | None = None) -> UndoReport:
+        """Close an explicit step (None: the one that is open), and take back what it did."""
+        with self._undo_log() as log:
+            return log.rollback(self._explicit(log, step))
+
+    def barriers(self) -> Sequence[BarrierInfo]:
+        """The edits by others that the undo log knows of, oldest first."""
+        from holdfast.engine.opening.undo_log import barriers
+
+        return barriers(self._context)
+
+    def held(self) -> Sequence[TicketInfo]:
+        """The operations that safeguards hold until a person has decided."""
+        from holdfast.engine.opening.undo_log import reached
+
+        with reached(self._context) as log:
+            return [] if log is None else log.held()
+
+    def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
+        """Let a held operation happen, or deny it: its step is then rolled back. Raises `NotFoundError`."""
+        with self._undo_log() as log:
+            return log.answer(ticket, allow=allow)
+
+    @contextmanager
+    def _undo_log(self) -> Generator[UndoService]:
+        from holdfast.engine.opening.undo_log import reached, required
+
+        with reached(self._context) as log:
+            yield required(log)
+
+    def _explicit(self, log: UndoService, step: int | None) -> int:
+        """The number of an explicit step: the given one, or the one that is open; within a run, its own."""
+        from holdfast.engine.opening.current_run import current_run
+
+        if step is not None:
+            return step
+        run = current_run(self._context)
+        found = [each for each in log.steps() if each.kind == "explicit" and each.state == "open"]
+        if run is not None:
+            found = [each for each in found if each.run == run]
+        if not found:
+            raise NotFoundError("no step is open", hint="holdfast step begin opens one", code="no_open_step")
+        # (Of several, a person means the own one before those of runs.)
+        return min(found, key=lambda each: bool(each.run)).id
 
 
 def init(
@@ -165,7 +348,7 @@ class Workspace(RecordedSteps, LookedAt):
         `LockedError`, `StorageError`, `QuotaError`.
         """
         from holdfast.engine.history.operations import checkpoint
-        from holdfast.engine.results.results import Request
+        from holdfast.engine.results.command_results import Request
 
         who = self._context.settings.identity.author if author is None else author
         return checkpoint(self._context, Request(kind, label, Provenance(who, message, command), full_hash), progress)
@@ -181,7 +364,7 @@ class Workspace(RecordedSteps, LookedAt):
 
     def ignored(self) -> list[bytes]:
         """The paths that the ignore rules leave out, Git's and Holdfast's; of a directory its own, with a slash."""
-        from holdfast.files.local import LocalTree
+        from holdfast.files.local_tree import LocalTree
 
         tree = self._context.tree
         return list(tree.excluded_paths()) if isinstance(tree, LocalTree) else []
@@ -191,7 +374,7 @@ class Workspace(RecordedSteps, LookedAt):
         limits = self._context.settings.capture
         if self._context.catalog.cursor(self.id).head is not None:
             return None
-        from holdfast.files.local import LocalTree
+        from holdfast.files.local_tree import LocalTree
 
         if not isinstance(self._context.tree, LocalTree):
             return None
@@ -201,7 +384,7 @@ class Workspace(RecordedSteps, LookedAt):
 
     def write_ignore(self) -> bool:
         """Write the default ``.checkpointignore`` into the root; False if there is one already."""
-        from holdfast.files.ignore import write_default_ignore
+        from holdfast.files.ignore.rules import write_default_ignore
 
         return write_default_ignore(self._context.workspace.path)
 
@@ -268,12 +451,12 @@ class Workspace(RecordedSteps, LookedAt):
         the merged state, and `undo` takes that back. Raises as `merging.merge`.
         """
         forbid_inside_run(self._context, "a merge")
-        from holdfast.engine.merging import merging
-        from holdfast.engine.merging import source as merge_source
-        from holdfast.engine.merging.reapply.building import ladder_of
+        from holdfast.engine.merging import fork_merge
+        from holdfast.engine.merging import fork_merge as merge_source
+        from holdfast.engine.merging.reapply.resolver import ladder_of
 
         source = merge_source.find(self._opener, self._context, fork)
-        done = merging.merge(
+        done = fork_merge.merge(
             self._context,
             source.state,
             message=message or f"merged {source.called}",
@@ -290,13 +473,13 @@ class Workspace(RecordedSteps, LookedAt):
 
         It is the caller's for ``merge.lease``: docs/guide/merge.md has its fields.
         """
-        from holdfast.engine.merging.reapply.queue import take
+        from holdfast.engine.merging.reapply.answer_queue import take
 
         return take(self._context, self._context.clock, self._context.random(16).hex(), self.id)
 
     def waiting_reapplies(self, *, limit: int = 100) -> list[dict[str, Any]]:
         """The changes that wait to be applied anew, of merges into this workspace: as `reapply.queue.waiting`."""
-        from holdfast.engine.merging.reapply.queue import waiting
+        from holdfast.engine.merging.reapply.answer_queue import waiting
 
         return waiting(self._context, self._context.clock.now(), limit=limit, workspace=self.id)
 
@@ -305,7 +488,7 @@ class Workspace(RecordedSteps, LookedAt):
 
         Nothing is merged by that: the next `merge` of the same fork uses it. Raises as `reapply.queue.answer`.
         """
-        from holdfast.engine.merging.reapply.queue import answer as give
+        from holdfast.engine.merging.reapply.answer_queue import answer as give
 
         return give(self._context, self._context.clock, name, token, dict(answer), self.id)
 
@@ -315,7 +498,7 @@ class Workspace(RecordedSteps, LookedAt):
         `restore`.
         """
         forbid_inside_run(self._context, "a restore")
-        from holdfast.engine.history.resume import resume
+        from holdfast.engine.history.recovery import resume
 
         with paused(self._context):
             return resume(self._context, progress, as_state=as_state)
@@ -323,7 +506,7 @@ class Workspace(RecordedSteps, LookedAt):
     def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
         """Take a restore that was cut short back: the tree becomes what it was before; see `restore_continue`."""
         forbid_inside_run(self._context, "a restore")
-        from holdfast.engine.history.resume import abandon
+        from holdfast.engine.history.recovery import abandon
 
         with paused(self._context):
             return abandon(self._context, progress)
@@ -332,7 +515,7 @@ class Workspace(RecordedSteps, LookedAt):
         """The restore that was cut short, if there is one."""
         if not os.path.lexists(os.path.join(self.folder, RESTORE_JOURNAL)):
             return None
-        from holdfast.engine.history.resume import unfinished
+        from holdfast.engine.history.recovery import unfinished
 
         return unfinished(self._context)
 
@@ -474,11 +657,11 @@ class Workspace(RecordedSteps, LookedAt):
         def open_fork() -> Context:
             return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
 
-        from holdfast.engine.history.ballast import with_ballast
+        from holdfast.engine.opening.context import with_ballast
 
         with with_ballast(self._context):  # a fork is a way to have again what is stored
             if mount:
-                from holdfast.engine.forks.mounted import fork_mounted
+                from holdfast.engine.forks.mounted_forks import fork_mounted
 
                 return fork_mounted(self._context, source, open_fork, server)
             from holdfast.engine.forks.fork import fork
@@ -543,7 +726,7 @@ class Workspace(RecordedSteps, LookedAt):
         if at is None:
             return self.resolve(name)
         from holdfast.engine.forks.mount import newest_at
-        from holdfast.model.values import parse_moment
+        from holdfast.model.config.values import parse_moment
 
         try:
             moment = parse_moment(at, self._context.clock.now())
@@ -559,21 +742,21 @@ class Workspace(RecordedSteps, LookedAt):
 
     def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> str | None:
         """Save by itself whenever something has changed, until a signal or `WatchClient.stop` ends it. So are sessions
-        here, and forks of them, when they are idle (`holdfast.engine.sessions.idling`).
+        here, and forks of them, when they are idle (`holdfast.engine.sessions.idle.idle_schedule`).
 
         Returns None if everything is saved then, else why not.
         ``ready`` is called once other commands are answered. Raises `LockedError` if the workspace has a watcher
         already.
         """
         self.check_watchable()
-        from holdfast.engine.sessions.idling import Idling
-        from holdfast.engine.watching.watch import watch
+        from holdfast.engine.sessions.idle.idle_schedule import Idling
+        from holdfast.engine.watching.watcher import watch
 
         return watch(self._context, ready, self._sweep_sessions, Idling(self._opener, lambda: (self.id,)))
 
     def _sweep_sessions(self) -> None:
-        """See `holdfast.engine.sessions.sweeping.sweep_if_due`."""
-        from holdfast.engine.sessions.sweeping import sweep_if_due
+        """See `holdfast.engine.sessions.lifecycle.sweep.sweep_if_due`."""
+        from holdfast.engine.sessions.lifecycle.sweep import sweep_if_due
 
         sweep_if_due(self._opener)
 
@@ -586,7 +769,7 @@ class Workspace(RecordedSteps, LookedAt):
         composed into their children's; content that nothing else needs is freed by `gc` after the grace time.
         """
         forbid_inside_run(self._context, "forgetting")
-        from holdfast.engine.upkeep.forget import forget
+        from holdfast.engine.upkeep.checkpoint_removal import forget
 
         return forget(self._context, [self.resolve(name) for name in names], policy=policy, dry_run=dry_run)
 
@@ -597,13 +780,13 @@ class Workspace(RecordedSteps, LookedAt):
         spares none. Until then a deleted workspace can be brought back by `restore` at its path.
         """
         forbid_inside_run(self._context, "forgetting")
-        from holdfast.engine.upkeep.forget import forget_gone
+        from holdfast.engine.upkeep.checkpoint_removal import forget_gone
 
         return forget_gone(self._context, but=self.id, dry_run=dry_run)
 
     def stats(self) -> Stats:
         """What takes the space."""
-        from holdfast.engine.upkeep.upkeep import stats
+        from holdfast.engine.upkeep.collection import stats
 
         return stats(self._context)
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
-from holdfast.files.dirty import Dirty, DirtySource
-from holdfast.files.watch.system import why
+from holdfast.files.tree import Dirty, DirtySource
+from holdfast.files.watch.event_syscalls import why
 from holdfast.model.errors import UnsupportedError, UsageError
+from holdfast.model.fast_typing import TYPE_CHECKING, Protocol
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from holdfast.files.handle import Identity
-    from holdfast.files.watch.root import WatchedRoot
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.files.watch.watched_root import WatchedRoot
 
 __all__ = ["BACKENDS", "Backend", "Dirty", "DirtySource", "Notice", "Wanted", "Watcher", "open_watcher"]
 
@@ -22,8 +23,8 @@ Backend = Literal["auto", "fanotify", "inotify", "polling"]
 BACKENDS: tuple[Backend, ...] = ("auto", "fanotify", "inotify", "polling")
 
 Notice: TypeAlias = "Callable[[bytes | None, int, int | None, Identity | None], None]"
-"""Is told a path, what happened there (bits of `holdfast.files.watch.masks`), the number of the process that did it
-(None where events do not tell, 0 if it cannot be seen from here), and the object that had the path then, if events
+"""Is told a path, what happened there (bits of `holdfast.files.watch.event_masks`), the number of the process that did
+it (None where events do not tell, 0 if it cannot be seen from here), and the object that had the path then, if events
 tell. The path is None where an object that is `Wanted` was changed by a name outside of the tree."""
 
 Wanted: TypeAlias = "Callable[[Identity], bool]"
@@ -88,7 +89,7 @@ def open_watcher(
     can tell. Every means that was tried and cannot be had is logged with the reason. Raises `NotFoundError` if there is
     no such directory, `UnsupportedError` if ``backend`` was named and cannot be had.
     """
-    from holdfast.files.watch.root import WatchedRoot
+    from holdfast.files.watch.watched_root import WatchedRoot
 
     if backend not in BACKENDS:
         raise UsageError(f"no such way to watch: {backend!r} (one of {', '.join(BACKENDS)})")
@@ -133,14 +134,14 @@ def _open(
     by_thread: bool,
 ) -> Watcher:
     if choice == "fanotify":
-        from holdfast.files.watch.fanotify import FanotifyWatcher
+        from holdfast.files.watch._fanotify import FanotifyWatcher
 
         return FanotifyWatcher(root, excluded, notice, passed, wanted, by_thread=by_thread)
     if choice == "inotify":
-        from holdfast.files.watch.inotify import InotifyWatcher
+        from holdfast.files.watch._inotify import InotifyWatcher
 
         return InotifyWatcher(root, excluded, notice, poll_interval=poll_interval)
-    from holdfast.files.watch.polling import PollingWatcher
+    from holdfast.files.watch._polling import PollingWatcher
 
     return PollingWatcher(root, excluded, poll_interval)
 

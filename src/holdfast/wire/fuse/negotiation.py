@@ -6,11 +6,11 @@ import struct
 from typing import Final
 
 from holdfast.model.errors import FormatError, UnsupportedError
-from holdfast.model.named import NamedTuple
-from holdfast.wire.fuse import kernel
-from holdfast.wire.fuse.bodies import Offer
-from holdfast.wire.fuse.errors import OLD_PROTOCOL
-from holdfast.wire.fuse.kernel import Init
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.wire.fuse import protocol_constants
+from holdfast.wire.fuse.protocol_constants import Init
+from holdfast.wire.fuse.request_bodies import Offer
+from holdfast.wire.fuse.request_errors import OLD_PROTOCOL
 
 _OFFER: Final = struct.Struct("=IIII")
 _OFFER_AT: Final = 40
@@ -21,7 +21,7 @@ _PAGES_WITHOUT_MAX: Final = 32
 """How many pages a request has where that is not negotiated."""
 _REQUEST_ROOM: Final = 4096
 """For what comes before the data of a write."""
-_LARGEST_OTHER: Final = kernel.XATTR_SIZE_MAX + _REQUEST_ROOM
+_LARGEST_OTHER: Final = protocol_constants.XATTR_SIZE_MAX + _REQUEST_ROOM
 _DEEPEST_STACK: Final = 2
 """``FILESYSTEM_MAX_STACK_DEPTH``."""
 
@@ -86,7 +86,7 @@ class Terms(NamedTuple):
     @property
     def frame_bytes(self) -> int:
         """No request is larger: read with a buffer of this size, or the kernel answers for the server with EIO."""
-        return max(kernel.MIN_READ_BUFFER, self.max_write + _REQUEST_ROOM, _LARGEST_OTHER)
+        return max(protocol_constants.MIN_READ_BUFFER, self.max_write + _REQUEST_ROOM, _LARGEST_OTHER)
 
 
 def decode_offer(frame: memoryview) -> Offer:
@@ -95,7 +95,7 @@ def decode_offer(frame: memoryview) -> Offer:
         raise FormatError(f"INIT: {len(frame)} bytes are too few")
     major, minor, readahead, flags = _OFFER.unpack_from(frame, _OFFER_AT)
     at = _OFFER_AT + _OFFER.size
-    if major == kernel.MAJOR and flags & Init.INIT_EXT:
+    if major == protocol_constants.MAJOR and flags & Init.INIT_EXT:
         if len(frame) < at + _UPPER.size:
             raise FormatError("INIT: INIT_EXT without flags2")
         flags |= _UPPER.unpack_from(frame, at)[0] << 32
@@ -108,11 +108,12 @@ def negotiate(offer: Offer, wishes: Wishes) -> Terms | None:
 
     Raises `UnsupportedError` (code ``old_protocol``) for a version that is too old to be served.
     """
-    if offer.major > kernel.MAJOR:
+    if offer.major > protocol_constants.MAJOR:
         return None
-    if offer.major < kernel.MAJOR or offer.minor < kernel.OLDEST_MINOR:
+    if offer.major < protocol_constants.MAJOR or offer.minor < protocol_constants.OLDEST_MINOR:
         raise UnsupportedError(
-            f"this kernel speaks FUSE {offer.major}.{offer.minor}; {kernel.MAJOR}.{kernel.OLDEST_MINOR} is needed",
+            f"this kernel speaks FUSE {offer.major}.{offer.minor}; "
+            f"{protocol_constants.MAJOR}.{protocol_constants.OLDEST_MINOR} is needed",
             hint="Linux 5.4 is the oldest that has it",
             code=OLD_PROTOCOL,
         )
@@ -127,7 +128,7 @@ def negotiate(offer: Offer, wishes: Wishes) -> Terms | None:
     pages = max(-(-wishes.max_write // wishes.page_bytes), 1) if flags & Init.MAX_PAGES else _PAGES_WITHOUT_MAX
     pages = min(pages, (1 << 16) - 1)
     return Terms(
-        minor=min(offer.minor, kernel.MINOR),
+        minor=min(offer.minor, protocol_constants.MINOR),
         flags=flags,
         max_write=min(max(wishes.max_write, wishes.page_bytes), pages * wishes.page_bytes),
         max_read=pages * wishes.page_bytes,
@@ -144,7 +145,7 @@ def encode_terms(unique: int, terms: Terms) -> bytes:
         _ANSWER.size,
         0,
         unique,
-        kernel.MAJOR,
+        protocol_constants.MAJOR,
         terms.minor,
         terms.max_readahead,
         terms.flags & _HALF,
@@ -162,4 +163,4 @@ def encode_terms(unique: int, terms: Terms) -> bytes:
 
 def encode_version(unique: int) -> bytes:
     """The reply to an INIT of a newer major version: ask again with ours."""
-    return _ANSWER.pack(_ANSWER.size, 0, unique, kernel.MAJOR, kernel.MINOR, *[0] * 11)
+    return _ANSWER.pack(_ANSWER.size, 0, unique, protocol_constants.MAJOR, protocol_constants.MINOR, *[0] * 11)

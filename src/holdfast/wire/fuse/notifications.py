@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from holdfast.wire.fuse.kernel import EXPIRE_ONLY, Notice
+from holdfast.wire.fuse.protocol_constants import EXPIRE_ONLY, Notice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,10 +21,9 @@ from fcntl import F_RDLCK, F_UNLCK, F_WRLCK
 from typing import TYPE_CHECKING, Final
 
 from holdfast.model.errors import FormatError
-from holdfast.wire.fuse import bodies, entries, kernel
-from holdfast.wire.fuse.bodies import Header
-from holdfast.wire.fuse.errors import UNKNOWN_OPCODE
-from holdfast.wire.fuse.fields import (
+from holdfast.wire.fuse import _entry_requests as entry_requests
+from holdfast.wire.fuse import protocol_constants, request_bodies
+from holdfast.wire.fuse._request_fields import (
     HEADER_BYTES,
     called,
     check_range,
@@ -35,13 +34,15 @@ from holdfast.wire.fuse.fields import (
     unpack,
     unpack_with,
 )
-from holdfast.wire.fuse.kernel import OFFSET_MAX, Init, Opcode
+from holdfast.wire.fuse.protocol_constants import OFFSET_MAX, Init, Opcode
+from holdfast.wire.fuse.request_bodies import Header
+from holdfast.wire.fuse.request_errors import UNKNOWN_OPCODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.wire.fuse.bodies import Body
     from holdfast.wire.fuse.negotiation import Terms
+    from holdfast.wire.fuse.request_bodies import Body
 
     Decode = Callable[[Header, memoryview], Body]
 
@@ -71,9 +72,9 @@ _LSEEK: Final = struct.Struct("=QqI4x")
 _COPY: Final = struct.Struct("=7Q")
 _MAPPING: Final = struct.Struct("=5Q")
 
-_NOTHING: Final = bodies.Nothing()
+_NOTHING: Final = request_bodies.Nothing()
 _SECOND_NS: Final = 1_000_000_000
-_KNOWN_ATTRIBUTES: Final = (kernel.FATTR_KILL_SUIDGID << 1) - 1
+_KNOWN_ATTRIBUTES: Final = (protocol_constants.FATTR_KILL_SUIDGID << 1) - 1
 _CREATING: Final = os.O_CREAT | os.O_TMPFILE & ~os.O_DIRECTORY
 _IOCTL_MOST: Final = 1 << 16
 _COPY_MOST: Final = 0x7FFFF000
@@ -123,7 +124,7 @@ class Decoder:
 
     def _lookup(self, header: Header, frame: memoryview) -> Body:
         check = checked_component if self._has_dots else checked_name
-        return bodies.Name(check(one(bytes(frame[HEADER_BYTES:]), called(header)), called(header)))
+        return request_bodies.Name(check(one(bytes(frame[HEADER_BYTES:]), called(header)), called(header)))
 
     def _read(self, header: Header, frame: memoryview) -> Body:
         handle, offset, size, read_flags, owner, flags = unpack(_TRANSFER, header, frame)
@@ -131,7 +132,9 @@ class Decoder:
             check_range(header, offset, size)
         if size > self._terms.max_read:
             raise FormatError(f"{called(header)} size: {size} where {self._terms.max_read} was agreed")
-        return bodies.Read(handle, offset, size, owner if read_flags & kernel.READ_LOCKOWNER else None, flags)
+        return request_bodies.Read(
+            handle, offset, size, owner if read_flags & protocol_constants.READ_LOCKOWNER else None, flags
+        )
 
     def _write(self, header: Header, frame: memoryview) -> Body:
         (handle, offset, size, write_flags, owner, flags), data = unpack_with(_TRANSFER, header, frame)
@@ -140,26 +143,26 @@ class Decoder:
             raise FormatError(f"WRITE size: {size}, with {len(data)} bytes of data")
         if size > self._terms.max_write:
             raise FormatError(f"WRITE size: {size} where {self._terms.max_write} was agreed")
-        known = owner if write_flags & kernel.WRITE_LOCKOWNER else None
-        return bodies.Write(handle, offset, data, write_flags, known, flags)
+        known = owner if write_flags & protocol_constants.WRITE_LOCKOWNER else None
+        return request_bodies.Write(handle, offset, data, write_flags, known, flags)
 
     def _setxattr(self, header: Header, frame: memoryview) -> Body:
         (size, flags, *more), rest = unpack_with(self._xattr_layout, header, frame)
-        length = bytes(rest[: kernel.XATTR_NAME_MAX + 1]).find(b"\0")
+        length = bytes(rest[: protocol_constants.XATTR_NAME_MAX + 1]).find(b"\0")
         name = checked_attribute(bytes(rest[: max(length, 0)]), "SETXATTR")
         value = rest[length + 1 :]
-        if size != len(value) or size > kernel.XATTR_SIZE_MAX:
+        if size != len(value) or size > protocol_constants.XATTR_SIZE_MAX:
             raise FormatError(f"SETXATTR size: {size}, with a value of {len(value)} bytes")
         if flags & ~(os.XATTR_CREATE | os.XATTR_REPLACE):
             raise FormatError(f"SETXATTR flags: {flags:#x}")
-        return bodies.SetXattr(name, value, flags, more[0] if more else 0)
+        return request_bodies.SetXattr(name, value, flags, more[0] if more else 0)
 
     def _retrieved(self, header: Header, frame: memoryview) -> Body:
         (offset, size), data = unpack_with(_RETRIEVED, header, frame)
         check_range(header, offset, size)
         if size != len(data):
             raise FormatError(f"NOTIFY_REPLY size: {size}, with {len(data)} bytes of data")
-        return bodies.Retrieved(offset, data)
+        return request_bodies.Retrieved(offset, data)
 
 
 def _numbers(layout: struct.Struct, make: Callable[..., Body]) -> Decode:
@@ -184,28 +187,28 @@ def _syncfs(header: Header, frame: memoryview) -> Body:
 
 def _removexattr(header: Header, frame: memoryview) -> Body:
     where = called(header)
-    return bodies.Name(checked_attribute(one(bytes(frame[HEADER_BYTES:]), where), where))
+    return request_bodies.Name(checked_attribute(one(bytes(frame[HEADER_BYTES:]), where), where))
 
 
 def _forget(header: Header, frame: memoryview) -> Body:
-    return bodies.Forget(((header.node, unpack(_U64, header, frame)[0]),))
+    return request_bodies.Forget(((header.node, unpack(_U64, header, frame)[0]),))
 
 
 def _batch_forget(header: Header, frame: memoryview) -> Body:
     (count,), rest = unpack_with(_U32_PADDED, header, frame)
     if count * _PAIR.size != len(rest):
         raise FormatError(f"BATCH_FORGET count: {count}, with {len(rest)} bytes")
-    return bodies.Forget(tuple(_PAIR.iter_unpack(rest)))
+    return request_bodies.Forget(tuple(_PAIR.iter_unpack(rest)))
 
 
 def _getattr(header: Header, frame: memoryview) -> Body:
     flags, handle = unpack(_FLAGS_AND_HANDLE, header, frame)
-    return bodies.GetAttr(handle if flags & kernel.GETATTR_FH else None)
+    return request_bodies.GetAttr(handle if flags & protocol_constants.GETATTR_FH else None)
 
 
 def _statx(header: Header, frame: memoryview) -> Body:
     which, handle, flags, mask = unpack(_STATX, header, frame)
-    return bodies.StatX(handle if which & kernel.GETATTR_FH else None, flags, mask)
+    return request_bodies.StatX(handle if which & protocol_constants.GETATTR_FH else None, flags, mask)
 
 
 def _setattr(header: Header, frame: memoryview) -> Body:
@@ -215,21 +218,21 @@ def _setattr(header: Header, frame: memoryview) -> Body:
         raise FormatError(f"SETATTR valid: {valid:#x}")
     if max(atime_ns, mtime_ns, ctime_ns) >= _SECOND_NS:
         raise FormatError("SETATTR: a time of more nanoseconds than a second has")
-    size = size if valid & kernel.FATTR_SIZE else 0
+    size = size if valid & protocol_constants.FATTR_SIZE else 0
     check_range(header, size, 0)
-    uid = uid if valid & kernel.FATTR_UID else 0
-    gid = gid if valid & kernel.FATTR_GID else 0
-    if kernel.NO_ID in (uid, gid):
-        raise FormatError(f"SETATTR: {kernel.NO_ID} is no user or group")
-    return bodies.SetAttr(
+    uid = uid if valid & protocol_constants.FATTR_UID else 0
+    gid = gid if valid & protocol_constants.FATTR_GID else 0
+    if protocol_constants.NO_ID in (uid, gid):
+        raise FormatError(f"SETATTR: {protocol_constants.NO_ID} is no user or group")
+    return request_bodies.SetAttr(
         valid,
-        handle if valid & kernel.FATTR_FH else None,
-        owner if valid & kernel.FATTR_LOCKOWNER else None,
+        handle if valid & protocol_constants.FATTR_FH else None,
+        owner if valid & protocol_constants.FATTR_LOCKOWNER else None,
         size,
-        atime * _SECOND_NS + atime_ns if valid & kernel.FATTR_ATIME else 0,
-        mtime * _SECOND_NS + mtime_ns if valid & kernel.FATTR_MTIME else 0,
-        ctime * _SECOND_NS + ctime_ns if valid & kernel.FATTR_CTIME else 0,
-        mode & 0o7777 if valid & kernel.FATTR_MODE else 0,
+        atime * _SECOND_NS + atime_ns if valid & protocol_constants.FATTR_ATIME else 0,
+        mtime * _SECOND_NS + mtime_ns if valid & protocol_constants.FATTR_MTIME else 0,
+        ctime * _SECOND_NS + ctime_ns if valid & protocol_constants.FATTR_CTIME else 0,
+        mode & 0o7777 if valid & protocol_constants.FATTR_MODE else 0,
         uid,
         gid,
     )
@@ -239,22 +242,22 @@ def _open(header: Header, frame: memoryview) -> Body:
     flags, open_flags = unpack(_TWO_U32, header, frame)
     if flags & _CREATING:
         raise FormatError(f"{called(header)} flags: {flags:#o} would create")
-    return bodies.Open(flags, open_flags)
+    return request_bodies.Open(flags, open_flags)
 
 
 def _fsync(header: Header, frame: memoryview) -> Body:
     handle, flags = unpack(_FSYNC, header, frame)
-    return bodies.Sync(handle, bool(flags & kernel.FSYNC_DATA_ONLY))
+    return request_bodies.Sync(handle, bool(flags & protocol_constants.FSYNC_DATA_ONLY))
 
 
 def _getxattr(header: Header, frame: memoryview) -> Body:
     (size,), rest = unpack_with(_U32_PADDED, header, frame)
     name = checked_attribute(one(bytes(rest), "GETXATTR"), "GETXATTR")
-    return bodies.GetXattr(name, min(size, kernel.XATTR_SIZE_MAX))
+    return request_bodies.GetXattr(name, min(size, protocol_constants.XATTR_SIZE_MAX))
 
 
 def _listxattr(header: Header, frame: memoryview) -> Body:
-    return bodies.GetXattr(b"", min(unpack(_U32_PADDED, header, frame)[0], kernel.XATTR_SIZE_MAX))
+    return request_bodies.GetXattr(b"", min(unpack(_U32_PADDED, header, frame)[0], protocol_constants.XATTR_SIZE_MAX))
 
 
 def _lock(header: Header, frame: memoryview) -> Body:
@@ -263,34 +266,34 @@ def _lock(header: Header, frame: memoryview) -> Body:
         raise FormatError(f"{called(header)} range: from {start} to {end}")
     if kind not in (F_RDLCK, F_WRLCK, F_UNLCK):
         raise FormatError(f"{called(header)} type: {kind}")
-    return bodies.Lock(handle, owner, start, end, kind, pid, bool(flags & kernel.LOCK_FLOCK))
+    return request_bodies.Lock(handle, owner, start, end, kind, pid, bool(flags & protocol_constants.LOCK_FLOCK))
 
 
 def _access(header: Header, frame: memoryview) -> Body:
     mask = unpack(_U32_PADDED, header, frame)[0]
     if mask & ~(os.R_OK | os.W_OK | os.X_OK):
         raise FormatError(f"ACCESS mask: {mask:#x}")
-    return bodies.Access(mask)
+    return request_bodies.Access(mask)
 
 
 def _ioctl(header: Header, frame: memoryview) -> Body:
     (handle, flags, command, argument, in_size, out_size), data = unpack_with(_IOCTL, header, frame)
     if in_size != len(data) or max(in_size, out_size) > _IOCTL_MOST:
         raise FormatError(f"IOCTL: {in_size} bytes in and {out_size} out, with {len(data)}")
-    return bodies.Ioctl(handle, flags, command, argument, data, out_size)
+    return request_bodies.Ioctl(handle, flags, command, argument, data, out_size)
 
 
 def _fallocate(header: Header, frame: memoryview) -> Body:
     handle, offset, length, mode = unpack(_FALLOCATE, header, frame)
     check_range(header, offset, length)
-    return bodies.Allocate(handle, offset, length, mode)
+    return request_bodies.Allocate(handle, offset, length, mode)
 
 
 def _lseek(header: Header, frame: memoryview) -> Body:
     handle, offset, whence = unpack(_LSEEK, header, frame)
     if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END, os.SEEK_DATA, os.SEEK_HOLE):
         raise FormatError(f"LSEEK whence: {whence}")
-    return bodies.Seek(handle, offset, whence)
+    return request_bodies.Seek(handle, offset, whence)
 
 
 def _copy_file_range(header: Header, frame: memoryview) -> Body:
@@ -299,48 +302,48 @@ def _copy_file_range(header: Header, frame: memoryview) -> Body:
         raise FormatError(f"{called(header)} flags: {flags:#x}")
     length = min(length, _COPY_MOST)
     check_range(header, max(offset, to_offset), length)
-    return bodies.CopyRange(handle, offset, to_node, to_handle, to_offset, length)
+    return request_bodies.CopyRange(handle, offset, to_node, to_handle, to_offset, length)
 
 
 def _removemapping(header: Header, frame: memoryview) -> Body:
     (count,), rest = unpack_with(_U32, header, frame)
     if count * _PAIR.size != len(rest):
         raise FormatError(f"REMOVEMAPPING count: {count}, with {len(rest)} bytes")
-    return bodies.Unmap(tuple(_PAIR.iter_unpack(rest)))
+    return request_bodies.Unmap(tuple(_PAIR.iter_unpack(rest)))
 
 
 _WITH_EXTENSIONS: Final = frozenset({Opcode.SYMLINK, Opcode.MKNOD, Opcode.MKDIR, Opcode.CREATE, Opcode.TMPFILE})
 
-_DECODERS: Final[dict[int, Decode]] = entries.DECODERS | {
+_DECODERS: Final[dict[int, Decode]] = entry_requests.DECODERS | {
     Opcode.FORGET: _forget,
     Opcode.GETATTR: _getattr,
     Opcode.SETATTR: _setattr,
     Opcode.READLINK: _nothing,
     Opcode.OPEN: _open,
     Opcode.STATFS: _nothing,
-    Opcode.RELEASE: _numbers(_RELEASE, bodies.Release),
+    Opcode.RELEASE: _numbers(_RELEASE, request_bodies.Release),
     Opcode.FSYNC: _fsync,
     Opcode.GETXATTR: _getxattr,
     Opcode.LISTXATTR: _listxattr,
     Opcode.REMOVEXATTR: _removexattr,
-    Opcode.FLUSH: _numbers(_FLUSH, bodies.Flush),
+    Opcode.FLUSH: _numbers(_FLUSH, request_bodies.Flush),
     Opcode.OPENDIR: _open,
-    Opcode.RELEASEDIR: _numbers(_RELEASE, bodies.Release),
+    Opcode.RELEASEDIR: _numbers(_RELEASE, request_bodies.Release),
     Opcode.FSYNCDIR: _fsync,
     Opcode.GETLK: _lock,
     Opcode.SETLK: _lock,
     Opcode.SETLKW: _lock,
     Opcode.ACCESS: _access,
-    Opcode.INTERRUPT: _numbers(_U64, bodies.Interrupt),
-    Opcode.BMAP: _numbers(_BMAP, bodies.BlockMap),
+    Opcode.INTERRUPT: _numbers(_U64, request_bodies.Interrupt),
+    Opcode.BMAP: _numbers(_BMAP, request_bodies.BlockMap),
     Opcode.DESTROY: _nothing,
     Opcode.IOCTL: _ioctl,
-    Opcode.POLL: _numbers(_POLL, bodies.Poll),
+    Opcode.POLL: _numbers(_POLL, request_bodies.Poll),
     Opcode.BATCH_FORGET: _batch_forget,
     Opcode.FALLOCATE: _fallocate,
     Opcode.LSEEK: _lseek,
     Opcode.COPY_FILE_RANGE: _copy_file_range,
-    Opcode.SETUPMAPPING: _numbers(_MAPPING, bodies.Map),
+    Opcode.SETUPMAPPING: _numbers(_MAPPING, request_bodies.Map),
     Opcode.REMOVEMAPPING: _removemapping,
     Opcode.SYNCFS: _syncfs,
     Opcode.STATX: _statx,

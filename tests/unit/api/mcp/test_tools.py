@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from holdfast.api.mcp import tools
-from holdfast.api.mcp.server import LISTED
+from holdfast.api.mcp import _tools as tools
+from holdfast.api.mcp._dispatch import LISTED
 from holdfast.model.errors import UsageError
 
 PROJECT = Path(__file__).parents[4]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.api.rest import page
-from holdfast.api.rest.endpoints import ENDPOINTS
-from holdfast.api.rest.openapi import document
-from holdfast.api.rest.problems import STATUS, TITLES, status_of
+from holdfast.api.rest import _openapi as openapi
+from holdfast.api.rest._endpoints import ENDPOINTS
+from holdfast.api.rest._openapi import document
+from holdfast.api.rest._problems import STATUS, TITLES, status_of
 from holdfast.model.errors import HoldfastError
 
 PAGE = (Path(__file__).parents[4] / "docs" / "reference/rest.md").read_text()
@@ -50,6 +50,6 @@ def test_every_code_has_a_status_and_the_page_lists_it_there() -> None:
 
 
 def test_the_page_for_people_loads_nothing_from_elsewhere() -> None:
-    text = page.page(document())
+    text = openapi.page(document())
     assert not re.search(r"<script|<link|<img|src=|https?://|@import|url\(", text)
     assert all(one.path in text for one in ENDPOINTS)

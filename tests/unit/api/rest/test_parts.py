@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.api.rest import events
-from holdfast.api.rest.app import _close_answer
-from holdfast.api.rest.calls import decode_cursor, encode_cursor
-from holdfast.api.rest.doors import Doors
-from holdfast.api.rest.events import Hub
-from holdfast.api.rest.gate import Origins, Rates, bearer, hosts_of
-from holdfast.api.rest.problems import WebError, problem, status_of
-from holdfast.api.rest.sending import pass_on
-from holdfast.api.rest.turns import Turns
-from holdfast.api.rest.working import Answer
+from holdfast.api.rest import _event_stream as event_stream
+from holdfast.api.rest._app import _close_answer
+from holdfast.api.rest._authorization import Origins, Rates, bearer, hosts_of
+from holdfast.api.rest._event_stream import Hub
+from holdfast.api.rest._export_locks import Turns
+from holdfast.api.rest._problems import WebError, problem, status_of
+from holdfast.api.rest._request_context import decode_cursor, encode_cursor
+from holdfast.api.rest._request_execution import Answer
+from holdfast.api.rest._response_writer import pass_on
+from holdfast.api.rest._store_pool import Doors
 from holdfast.engine.exports import tokens
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.opener import Opener
 from holdfast.model.errors import (
     HoldfastError,
     LockedError,
@@ -34,8 +34,8 @@ from holdfast.model.errors import (
     UsageError,
 )
 from holdfast.model.ids import hash_bytes
-from holdfast.store.answer_rows import AnswerRows
-from holdfast.store.catalog import Catalog
+from holdfast.store.catalog.answer_rows import AnswerRows
+from holdfast.store.catalog.catalog import Catalog
 from holdfast.testing.clocks import ManualClock
 
 
@@ -88,13 +88,13 @@ def test_who_was_cut_off_goes_on_behind_the_last_event() -> None:
 
 def test_what_was_dropped_is_told_and_not_left_out() -> None:
     hub = Hub(ManualClock(), "0000000a")
-    tell(hub, events.KEPT + 2)
+    tell(hub, event_stream.KEPT + 2)
     assert run(heard(hub, "0000000a-1", 1)) == ["event: reset"]
-    assert len(run(heard(hub, "0000000a-2", events.KEPT))) == 2 * events.KEPT
+    assert len(run(heard(hub, "0000000a-2", event_stream.KEPT))) == 2 * event_stream.KEPT
 
 
 def test_an_export_whose_events_others_have_pushed_out_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "EXPORTS", 2)
+    monkeypatch.setattr(event_stream, "EXPORTS", 2)
     hub = Hub(ManualClock(), "0000000a")
     tell(hub, 2)
     tell(hub, 1, "second")
@@ -108,9 +108,9 @@ def test_an_export_whose_events_others_have_pushed_out_is_told_so(monkeypatch: p
 
 def test_a_slow_listener_loses_the_oldest_and_is_told_so() -> None:
     hub = Hub(ManualClock(), "0000000a")
-    said = run(heard(hub, None, events.QUEUE + 1, lambda: tell(hub, events.QUEUE + 5)))
+    said = run(heard(hub, None, event_stream.QUEUE + 1, lambda: tell(hub, event_stream.QUEUE + 5)))
     assert said[0] == "event: lost"
-    assert said[-1] == f"event: n{events.QUEUE + 4}"
+    assert said[-1] == f"event: n{event_stream.QUEUE + 4}"
     assert hub.count() == 0
 
 
@@ -131,7 +131,7 @@ def test_nobody_hears_of_another_tenants_export_or_after_the_end() -> None:
 
 def test_a_rate_is_held_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("holdfast.api.rest.gate.time.monotonic", lambda: now)
+    monkeypatch.setattr("holdfast.api.rest._authorization.time.monotonic", lambda: now)
     rates = Rates(60)
     assert [rates.wait("a") for _ in range(60)] == [0.0] * 60
     assert rates.wait("a") == rates.is_spent("a") == 1.0
@@ -328,7 +328,7 @@ def test_a_key_of_a_process_that_is_gone_is_lost(catalog: Catalog, monkeypatch: 
     rows = AnswerRows(catalog, clock)
     gone = "elsewhere 1 1"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.store.answer_rows.this_process", lambda: gone)
+        patch.setattr("holdfast.store.catalog.answer_rows.this_process", lambda: gone)
         rows.begin("t/k", hash_bytes(b"r"), 1e6)
     found = rows.begin("t/k", hash_bytes(b"r"), 1e6)
     assert found is not None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.api.stdio.outbox import MAX_OFFERED, MAX_OWED_BYTES, MAX_STREAMED_BYTES, Outbox
+from holdfast.api.stdio._outbox import MAX_OFFERED, MAX_OWED_BYTES, MAX_STREAMED_BYTES, Outbox
 from holdfast.model.clock import Clock
 from holdfast.testing.clocks import ManualClock
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from holdfast.api.stdio import schema
-from holdfast.api.stdio.events import EVENTS
-from holdfast.api.stdio.requests import REQUESTS
-from holdfast.api.stdio.results import Limits
+from holdfast.api.stdio._directory_operations import REQUESTS
+from holdfast.api.stdio._event_messages import EVENTS
+from holdfast.api.stdio._result_types import Limits
 
 DOCS = Path(__file__).parents[4] / "docs"
 PAGE = (DOCS / "reference/stdio.md").read_text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.engine.experiments.attempts import Attempt, Outcome, Phase
 from holdfast.model.ids import CheckpointId
-from holdfast.model.session import CommandResult, SessionId
+from holdfast.model.session_types import CommandResult, SessionId
 
 
 def outcome(

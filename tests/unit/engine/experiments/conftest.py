@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
-from holdfast.engine.sessions.sessions import Sessions
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.sessions.bisecting import Bisected, Tried, bisect, state_named
-from holdfast.engine.sessions.execute import execute
+from holdfast.engine.sessions.exchange.bisection import Bisected, Tried, bisect, state_named
+from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.sessions.shell.execution import execute
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId
 

@@ -13,8 +13,8 @@ import pytest
 import holdfast
 from holdfast.engine.experiments.attempts import Attempt, Moved, Order
 from holdfast.engine.experiments.experiment import experiment
+from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
-from holdfast.engine.sessions.sessions import Sessions
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 
 from ....waiting import has_ended

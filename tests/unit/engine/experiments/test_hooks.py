@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.sessions.hooks import HookRunner
+from holdfast.engine.sessions._hooks import HookRunner
 from holdfast.engine.sessions.session import Session
-from holdfast.model.config import Hooks
+from holdfast.model.config.settings import Hooks
 from holdfast.model.errors import RefusedError
 
 from ....waiting import has_ended, wait_until

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.sessions.merging import find_command, history_of, merge, pick
+from holdfast.engine.sessions.exchange.state_merge import find_command, history_of, merge, pick
+from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
-from holdfast.engine.sessions.sessions import Sessions
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
-from holdfast.model.session import CommandEntry, CommandResult
+from holdfast.model.session_types import CommandEntry, CommandResult
 
 
 def done(session: Session, work: Callable[[Path], object]) -> CommandEntry:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.sessions.execute import execute
-from holdfast.engine.sessions.repeating import Repeated, replay, since
+from holdfast.engine.sessions.exchange.command_replay import Repeated, replay, since
+from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.sessions.shell.execution import execute
 from holdfast.model.errors import HoldfastError, NotFoundError
 
 Make = Callable[[], Sessions]

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.exports.exports import Exports
 from holdfast.engine.exports.maintenance import Maintenance, Setup
-from holdfast.engine.opening.opening import Opener
-from holdfast.engine.sessions.sessions import Sessions
+from holdfast.engine.exports.named_workspaces import Exports
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.sessions.registry import Sessions
 from holdfast.model.checkpoint import Checkpoint
 from holdfast.model.clock import SystemClock
-from holdfast.model.session import CommandResult
-from holdfast.store.verify import Verified
+from holdfast.model.session_types import CommandResult
+from holdfast.store.verification.verifier import Verified
 
 from ....waiting import wait_until
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from holdfast.engine.exports.exports import _holds_more
+from holdfast.engine.exports.named_workspaces import _holds_more
 
 
 def test_i10_what_lies_beside_an_export_deeper_down_is_seen(tmp_path: Path) -> None:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.forks import mounted as fork_mount
-from holdfast.engine.forks.providers import providers_of
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.forks import mounted_forks as fork_mount
+from holdfast.engine.forks.provider_selection import providers_of
+from holdfast.engine.opening.opener import Opener
 from holdfast.engine.upkeep.doctor import diagnose
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
 from holdfast.snapshot.checkpoints import KEEPER, keeper_of
-from holdfast.store.catalog import Catalog
+from holdfast.store.catalog.catalog import Catalog
 from holdfast.testing.provider_contract import content, lay, write
 
 from ....own_snapshots import own_ground
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from holdfast.model.ids import CheckpointId
     from holdfast.snapshot.port import Provider
-    from holdfast.store.forgetting import Protection
+    from holdfast.store.catalog.checkpoint_removal import Protection
     from holdfast.testing.provider_contract import Ground
 
 MOUNTS = pytest.mark.skipif(

@@ -9,18 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.cli.look import _log_lines
+from holdfast.cli.status_log_show_cat import _log_lines
 from holdfast.engine.forks.mount import newest_at
 from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.retention import Policy, Thinning, decide
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.undo_log import log_directory, reached
-from holdfast.engine.results.results import Request
+from holdfast.engine.results.command_results import Request
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import RefusedError
 from holdfast.testing.clocks import ManualClock
-from holdfast.undo.beat import BEAT, decode, encode
+from holdfast.undo.journal.heartbeat import BEAT, decode, encode
 
 from ..conftest import Bench
 

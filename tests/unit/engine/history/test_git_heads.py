@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.history.git_heads import _head
+from holdfast.engine.history.checkpoint import _head
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.engine.history.checkpoint import take_locked
 from holdfast.engine.opening.undo_log import reached
-from holdfast.engine.results.results import Request
+from holdfast.engine.results.command_results import Request
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.testing.photograph import differences
+from holdfast.testing.tree_state import differences
 
 
 def test_steps_are_undone_one_by_one_ignored_files_included_and_redone(bench):

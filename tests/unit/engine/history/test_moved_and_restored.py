@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.model.errors import RefusedError
-from holdfast.testing.photograph import differences
+from holdfast.testing.tree_state import differences
 
 
 def _move_into_a_directory(actor):

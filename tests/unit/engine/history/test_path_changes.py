@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.history.path_changes import effect, summed
+from holdfast.engine.history._step_reversal import effect, summed
 from holdfast.undo.service import PathChange
 
 

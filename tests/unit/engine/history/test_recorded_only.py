@@ -118,7 +118,7 @@ def test_what_cannot_be_brought_forward_again_is_told_of(bench, monkeypatch):
         raise IntegrityError("a preimage is damaged")
 
     with monkeypatch.context() as patched:
-        patched.setattr("holdfast.engine.history.navigator.bring_forward", damaged)
+        patched.setattr("holdfast.engine.history._navigator.bring_forward", damaged)
         with pytest.raises(HoldfastError) as caught:
             bench.workspace.undo(3, recorded_only=True)
     assert caught.value.code == "barrier"
@@ -170,7 +170,7 @@ def test_a_run_of_which_the_rest_cannot_be_taken_back_is_as_it_was(bench, monkey
         raise IntegrityError("content is damaged")
 
     with monkeypatch.context() as patched:
-        patched.setattr("holdfast.engine.history.runs.carry_out", damaged)
+        patched.setattr("holdfast.engine.history.undo.carry_out", damaged)
         with pytest.raises(IntegrityError):
             bench.workspace.undo(run=run, force=True)
     bench.check(2)

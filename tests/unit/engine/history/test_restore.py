@@ -400,7 +400,7 @@ def test_everything_that_is_not_captured_is_named_with_its_reason(
 def test_a_file_that_does_not_hold_still_is_named_unstable(
     workspace: Workspace, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.files import capture
+    from holdfast.files.scan import file_capture
 
     file = write(tree, "log", "0")
     write(tree, "f", "1")
@@ -413,9 +413,9 @@ def test_a_file_that_does_not_hold_still_is_named_unstable(
         return read(fd, size)
 
     with monkeypatch.context() as patched:
-        patched.setattr(capture.os, "read", unsteady)
+        patched.setattr(file_capture.os, "read", unsteady)
         result = workspace.checkpoint()
-    assert [tuple(found) for found in result.not_captured] == [(b"log", capture.UNSTABLE)]
+    assert [tuple(found) for found in result.not_captured] == [(b"log", file_capture.UNSTABLE)]
     assert [change.path for change in workspace.show().changes] == [b"f"]
     again = workspace.checkpoint()
     assert again.created
@@ -550,7 +550,7 @@ def test_a_fork_that_was_cut_short_is_finished_by_the_same_fork(
     workspace: Workspace, tree: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # I3
-    from holdfast.files.local import LocalTree
+    from holdfast.files.local_tree import LocalTree
 
     class Crash(Exception):
         pass

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast.engine.merging import classification
-from holdfast.engine.merging.threeway import Side
-from holdfast.engine.results.results import Renamed
+from holdfast.engine.merging import stacked_plan
+from holdfast.engine.merging.three_way import Side
+from holdfast.engine.results.command_results import Renamed
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
 
@@ -45,7 +45,7 @@ def outcome(production: Side, fork: Side) -> str:
     """One word of the table."""
     changes = sorted([*fork.changes, *(Change(one.before_path, one.before, None) for one in fork.renamed)])
     changes = sorted([*changes, *(Change(one.path, None, one.after) for one in fork.renamed)])
-    found = classification.classify(production, fork, [changes] if changes else [])
+    found = stacked_plan.classify(production, fork, [changes] if changes else [])
     if found.overlaps:
         return ", ".join(sorted({f"`{one.why}`" for one in found.overlaps}))
     kinds = {one.kind for one in found.files}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.merging import classification as stacking
-from holdfast.engine.merging.classification import Small
-from holdfast.engine.merging.threeway import Settled, Side
-from holdfast.engine.results.results import Renamed
+from holdfast.engine.merging import stacked_plan as stacking
+from holdfast.engine.merging.stacked_plan import Small
+from holdfast.engine.merging.three_way import Settled, Side
+from holdfast.engine.results.command_results import Renamed
 from holdfast.model.entries import Change
 
 from .merge_table import BASE, F, documented, entry, outcome, sides

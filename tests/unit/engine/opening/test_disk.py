@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.opening import disk
+from holdfast.engine.opening import identity
 from holdfast.engine.workspace.workspace import Workspace
 
 
@@ -23,17 +23,17 @@ def folder(tmp_path: Path) -> bytes:
 
 
 def test_the_disk_that_was_noted_is_known_again(folder: bytes, tmp_path: Path) -> None:
-    assert not disk.is_remembered(folder)
-    assert not disk.is_there(folder, bytes(tmp_path)), "nothing is known"
-    disk.remember(folder, bytes(tmp_path))
-    assert disk.is_remembered(folder)
-    assert disk.is_there(folder, bytes(tmp_path))
-    assert disk.is_there(folder, bytes(tmp_path.parent))
+    assert not identity.is_disk_remembered(folder)
+    assert not identity.is_disk_there(folder, bytes(tmp_path)), "nothing is known"
+    identity.remember_disk(folder, bytes(tmp_path))
+    assert identity.is_disk_remembered(folder)
+    assert identity.is_disk_there(folder, bytes(tmp_path))
+    assert identity.is_disk_there(folder, bytes(tmp_path.parent))
 
 
 def test_in_doubt_it_is_another(folder: bytes, tmp_path: Path) -> None:
     # As docs/formats/disk.md has it.
-    disk.remember(folder, bytes(tmp_path))
+    identity.remember_disk(folder, bytes(tmp_path))
     noted = Path(os.fsdecode(folder)) / "disk"
     uuid, fsid, born = noted.read_text(encoding="ascii").split()
     for text in (
@@ -46,9 +46,9 @@ def test_in_doubt_it_is_another(folder: bytes, tmp_path: Path) -> None:
         "- - -\n",
     ):
         noted.write_bytes(text.encode("latin-1"))
-        assert not disk.is_there(folder, bytes(tmp_path)), text
+        assert not identity.is_disk_there(folder, bytes(tmp_path)), text
     noted.write_text(f"- - {born}\n", encoding="ascii")
-    assert disk.is_there(folder, bytes(tmp_path))
+    assert identity.is_disk_there(folder, bytes(tmp_path))
 
 
 class Slot:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.history import steps as reversing
+from holdfast.engine.history import _step_reversal as reversing
 from holdfast.engine.opening import early_scan, undo_log
-from holdfast.engine.opening.folder import FORK_NOTE, INDEX, WATCH_SOCKET
-from holdfast.files import scout
+from holdfast.engine.opening.home import FORK_NOTE, INDEX, WATCH_SOCKET
+from holdfast.files.scan import parallel_scan
 from holdfast.model.ids import hash_bytes
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ Sent = list[tuple[bytes, bytes]]
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     """The roots that scouts were sent to, each with the index."""
     found: Sent = []
-    monkeypatch.setattr(scout, "send_ahead", lambda root, index: found.append((root, index)))
+    monkeypatch.setattr(parallel_scan, "send_ahead", lambda root, index: found.append((root, index)))
     return found
 
 
 @pytest.fixture
 def folder(workspace: Workspace, tree: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> bytes:
     """The folder of a workspace at ``tree`` that the home has noted."""
-    monkeypatch.setattr(scout, "MIN_FILES", 2)
+    monkeypatch.setattr(parallel_scan, "MIN_FILES", 2)
     (tree / "inner").mkdir()
     for name in ("one", "inner/two"):
         (tree / name).write_text(name)
@@ -112,7 +112,7 @@ def test_what_a_killed_process_left_of_a_note_is_in_nobodys_way(
 def test_a_home_that_cannot_be_written_to_has_no_notes(workspace: Workspace, tree: Path, home: Path) -> None:
     (home / "places").write_text("in the way")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scout, "MIN_FILES", 1)
+        patch.setattr(parallel_scan, "MIN_FILES", 1)
         (tree / "one").write_text("one")
         assert workspace.checkpoint().created
 
@@ -123,7 +123,7 @@ def test_it_is_recalled_before_a_keeper_is_asked_to_reverse_steps(bench, monkeyp
     told: list[str] = []
     noted = reversing._noted
     monkeypatch.setattr(undo_log, "recall", lambda: None)  # which is for who is to be the keeper
-    monkeypatch.setattr(scout, "recall_ahead", lambda: told.append("recalled"))
+    monkeypatch.setattr(parallel_scan, "recall_ahead", lambda: told.append("recalled"))
     monkeypatch.setattr(reversing, "_noted", lambda *note: told.append("begun") or noted(*note))
     bench.workspace.undo()
     bench.workspace.redo()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.opening.settings import MAX_HOME_FILE_BYTES, MAX_WORKSPACE_FILE_BYTES, load_settings
-from holdfast.model.config import Settings
+from holdfast.engine.opening.opener import MAX_HOME_FILE_BYTES, MAX_WORKSPACE_FILE_BYTES, load_settings
+from holdfast.model.config.settings import Settings
 from holdfast.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def test_a_file_of_the_greatest_length_is_read(places: Places) -> None:
 
 def test_nothing_heavy_is_imported_where_there_is_no_file(tmp_path: Path) -> None:
     program = (
-        "import sys; from holdfast.engine.opening.settings import load_settings; "
+        "import sys; from holdfast.engine.opening.opener import load_settings; "
         f"load_settings(flags={{}}, environ={{}}, root={os.fsencode(tmp_path)!r}, home={os.fsencode(tmp_path)!r}); "
         "sys.exit(bool({'tomllib', 'msgspec', 'dataclasses', 'asyncio'} & set(sys.modules)))"
     )

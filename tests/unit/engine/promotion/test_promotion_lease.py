@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.promotion import work
-from holdfast.engine.promotion.work import Site, held
+from holdfast.engine.promotion import _job_context as job_context
+from holdfast.engine.promotion._job_context import Site, held
 from holdfast.model.errors import LockedError, StorageError
 from holdfast.model.ids import WorkspaceId
-from holdfast.store.lease import Lease
+from holdfast.store.catalog.work_lease import Lease
 
 from ....waiting import wait_until
 
@@ -51,7 +51,7 @@ def test_a_lease_that_cannot_be_kept_is_lost(
     def fail(_: Lease) -> None:
         raise ValueError("a mistake")
 
-    monkeypatch.setattr(work, "_RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(job_context, "_RENEW_SECONDS", 0.01)
     monkeypatch.setattr(Lease, "renew", fail)
     with held(site, PRODUCTION, wait=0, who="it") as lease:
         wait_until(lambda: lease.lost)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.promotion.work import Site, open_named
-from holdfast.files.exchanging import place_of
+from holdfast.engine.promotion._job_context import Site, open_named
+from holdfast.files.directories.directory_exchange import place_of
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import WorkspaceId
 

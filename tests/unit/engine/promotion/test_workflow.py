@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.promotion.promote import Promotions
+from holdfast.engine.promotion.manager import Promotions
 from holdfast.model.errors import HoldfastError
-from holdfast.store.promotion_rows import PromotionRows
+from holdfast.store.catalog.promotion_rows import PromotionRows
 
 from ....promoted import Ground, make_app
 

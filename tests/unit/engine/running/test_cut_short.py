@@ -18,7 +18,7 @@ def test_killed_between_the_undo_and_its_record_nothing_is_undone_twice(bench, m
     def killed(*_args, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.engine.history.steps.take_touched", killed)
+    monkeypatch.setattr("holdfast.engine.history._step_reversal.take_touched", killed)
     with pytest.raises(KeyboardInterrupt):
         bench.workspace.undo()
     monkeypatch.undo()
@@ -183,7 +183,7 @@ def test_killed_before_it_has_begun_nothing_was(bench, monkeypatch, operation):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(f"holdfast.undo.local_service.LocalUndoService.{operation}", killed)
+        patched.setattr(f"holdfast.undo.local_service.undo_service.LocalUndoService.{operation}", killed)
         with pytest.raises(KeyboardInterrupt):
             getattr(bench.workspace, operation)()
     bench.workspace.checkpoint("then")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.engine.safety._bash_parser import MAX_BYTES
+from holdfast.engine.safety._program_table import GLOBALS, SHELLS, rows, wrappers
 from holdfast.engine.safety.classify import classify, examine, levels_of
-from holdfast.engine.safety.parse import MAX_BYTES
-from holdfast.engine.safety.programs import GLOBALS, SHELLS, rows, wrappers
-from holdfast.model.config import Settings
+from holdfast.model.config.settings import Settings
+from holdfast.model.config.values import parse_value
 from holdfast.model.errors import UsageError
-from holdfast.model.session import LEVELS, Level
-from holdfast.model.values import parse_value
+from holdfast.model.session_types import LEVELS, Level
 
 DOCUMENT = (Path(__file__).parents[4] / "docs/guide/safety.md").read_text()
 ROOT = b"/home/ann/project"
@@ -171,7 +171,7 @@ def test_a_fault_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise IndexError
 
-    monkeypatch.setattr("holdfast.engine.safety.parse.commands", fail)
+    monkeypatch.setattr("holdfast.engine.safety._bash_parser.commands", fail)
     assert classify("ls", cwd=ROOT, root=ROOT, env={}) == "unknown"
 
 

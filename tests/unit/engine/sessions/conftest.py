@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.engine.opening.opening import Opener
-from holdfast.engine.sessions.sessions import Sessions
-from holdfast.model.session import CommandResult
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.sessions.registry import Sessions
+from holdfast.model.session_types import CommandResult
 from holdfast.testing.clocks import ManualClock
-from holdfast.testing.killing import without_syncs
+from holdfast.testing.crash_points import without_syncs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from holdfast.engine.sessions.session import Session
-    from holdfast.model.session import CommandEntry, Level
+    from holdfast.model.session_types import CommandEntry, Level
 
 
 class Bench:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.session_records import ref_name
+from holdfast.store.catalog.session_records import ref_name
 
 LARGE = bytes(70_000)
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.sessions import holding
-from holdfast.engine.sessions.holding import is_held, lock_path
+from holdfast.engine.sessions.holder import lock as holding
+from holdfast.engine.sessions.holder.lock import is_held, lock_path
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.files.index import Columns, load
+from holdfast.files.index.stat_index import Columns, load
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UnsupportedError, UsageError
-from holdfast.model.session import SessionId
-from holdfast.store.promotion_rows import PromotionRow, PromotionRows
-from holdfast.store.session_records import ref_name
+from holdfast.model.session_types import SessionId
+from holdfast.store.catalog.promotion_rows import PromotionRow, PromotionRows
+from holdfast.store.catalog.session_records import ref_name
 
 from ....waiting import wait_until
 
@@ -364,7 +364,7 @@ def test_a_fork_is_not_led_to_the_repository_of_the_hook_that_began_it(bench):
 
 
 def test_who_asks(bench, monkeypatch):
-    from holdfast.engine.sessions.sessions import Sessions
+    from holdfast.engine.sessions.registry import Sessions
 
     bench.base["HOLDFAST_AGENT"] = "from the environment"
     assert Sessions(opener=bench.opener()).agent == "from the environment"

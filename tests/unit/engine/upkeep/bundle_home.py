@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING, Any, cast
 import zstandard
 
 from holdfast.engine.opening.context import Context
-from holdfast.engine.upkeep.bundle_format import END_MAGIC, encode_member
-from holdfast.engine.upkeep.bundle_head import Head, Record, encode_head
+from holdfast.engine.upkeep._bundle_format import END_MAGIC, Head, Record, encode_head, encode_member
 from holdfast.model.checkpoint import Checkpoint, Kind, Provenance
 from holdfast.model.clock import SystemClock
-from holdfast.model.config import Settings
+from holdfast.model.config.settings import Settings
 from holdfast.model.entries import Counts, Entry, NotCaptured, count_changes, file_entry
 from holdfast.model.ids import CheckpointId, Hash, hash_bytes, new_checkpoint_id, new_pack_id, new_workspace_id
-from holdfast.store import manifest
-from holdfast.store.blobs import write_pages
-from holdfast.store.catalog import Catalog
-from holdfast.store.changeset import encode_changeset
-from holdfast.store.codec import Encoded
-from holdfast.store.database import SqliteDatabase
-from holdfast.store.open_objects import open_objects
-from holdfast.store.pack import encode_pack
-from holdfast.store.pages import encode_leaf
-from holdfast.store.records import CheckpointCommit, HistoryEvent, Workspace, pages_key
-from holdfast.store.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.blobs.content_writer import write_pages
+from holdfast.store.blobs.pack_format import encode_pack
+from holdfast.store.catalog.catalog import Catalog
+from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
+from holdfast.store.catalog_records import CheckpointCommit, HistoryEvent, Workspace, pages_key
+from holdfast.store.codecs.changeset import encode_changeset
+from holdfast.store.codecs.compression import Encoded
+from holdfast.store.database.sql_database import SqliteDatabase
+from holdfast.store.manifests import manifest
+from holdfast.store.manifests.page_codec import encode_leaf
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.store import Store
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 import zstandard
 
+from holdfast.engine.upkeep._bundle_format import BundleWriter, encode_member
 from holdfast.engine.upkeep.bundle_export import export_bundle
-from holdfast.engine.upkeep.bundle_format import BundleWriter, encode_member
 from holdfast.engine.upkeep.bundle_import import import_bundle
 from holdfast.model.checkpoint import Checkpoint
 from holdfast.model.entries import NotCaptured
@@ -24,9 +24,9 @@ from holdfast.model.errors import (
     UsageError,
 )
 from holdfast.model.ids import hash_bytes
-from holdfast.store.changeset import decode_changeset
-from holdfast.store.commits import Committer
-from holdfast.store.records import CheckpointCommit, Cursor
+from holdfast.store.catalog._checkpoint_commit import Committer
+from holdfast.store.catalog_records import CheckpointCommit, Cursor
+from holdfast.store.codecs.changeset import decode_changeset
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 import zstandard
 
-from holdfast.engine.upkeep import bundle_check
-from holdfast.engine.upkeep.bundle_format import END_MAGIC, BundleReader, encode_member
-from holdfast.engine.upkeep.bundle_head import Head, Record, decode_head, encode_head
+from holdfast.engine.upkeep import _bundle_check as bundle_check
+from holdfast.engine.upkeep._bundle_format import (
+    END_MAGIC,
+    BundleReader,
+    Head,
+    Record,
+    decode_head,
+    encode_head,
+    encode_member,
+)
 from holdfast.engine.upkeep.bundle_import import import_bundle
 from holdfast.model.entries import Entry, file_entry, symlink_entry
 from holdfast.model.errors import (
@@ -20,9 +27,9 @@ from holdfast.model.errors import (
     IntegrityError,
 )
 from holdfast.model.ids import Hash, hash_bytes
-from holdfast.store.codec import Encoded
-from holdfast.store.pack import encode_pack
-from holdfast.store.pages import EMPTY_PAGE, EMPTY_ROOT, Child, encode_inner, encode_leaf
+from holdfast.store.blobs.pack_format import encode_pack
+from holdfast.store.codecs.compression import Encoded
+from holdfast.store.manifests.page_codec import EMPTY_PAGE, EMPTY_ROOT, Child, encode_inner, encode_leaf
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.opening.opening import Opener
+from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.watch_client import connect
-from holdfast.engine.results.results import Request
-from holdfast.engine.upkeep.upkeep import verify
+from holdfast.engine.results.command_results import Request
+from holdfast.engine.upkeep.collection import verify
+from holdfast.engine.watching._schedule import Pace
 from holdfast.engine.watching.listener import Limits
-from holdfast.engine.watching.schedule import Pace
 from holdfast.engine.watching.service import Service, Setup
-from holdfast.engine.watching.watch import Saver
-from holdfast.files.local import LocalTree
+from holdfast.engine.watching.watcher import Saver
+from holdfast.files.local_tree import LocalTree
 from holdfast.files.watch import open_watcher
 from holdfast.testing.clocks import ManualClock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.files.dirty import DirtySource
+    from holdfast.files.tree import DirtySource
 
 HOUR = 3600.0
 LIMIT = 20.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.engine.watching.schedule import Pace, Scheduler
+from holdfast.engine.watching._schedule import Pace, Scheduler
 from holdfast.model.errors import UsageError
 
 

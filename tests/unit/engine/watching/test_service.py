@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from holdfast.engine.opening import messages
-from holdfast.engine.results.results import CheckpointResult, Request
-from holdfast.engine.watching.changes import Changes
+from holdfast.engine.opening import watch_messages
+from holdfast.engine.results.command_results import CheckpointResult, Request
+from holdfast.engine.watching._pending_changes import Changes
+from holdfast.engine.watching._schedule import Pace
 from holdfast.engine.watching.listener import Limits
-from holdfast.engine.watching.schedule import Pace
 from holdfast.engine.watching.service import Setup
-from holdfast.files.dirty import Dirty
+from holdfast.files.tree import Dirty
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 
@@ -378,7 +378,7 @@ def test_nothing_is_saved_during_a_pause(setup: Setup) -> None:
 def test_the_pause_of_a_client_that_dies_ends(setup: Setup) -> None:
     with running(setup), reach(setup) as watcher:
         connection = raw(setup)
-        connection.sendall(messages.encode_call(messages.Call("pause")))
+        connection.sendall(watch_messages.encode_call(watch_messages.Call("pause")))
         assert json.loads(connection.recv(1000))["ok"]
         assert watcher.ping().paused
         connection.close()

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.opening import messages
-from holdfast.engine.opening.folder import WATCH_LOCK, WATCH_SOCKET
+from holdfast.engine.opening import watch_messages
+from holdfast.engine.opening.home import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.opening.watch_client import connect
-from holdfast.engine.results.results import Request
+from holdfast.engine.results.command_results import Request
 from holdfast.engine.watching.listener import Limits, claim
 from holdfast.engine.watching.service import Setup, watch
 from holdfast.model.clock import SystemClock
@@ -27,7 +27,7 @@ from holdfast.model.errors import FormatError, HoldfastError, LockedError
 from ....waiting import wait_until
 
 if TYPE_CHECKING:
-    from holdfast.files.dirty import DirtySource
+    from holdfast.files.tree import DirtySource
 
 from .watch_service import ENTRY, LIMIT, STATUS, FakeSaver, Nothing, Running, everything_read, raw, reach, running
 
@@ -67,7 +67,7 @@ def test_garbage_gets_an_error_and_harms_nobody(setup: Setup, line: bytes) -> No
             assert body["ok"] is False
             assert body["error"]["type"] == "FormatError"
         else:
-            assert len(line) > messages.MAX_CALL_BYTES  # reset, with part of the line unread
+            assert len(line) > watch_messages.MAX_CALL_BYTES  # reset, with part of the line unread
         with reach(setup) as watcher:
             assert watcher.ping().pid == os.getpid()
         assert run.saver.requests == []
@@ -89,7 +89,7 @@ def test_whoever_does_not_read_blocks_nobody(setup: Setup) -> None:
         many = [Change(b"%d" % number * 20, None, ENTRY) for number in range(30_000)]
         run.saver.status_answer = STATUS._replace(changes=many)
         deaf = raw(setup)
-        deaf.sendall(messages.encode_call(messages.Call("status")))
+        deaf.sendall(watch_messages.encode_call(watch_messages.Call("status")))
         with reach(setup) as watcher:
             assert watcher.ping()
             assert watcher.status().changes == many  # a long answer arrives whole where it is read
@@ -97,12 +97,12 @@ def test_whoever_does_not_read_blocks_nobody(setup: Setup) -> None:
         hung_up.register(deaf, 0)
         assert hung_up.poll(LIMIT * 1000)
         received = everything_read(deaf)
-        assert len(received) < len(messages.encode_answer(messages.pack_status(run.saver.status_answer)))
+        assert len(received) < len(watch_messages.encode_answer(watch_messages.pack_status(run.saver.status_answer)))
         deaf.close()
 
 
 def test_an_answer_too_long_is_refused(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MAX_ANSWER_BYTES", 500)
+    monkeypatch.setattr(watch_messages, "MAX_ANSWER_BYTES", 500)
     with running(setup), reach(setup) as watcher:
         with pytest.raises(HoldfastError) as caught:
             watcher.status()
@@ -148,7 +148,7 @@ def test_a_client_that_dies_before_its_answer(setup: Setup) -> None:
     with running(setup) as run:
         run.saver.gate = threading.Event()
         connection = raw(setup)
-        connection.sendall(messages.encode_call(messages.Call("checkpoint", Request())))
+        connection.sendall(watch_messages.encode_call(watch_messages.Call("checkpoint", Request())))
         connection.close()
         run.saver.gate.set()
         with reach(setup) as watcher:
@@ -167,7 +167,7 @@ def test_a_watcher_that_does_not_answer(setup: Setup) -> None:
 
 def test_a_request_too_long_is_not_sent() -> None:
     with pytest.raises(FormatError):
-        messages.encode_call(messages.Call("checkpoint", Request("manual", "x" * 70_000)))
+        watch_messages.encode_call(watch_messages.Call("checkpoint", Request("manual", "x" * 70_000)))
 
 
 # -- its place ----------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ import pytest
 
 import holdfast
 from holdfast.engine.opening.watch_client import connect
-from holdfast.engine.results.results import Request
-from holdfast.engine.watching.daemonize import LOG, start_detached
+from holdfast.engine.results.command_results import Request
+from holdfast.engine.watching.daemon import LOG, start_detached
 from holdfast.engine.watching.service import Setup
 from holdfast.model.errors import HoldfastError, LockedError
 
@@ -26,7 +26,7 @@ import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from watch_service import FakeSaver, Nothing
-from holdfast.engine.watching.schedule import Pace
+from holdfast.engine.watching._schedule import Pace
 from holdfast.engine.watching.service import Setup, watch
 from holdfast.model.clock import SystemClock
 root, folder, out = (os.fsencode(text) for text in sys.argv[2:5])
@@ -105,7 +105,7 @@ def test_a_client_is_cheap_to_start() -> None:
     code = f"import sys; {connecting}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRON, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "holdfast.engine.opening.messages" in loaded
+    assert "holdfast.engine.opening.watch_messages" in loaded
     assert not loaded & {
         "socket",
         "json",

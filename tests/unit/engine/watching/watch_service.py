@@ -10,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opening.folder import WATCH_SOCKET
+from holdfast.engine.opening.home import WATCH_SOCKET
 from holdfast.engine.opening.watch_client import WatchClient, connect
-from holdfast.engine.results.results import CheckpointResult, Request, Status
+from holdfast.engine.results.command_results import CheckpointResult, Request, Status
 from holdfast.engine.watching.listener import claim
 from holdfast.engine.watching.service import Service, Setup
 from holdfast.files.watch import open_watcher
@@ -24,8 +24,8 @@ from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from holdfast.engine.watching.periodic import PeriodicTask
-    from holdfast.files.dirty import Dirty, DirtySource
+    from holdfast.engine.watching.service import PeriodicTask
+    from holdfast.files.tree import Dirty, DirtySource
 
 LIMIT = 20.0
 

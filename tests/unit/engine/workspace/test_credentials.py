@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.files.secret_files import CREDENTIALS, is_credential
-from holdfast.store import manifest
+from holdfast.files.scan.secret_files import CREDENTIALS, is_credential
+from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
     from pathlib import Path

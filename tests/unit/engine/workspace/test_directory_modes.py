@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files import modes
-from holdfast.files.modes import DirectoryModes
+from holdfast.files.write import directory_modes
+from holdfast.files.write.directory_modes import DirectoryModes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -116,7 +116,7 @@ def test_a_root_that_is_made_again_is_as_private_as_the_directory_above(
 
 
 def test_the_newest_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modes, "MOST", 2)
+    monkeypatch.setattr(directory_modes, "MOST", 2)
     path = bytes(tmp_path / "directories")
     remembered = DirectoryModes(path)
     for name, bits in ((b"a", 0o700), (b"b\n\xff c", 0o2750), (b"a", 0o701), (b"c", 0o7777), (b".holdfast.tmp-1", 0o7)):

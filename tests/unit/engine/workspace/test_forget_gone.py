@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.opening.deleted import find_moved
+from holdfast.engine.opening.identity import find_moved
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import IntegrityError, RefusedError, UsageError
 

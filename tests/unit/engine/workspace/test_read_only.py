@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 import holdfast
-from holdfast.files import opened
-from holdfast.testing.killing import MUTATIONS, count_steps, run_killed
+from holdfast.files.write import _writable_directories as writable_directories
+from holdfast.testing.crash_points import MUTATIONS, count_steps, run_killed
 from holdfast.testing.permissions import permissions_hold
 
 from ....e2e import as_user
@@ -209,13 +209,13 @@ def test_what_may_not_be_looked_into_stays_closed(ground: Ground) -> None:
 
 def test_what_another_process_gives_others_meanwhile_stays(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
     with ground.open() as workspace:
-        close = opened.OpenedDirectories.close
+        close = writable_directories.OpenedDirectories.close
 
-        def change(self: opened.OpenedDirectories, durability: object) -> None:
+        def change(self: writable_directories.OpenedDirectories, durability: object) -> None:
             (ground.tree / "pkg").chmod(0o775)
             close(self, durability)  # pyright: ignore[reportArgumentType]
 
-        monkeypatch.setattr(opened.OpenedDirectories, "close", change)
+        monkeypatch.setattr(writable_directories.OpenedDirectories, "close", change)
         workspace.restore("first")
     assert stat.S_IMODE((ground.tree / "pkg").stat().st_mode) == 0o775
     assert stat.S_IMODE((ground.tree / "pkg/inner").stat().st_mode) == 0o555

@@ -9,11 +9,11 @@ import pytest
 
 import holdfast
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.files.local import LocalTree
+from holdfast.files.local_tree import LocalTree
 from holdfast.files.tree import Applied, Notes
+from holdfast.model.content import Content, Progress
 from holdfast.model.entries import Change
 from holdfast.model.errors import RefusedError, StorageError
-from holdfast.model.sinks import Content, Progress
 
 
 def test_the_target_is_neither_forgotten_nor_collected_while_it_is_restored(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pytest
 
 import holdfast
-from holdfast.files.dirty import Dirty
-from holdfast.files.hashing import HashSink
-from holdfast.files.local import LocalTree
+from holdfast.files.local_tree import LocalTree
+from holdfast.files.tree import Dirty
+from holdfast.model.content import HashSink
 from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import Hash
 from holdfast.testing.permissions import permissions_hold

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.files.watch import inotify, open_watcher, system, why
-from holdfast.files.watch.inotify_events import Event
-from holdfast.files.watch.masks import Q_OVERFLOW
+from holdfast.files.watch import _inotify as inotify
+from holdfast.files.watch import event_syscalls, open_watcher, why
+from holdfast.files.watch._inotify import Event
+from holdfast.files.watch.event_masks import Q_OVERFLOW
 from holdfast.model.errors import UnsupportedError
 
 SOURCE = str(Path(holdfast.__path__[0]).parent)
@@ -68,7 +69,7 @@ def test_a_named_means_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.Mo
     def refuse(*_: object) -> int:
         raise OSError(errno.EPERM, "no")
 
-    monkeypatch.setattr(system, "fanotify_init", refuse)
+    monkeypatch.setattr(event_syscalls, "fanotify_init", refuse)
     with pytest.raises(UnsupportedError, match="CAP_SYS_ADMIN"):
         open_watcher(os.fsencode(tmp_path), "fanotify")
 
@@ -79,8 +80,8 @@ def test_no_instance_of_inotify_left(
     def refuse(*_: object) -> int:
         raise OSError(errno.EMFILE, "too many")
 
-    monkeypatch.setattr(system, "fanotify_init", refuse)
-    monkeypatch.setattr(system, "inotify_init", refuse)
+    monkeypatch.setattr(event_syscalls, "fanotify_init", refuse)
+    monkeypatch.setattr(event_syscalls, "inotify_init", refuse)
     with caplog.at_level(logging.INFO):
         watcher = open_watcher(os.fsencode(tmp_path))
     assert watcher.backend == "polling"

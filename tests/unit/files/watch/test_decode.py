@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.files.watch import fanotify_events, inotify_events, masks
-from holdfast.files.watch.root import Mount, parse_mounts
+from holdfast.files.watch import _fanotify_events as fanotify_events
+from holdfast.files.watch import _inotify as inotify
+from holdfast.files.watch import event_masks
+from holdfast.files.watch.watched_root import Mount, parse_mounts
 
 FSID = b"FILESYST"
 
@@ -30,35 +32,37 @@ def event(mask: int, *records: bytes) -> bytes:
 
 
 def test_fanotify_events_with_names_and_handles() -> None:
-    buffer = event(masks.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
-    buffer += event(masks.ATTRIB | fanotify_events.ONDIR, record(2, b"dir-hand", b"."))
-    buffer += event(masks.Q_OVERFLOW)
+    buffer = event(event_masks.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
+    buffer += event(event_masks.ATTRIB | fanotify_events.ONDIR, record(2, b"dir-hand", b"."))
+    buffer += event(event_masks.Q_OVERFLOW)
     assert list(fanotify_events.decode(buffer)) == [
-        (masks.MODIFY, FSID + handle(b"dir-hand"), b"name", FSID + handle(b"file-hand"), 7),
-        (masks.ATTRIB | fanotify_events.ONDIR, FSID + handle(b"dir-hand"), b".", None, 7),
-        (masks.Q_OVERFLOW, None, b"", None, 7),
+        (event_masks.MODIFY, FSID + handle(b"dir-hand"), b"name", FSID + handle(b"file-hand"), 7),
+        (event_masks.ATTRIB | fanotify_events.ONDIR, FSID + handle(b"dir-hand"), b".", None, 7),
+        (event_masks.Q_OVERFLOW, None, b"", None, 7),
     ]
 
 
 def test_fanotify_events_about_files_in_boring_directories_are_left_out() -> None:
     boring = FSID + handle(b"dir-hand")
-    buffer = event(masks.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
-    buffer += event(masks.MOVED_FROM | fanotify_events.ONDIR, record(2, b"dir-hand", b"sub"))
-    buffer += event(masks.MODIFY, record(2, b"dir-othr", b"name"))
+    buffer = event(event_masks.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
+    buffer += event(event_masks.MOVED_FROM | fanotify_events.ONDIR, record(2, b"dir-hand", b"sub"))
+    buffer += event(event_masks.MODIFY, record(2, b"dir-othr", b"name"))
     found = [one.mask for one in fanotify_events.decode(buffer, {boring})]
-    assert found == [masks.MOVED_FROM | fanotify_events.ONDIR, masks.MODIFY]
+    assert found == [event_masks.MOVED_FROM | fanotify_events.ONDIR, event_masks.MODIFY]
 
 
 def test_of_fanotify_events_by_processes_that_are_passed_only_those_remain_that_move_directories() -> None:
-    buffer = event(masks.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
-    buffer += event(masks.MOVED_FROM | fanotify_events.ONDIR, record(2, b"dir-hand", b"sub"))
-    assert [one.mask for one in fanotify_events.decode(buffer, (), {7})] == [masks.MOVED_FROM | fanotify_events.ONDIR]
+    buffer = event(event_masks.MODIFY, record(2, b"dir-hand", b"name"), record(1, b"file-hand"))
+    buffer += event(event_masks.MOVED_FROM | fanotify_events.ONDIR, record(2, b"dir-hand", b"sub"))
+    assert [one.mask for one in fanotify_events.decode(buffer, (), {7})] == [
+        event_masks.MOVED_FROM | fanotify_events.ONDIR
+    ]
     assert len(list(fanotify_events.decode(buffer, (), {8}))) == 2
 
 
 def test_fanotify_records_that_are_not_known_are_passed_over() -> None:
-    buffer = event(masks.MODIFY, record(99, b"whatever"), record(2, b"dir-hand", b"name"))
-    assert list(fanotify_events.decode(buffer)) == [(masks.MODIFY, FSID + handle(b"dir-hand"), b"name", None, 7)]
+    buffer = event(event_masks.MODIFY, record(99, b"whatever"), record(2, b"dir-hand", b"name"))
+    assert list(fanotify_events.decode(buffer)) == [(event_masks.MODIFY, FSID + handle(b"dir-hand"), b"name", None, 7)]
 
 
 @pytest.mark.parametrize(
@@ -79,20 +83,22 @@ def test_fanotify_bytes_of_another_form(buffer: bytes) -> None:
 
 
 def test_inotify_events() -> None:
-    buffer = struct.pack("=iIII8s", 3, masks.CREATE, 0, 8, b"name") + struct.pack("=iIII", -1, masks.Q_OVERFLOW, 0, 0)
-    assert list(inotify_events.decode(buffer)) == [(3, masks.CREATE, 0, b"name"), (-1, masks.Q_OVERFLOW, 0, b"")]
+    buffer = struct.pack("=iIII8s", 3, event_masks.CREATE, 0, 8, b"name") + struct.pack(
+        "=iIII", -1, event_masks.Q_OVERFLOW, 0, 0
+    )
+    assert list(inotify.decode(buffer)) == [(3, event_masks.CREATE, 0, b"name"), (-1, event_masks.Q_OVERFLOW, 0, b"")]
 
 
 @pytest.mark.parametrize("buffer", [b"\1", struct.pack("=iIII", 3, 2, 0, 16) + b"short"])
 def test_inotify_bytes_cut_short(buffer: bytes) -> None:
     with pytest.raises(ValueError, match="cut short"):
-        list(inotify_events.decode(buffer))
+        list(inotify.decode(buffer))
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_events_or_an_error(buffer: bytes) -> None:
     """I12."""
-    for decode in (fanotify_events.decode, inotify_events.decode):
+    for decode in (fanotify_events.decode, inotify.decode):
         try:
             list(decode(buffer))
         except ValueError:

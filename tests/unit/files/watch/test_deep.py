@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.local import LocalTree
+from holdfast.files.local_tree import LocalTree
 from holdfast.files.watch import open_watcher
 from holdfast.model.errors import UnsupportedError
 

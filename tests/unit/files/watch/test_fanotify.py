@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.dirty import Dirty
-from holdfast.files.watch import system
-from holdfast.files.watch.fanotify import FanotifyWatcher
-from holdfast.files.watch.fanotify_events import Event
-from holdfast.files.watch.masks import MOVED_FROM, MOVED_TO, Q_OVERFLOW
-from holdfast.files.watch.root import WatchedRoot
+from holdfast.files.tree import Dirty
+from holdfast.files.watch import event_syscalls
+from holdfast.files.watch._fanotify import FanotifyWatcher
+from holdfast.files.watch._fanotify_events import Event
+from holdfast.files.watch.event_masks import MOVED_FROM, MOVED_TO, Q_OVERFLOW
+from holdfast.files.watch.watched_root import WatchedRoot
 from holdfast.model.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_what_is_deleted_elsewhere_is_no_doubt(root: Path, watcher: FanotifyWatc
 def test_an_overflow_forgets_and_says_everything(
     root: Path, watcher: FanotifyWatcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.files.watch import fanotify
+    from holdfast.files.watch import _fanotify as fanotify
 
     with monkeypatch.context() as patch:
         lost = Event(Q_OVERFLOW, None, b"", None)
@@ -234,7 +234,7 @@ def test_a_directory_that_is_gone_is_looked_for_once(
     gone = root.with_name("gone")
     gone.mkdir()
     fd = os.open(gone, os.O_RDONLY)
-    handle = system.filesystem_id(fd) + system.file_handle(fd)
+    handle = event_syscalls.filesystem_id(fd) + event_syscalls.file_handle(fd)
     os.close(fd)
     watcher.drain()
     asked, where = [], watcher._mounts.where

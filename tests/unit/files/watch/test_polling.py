@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.files.watch import open_watcher
-from holdfast.files.watch.polling import TreeLook
+from holdfast.files.watch._polling import TreeLook
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _without_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.files.watch.polling._REST", 0)
+    monkeypatch.setattr("holdfast.files.watch._polling._REST", 0)
 
 
 def look(root: Path) -> TreeLook:
@@ -66,7 +66,7 @@ def test_what_is_excluded_is_not_looked_at(root: Path) -> None:
 def test_a_long_look_is_followed_by_a_rest_and_what_came_meanwhile_is_noticed_after_it(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.files.watch.polling._REST", 9)
+    monkeypatch.setattr("holdfast.files.watch._polling._REST", 9)
     now = [0.0]
 
     def passing() -> float:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.snapshot.git.technique import GitOptions, git_provider
-from holdfast.snapshot.place import Place
+from holdfast.snapshot.git.provider import GitOptions, git_provider
 from holdfast.snapshot.port import Prepared, Provider, Snapshot
+from holdfast.snapshot.provider_context import Place
 from holdfast.testing.provider_contract import content
 
 IDENTITY = ("-c", "user.name=U", "-c", "user.email=u@example.org", "-c", "protocol.file.allow=always")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import StorageError
-from holdfast.snapshot.git import command
+from holdfast.snapshot.git import _command as command
 
 from .conftest import Beside, User
+from .test_fork_objects import collect
 from .test_forks_stay_whole import check, work_in
-from .test_kept import collect
 
 Make = Callable[..., Beside]
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import RefusedError
-from holdfast.snapshot.git import kept
-from holdfast.snapshot.git.technique import GitOptions, git_provider
-from holdfast.snapshot.place import Place
+from holdfast.snapshot.git import fork_objects
+from holdfast.snapshot.git.provider import GitOptions, git_provider
+from holdfast.snapshot.provider_context import Place
 
 from .conftest import Beside, User, hashed
-from .test_kept import collect
+from .test_fork_objects import collect
 
 Make = Callable[..., Beside]
 
@@ -223,7 +223,7 @@ def test_no_file_of_the_users_gets_a_second_name_however_large(theirs: User, tmp
         Path(f"{large}{end}").touch()
         os.truncate(f"{large}{end}", length)
     before = times(theirs.root)
-    kept.Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
+    fork_objects.Kept(bytes(tmp_path / "kept")).take([bytes(store)], most_bytes=0)
     assert (tmp_path / "kept/pack/pack-of-holes.pack").stat().st_size == 300 << 20
     (pack,) = (path for path in before if path.suffix == ".pack" and path.name != "pack-of-holes.pack")
     kept_pack = tmp_path / "kept" / pack.relative_to(store)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
-from holdfast.snapshot.executing import execute
-from holdfast.snapshot.git import command
-from holdfast.snapshot.git.technique import GitOptions, git_provider
-from holdfast.snapshot.place import Place
+from holdfast.snapshot._external_program import execute
+from holdfast.snapshot.git import _command as command
+from holdfast.snapshot.git.provider import GitOptions, git_provider
+from holdfast.snapshot.provider_context import Place
 
 from ....waiting import wait_until
 from .conftest import Beside, User

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import StorageError
-from holdfast.snapshot.git.command import Git
-from holdfast.snapshot.git.skip_worktree import look_at_all, stands
+from holdfast.snapshot.git._command import Git
+from holdfast.snapshot.git._skip_worktree import look_at_all, stands
 
 from .conftest import Beside, User
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.snapshot.git import submodules
+from holdfast.snapshot.git import _submodules as submodules
 
 from .conftest import Beside, User, hashed
+from .test_fork_objects import collect
 from .test_forks_stay_whole import check, work_in
-from .test_kept import collect
 
 Make = Callable[..., Beside]
 

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import RefusedError, StorageError
-from holdfast.snapshot.git import capture
-from holdfast.snapshot.git.kept import Kept
-from holdfast.snapshot.git.reach import Reach
-from holdfast.snapshot.git.repository import Source
-from holdfast.snapshot.git.technique import GitOptions, git_provider
-from holdfast.snapshot.place import Place
+from holdfast.snapshot.git import _capture as capture
+from holdfast.snapshot.git._read_access import Reach
+from holdfast.snapshot.git._user_repository import Source
+from holdfast.snapshot.git.fork_objects import Kept
+from holdfast.snapshot.git.provider import GitOptions, git_provider
+from holdfast.snapshot.provider_context import Place
 
 from .conftest import Beside, User
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.snapshot.git.technique import git_provider
-from holdfast.snapshot.place import Place
+from holdfast.snapshot.git.provider import git_provider
+from holdfast.snapshot.provider_context import Place
 
 from .conftest import Beside, User
 

@@ -1,0 +1,86 @@
+"""What an error tells besides its words, the same for every face."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from holdfast.engine.encoding import step_json
+from holdfast.model.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from holdfast.engine.hosting.working_directory import HostedDirectory
+
+_SHOWN_BARRIERS = 20
+
+
+@contextmanager
+def telling(hosted: HostedDirectory) -> Generator[None]:
+    """In this block errors get what there is to say of them: one by edits of others, the latest of those."""
+    try:
+        yield
+    except HoldfastError as error:
+        if error.code == "barrier":
+            with hosted.undo_log() as log:
+                latest = () if log is None else log.barriers()[-_SHOWN_BARRIERS:]
+            error.data = {**step_json.barriers(latest), **(error.data or {})}
+        raise
+
+
+# What the faces advise where the engine's advice is for the command line, which who speaks with a face has not got.
+
+FOR_FRONTENDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "barrier": "force takes it back nevertheless, and what others have changed with it; redo brings that back",
+        "steps_connected": "step_ids takes several steps: all of data.together at once, or those of data.first before",
+        "step_open": "wait until it ends; where no step_id is named, force takes back what is there of it",
+        "others_since": "undo those first, or force takes all of it back",
+        "steps_forgotten": "force takes back the steps that are left, and the rest by the run's first checkpoint",
+        "changed_since_undo": "redo with step_id or step_ids brings steps forward beside them; undo.rollback first "
+        "takes back what steps have changed since, but nothing that others have",
+        "inside_run": "a person does it from another terminal",
+        "keeper_gone": "the step that was open is rolled back when the undo log is used next; event.recovery names it, "
+        "and redo with that step_id brings it forward",
+        "parent_gone": "what the command had done until then is a step like any other, unless event.recovery names it",
+        "unfinished_restore": "checkpoint.restore_continue finishes it, checkpoint.restore_abort goes back to what was "
+        "before",
+        "undo_version_mismatch": "only that version can undo its steps; checkpoints lead back past them, and "
+        "undo.discard forgets them",
+    }
+)
+"""By the code of the error."""
+
+FOR_MODELS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "barrier": "only a person goes past it; get_undo_history lists the steps, and undo takes back those (step, "
+        "steps) whose files nobody else has changed since",
+        "steps_connected": "undo and redo take several steps at once (steps): all that the message names, and this one",
+        "step_open": "wait until it ends",
+        "others_since": "undo those first",
+        "steps_forgotten": "undo with step or steps takes back those that are left; only a person goes past it",
+        "changed_since_undo": "redo with step or steps brings those forward beside them; undo first takes back what "
+        "steps have changed since, but nothing that others have",
+        "keeper_gone": "the step that was open is rolled back when the undo log is used next; get_session_status names "
+        "it (recovered), and redo with that step brings it forward",
+        "parent_gone": "what the command had done until then is a step like any other, unless get_session_status names "
+        "it (recovered)",
+        "inside_run": "a person does it from another terminal, or by a server that was started outside",
+        "unfinished_restore": "a person has to finish it, or take it back, first",
+        "undo_version_mismatch": "only a person goes past it; undo with step or steps takes back what was recorded "
+        "since",
+        "no_undo_log": "execute_command, write_file and edit_file record what they change",
+    }
+)
+"""By the code of the error."""
+
+_COMMAND_LINE = re.compile(r"\bholdfast |(?<![\w-])--[a-z]|\bcurrent directory\b")
+
+
+def hint(error: HoldfastError, known: Mapping[str, str]) -> str | None:
+    """What to do about an error: as ``known`` has it, or as the error has it, unless that is for the command line."""
+    said = known.get(error.code, error.hint)
+    return None if said is None or _COMMAND_LINE.search(said) else said

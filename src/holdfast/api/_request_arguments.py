@@ -1,0 +1,50 @@
+"""Paths and steps as clients name them: the same for every face."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import EscapeError, RefusedError
+from holdfast.model.paths import display, parse_display
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def file_in(root: bytes, given: str) -> bytes:
+    """`path_in` of what is to be written as a file. Raises `RefusedError` for what only a directory is written as
+    (``d/``), `EscapeError` for what lies in a ``.git``: that is Git's to write, by the commands that call it.
+    """
+    if given.endswith(("/", "/.")):
+        raise RefusedError(f"{given} names a directory", hint="name a file", code="not_a_file")
+    path = path_in(root, given)
+    if b".git" in path.split(b"/"):
+        raise EscapeError(f"{given} is Git's own: nothing is written there as a file", hint="a command may change it")
+    return path
+
+
+def path_in(root: bytes, given: str) -> bytes:
+    """The path that ``given`` means, relative to ``root``, which is itself the empty one.
+
+    It may be written as results show it, relative, or absolute below the root. Links are for others to follow or to
+    refuse. Raises `EscapeError` if it leads out.
+    """
+    path = parse_display(given)
+    if b"\0" in path:
+        raise EscapeError(f"refused path {display(path)!r}: it holds a NUL")
+    if path.startswith(b"/"):
+        path = os.path.relpath(os.path.normpath(path), root)
+    path = os.path.normpath(path) if path else b"."
+    if path == b".." or path.startswith((b"../", b"/")):
+        raise EscapeError(f"{given} is outside of the working directory", hint="paths are relative to it")
+    return b"" if path == b"." else path
+
+
+# How both faces let steps be named: one, or several that go together.
+
+
+def named(step: int | None, steps: Sequence[int] | None) -> Sequence[int] | None:
+    """All the steps that a request names; None if it names none."""
+    found = [*(() if step is None else (step,)), *(steps or ())]
+    return found or None

@@ -1,0 +1,109 @@
+"""Unix sockets that servers listen at: mode 0600, in a directory that nobody else can enter."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import stat
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from holdfast.files.linux.private_socket import address
+from holdfast.model.errors import LockedError, RefusedError, StorageError
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+
+@contextmanager
+def listening(
+    path: bytes, backlog: int, before: Callable[[ExitStack], object] = lambda _: None
+) -> Generator[socket.socket]:
+    """A socket that listens at ``path`` for the length of the block; then its name is gone.
+
+    ``before`` is called when it has its name and nobody can come in yet; what it puts on the stack is undone first.
+    The directory is made if it is missing. Raises `RefusedError` for one that others can enter, or where something else
+    has the name, `LockedError` if another process listens there, `StorageError`.
+    """
+    path = os.path.abspath(path)
+    folder, name = os.path.split(path)
+    _prepare(folder)
+    with ExitStack() as context:
+        listener = context.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        with _said(path), _alone_in(folder):
+            _remove_dead(path)
+            listener.setblocking(False)
+            os.fchmod(listener.fileno(), 0o600)  # before it has a name: it never exists with another mode
+            with address(folder, name) as where:
+                listener.bind(where)
+            context.callback(take_away, path, os.lstat(path))
+            before(context)
+            listener.listen(backlog)
+        yield listener
+
+
+@contextmanager
+def _alone_in(folder: bytes) -> Generator[None]:
+    """Wait for other servers that begin or end in the directory: a socket that does not listen yet looks like that of
+    a dead one.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def take_away(path: bytes, own: os.stat_result) -> None:
+    """Remove the name of what is our own, unless somebody else has it by now."""
+    with suppress(FileNotFoundError), _alone_in(os.path.dirname(path)):
+        if os.path.samestat(os.lstat(path), own):
+            os.unlink(path)
+
+
+@contextmanager
+def _said(path: bytes) -> Generator[None]:
+    """What the system refuses inside of the block is said of the socket."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot open the socket {display(path)}: {error.strerror or error}") from error
+
+
+def _prepare(folder: bytes) -> None:
+    """Make the directory of a socket, mode 0700, or see that nobody else can enter it; raises `RefusedError`."""
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        found = os.stat(folder)
+    except OSError as error:
+        raise StorageError(f"cannot use {display(folder)} for a socket: {error.strerror}") from error
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise RefusedError(
+            f"others can enter {display(folder)}: a socket needs a directory of your own, with mode 0700",
+            hint=f"chmod 700 {display(folder)}, or name one that is not there yet",
+            code="open_directory",
+        )
+
+
+def _remove_dead(path: bytes) -> None:
+    """Remove the socket that a dead process has left."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):
+            raise RefusedError(f"{display(path)} is there already, and no socket", code="exists")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            with address(*os.path.split(path)) as where:
+                probe.connect(where)
+        except ConnectionRefusedError:
+            os.unlink(path)
+            return
+        except BlockingIOError:
+            pass  # so many want to come in that there is a queue
+    raise LockedError(f"another process listens at {display(path)}", hint="name another path")

@@ -1,0 +1,149 @@
+"""A host as the calls of several clients share it: one command at a time in each directory, and who is told of what."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import anyio
+from anyio import to_thread
+
+from holdfast.engine.hosting.monitor import Edited, Held, Mismatched, RolledBack
+from holdfast.model.errors import RefusedError
+from holdfast.model.log import Log
+from holdfast.model.paths import display, under
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from holdfast.api.mcp._call_progress import Activity
+    from holdfast.engine.hosting.host import Host
+    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.working_directory import HostedDirectory
+    from holdfast.undo.service import UndoReport
+
+T = TypeVar("T")
+
+MOST_WRITES: Final = 16
+"""That a safeguard may hold at one time: each keeps a thread until a person has answered."""
+
+MOST_AT_ONCE: Final = 8
+"""Calls that look, and as many that change, are worked on at a time: so much memory do their answers take. Others wait.
+"""
+
+_log = Log(__name__)
+
+
+class Workplace:
+    """See the module. For the thread of the event loop that it was made on, but for `notify`."""
+
+    def __init__(
+        self, open_host: Callable[[Callable[[HostedDirectory, Event], object]], Host], *, forks: bytes | None
+    ) -> None:
+        """``open_host`` makes the host, whose events go to the function that it is given. ``forks``: where forks are
+        written to, if not beside their directory. Raises `RefusedError` if they would be in one.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._activities: dict[int, set[Activity]] = {}
+        self._turns: dict[int, anyio.Lock] = {}
+        self._looks = ThreadPoolExecutor(MOST_AT_ONCE, "look")
+        self._changes = anyio.CapacityLimiter(MOST_AT_ONCE)
+        self._writes = ThreadPoolExecutor(MOST_WRITES, "write")
+        self._free_writes = threading.BoundedSemaphore(MOST_WRITES)
+        self.recovered: list[UndoReport] = []
+        """What killed keepers had left, and was rolled back."""
+        self.forks = None if forks is None else os.path.realpath(forks)
+        self.host = open_host(self._notify)
+        if forks is not None:
+            _keep_outside(self.host, forks)
+
+    async def recover(self) -> None:
+        """Finish what killed keepers have left, before anybody is served."""
+        await to_thread.run_sync(self.host.recover)
+
+    def turn(self, hosted: HostedDirectory) -> anyio.Lock:
+        """Held by the call whose command runs there; others wait for it in their order."""
+        return self._turns.setdefault(hosted.index, anyio.Lock())
+
+    @contextmanager
+    def listening(self, hosted: HostedDirectory, activity: Activity) -> Generator[None]:
+        """While it is entered, the activity is told of safeguards that hold something in the directory."""
+        activities = self._activities.setdefault(hosted.index, set())
+        activities.add(activity)
+        try:
+            yield
+        finally:
+            activities.discard(activity)
+
+    async def look(self, work: Callable[[], T]) -> T:
+        """Do what changes nothing, on a thread; if the call is cancelled it is not begun, or left to itself.
+
+        (Unlike a limiter's token, the thread is taken until it is free, whoever has been cancelled meanwhile.)
+        """
+        return await asyncio.wrap_future(self._looks.submit(copy_context().run, work))
+
+    async def change(self, work: Callable[[], T]) -> T:
+        """Do what is done whole or not at all: also a cancelled call waits for it."""
+        return await to_thread.run_sync(work, limiter=self._changes)
+
+    async def write(self, work: Callable[[], T]) -> T:
+        """Do what a safeguard may hold for long; a cancelled call does not wait for it. Raises `RefusedError`
+        (``busy``).
+        """
+        if not self._free_writes.acquire(blocking=False):
+            raise RefusedError(f"{MOST_WRITES} writes wait for a person already", code="busy")
+
+        future = self._writes.submit(copy_context().run, work)
+        future.add_done_callback(lambda _: self._free_writes.release())
+        return await asyncio.wrap_future(future)
+
+    async def close(self) -> None:
+        """Stop what runs, whose end is saved."""
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(self.host.close)
+        for pool in (self._looks, self._writes):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    # -- what the host tells, on threads of its own --------------------------------------------------------------------
+
+    def _notify(self, hosted: HostedDirectory, event: Event) -> None:
+        match event:
+            case Held():
+                _log.info("held", ticket=event.ticket.id, danger=event.ticket.danger, step_id=event.ticket.step)
+                try:
+                    self._loop.call_soon_threadsafe(self._hold, hosted, event)
+                except RuntimeError:
+                    return  # the loop has just ended, and with it whoever would have been told
+            case Edited():
+                _log.info("somebody else has changed the tree", paths=event.barrier.paths, who=event.barrier.who)
+            case RolledBack():
+                self.recovered.append(event.report)
+            case Mismatched():
+                pass  # (who sets the log aside, or cannot, says so)
+            case _:
+                _log.warning("%s", event.message, code=event.code)
+
+    def _hold(self, hosted: HostedDirectory, held: Held) -> None:
+        for activity in self._activities.get(hosted.index, ()):
+            activity.hold(hosted, held)
+
+
+def _keep_outside(host: Host, forks: bytes) -> None:
+    """Raise `RefusedError` if commands could put something else into the place where forks are written to."""
+    for hosted in host.directories:
+        root = hosted.path.rstrip(b"/")
+        if any(under(path, root) for path in (os.path.abspath(forks), os.path.realpath(forks))):
+            raise RefusedError(
+                f"forks cannot be written to {display(forks)}: it lies in the working directory {display(hosted.path)}",
+                hint="--forks takes a directory outside of them",
+            )
+
+
+def directories(workplace: Workplace) -> Sequence[HostedDirectory]:
+    """Those with checkpoints and an undo log."""
+    return [hosted for hosted in workplace.host.directories if hosted.access == "read_write"]

@@ -1,0 +1,171 @@
+"""What the tools take. Their schemas are made from these structs, and what a client sends is converted strictly."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from holdfast.api.mcp._text_content import Encoding
+
+DEFAULT_OUTPUT: Final = 64 << 10
+MOST_OUTPUT: Final = 1 << 20
+DEFAULT_CONTENT: Final = 64 << 10
+MOST_CONTENT: Final = 1 << 20
+DEFAULT_ITEMS: Final = 100
+MOST_ITEMS: Final = 1000
+MOST_WORD_BYTES: Final = (128 << 10) - 16
+"""What the kernel takes for one word of a command line, or one variable, its name included (execve(2)); nearly."""
+MOST_VARIABLES_BYTES: Final = 512 << 10
+"""Of all variables of a command together: there are those that it has anyway, and the kernel's limit is for all."""
+
+Directory = Annotated[
+    int | str | None,
+    Meta(
+        description="Which working directory: its index, label or path (get_session_status lists them); else the first"
+    ),
+]
+Path = Annotated[str, Meta(max_length=20_000, description="Relative to the working directory, or absolute in it")]
+Cursor = Annotated[str | None, Meta(description="next_cursor of the page before; the first page without")]
+Limit = Annotated[int, Meta(ge=1, le=MOST_ITEMS, description="Items in a page")]
+Checkpoint = Annotated[
+    str, Meta(min_length=1, max_length=1000, description="An id or its beginning, a label, @ (the newest), @-, @-3")
+]
+Count = Annotated[int, Meta(ge=1, le=10_000)]
+Steps = Annotated[list[int], Meta(min_length=1, max_length=MOST_ITEMS)]
+
+
+class Request(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What every tool takes."""
+
+    directory: Directory = None
+
+
+class ExecuteCommand(Request):
+    command: Annotated[
+        str, Meta(min_length=1, max_length=100_000, description="Run with sh -c, without a terminal and without input")
+    ]
+    cwd: Annotated[str, Meta(description="Where to run it, as a path in the working directory")] = ""
+    environment: Annotated[dict[str, str], Meta(description="Variables beside those that there are")] = {}
+    timeout_seconds: Annotated[
+        Annotated[float, Meta(gt=0, le=86_400)] | None,
+        Meta(description="Cancel it after so long; without, it may take as long as it does"),
+    ] = None
+    max_output_bytes: Annotated[
+        int, Meta(ge=1024, le=MOST_OUTPUT, description="Of each stream; of a longer one its beginning and its end")
+    ] = DEFAULT_OUTPUT
+
+
+class ReadFile(Request):
+    path: Path
+    cursor: Cursor = None
+    max_bytes: Annotated[int, Meta(ge=1024, le=MOST_CONTENT, description="In one page")] = DEFAULT_CONTENT
+
+
+class WriteFile(Request):
+    path: Path
+    content: Annotated[str, Meta(description="All that the file is to hold")]
+    encoding: Annotated[Encoding, Meta(description="How content is written: base64 for what is not text")] = "utf-8"
+    expected_hash: Annotated[
+        str | None,
+        Meta(
+            description="Write only if the file has this hash now (as read_file tells it); empty: if there is no file"
+        ),
+    ] = None
+
+
+class EditFile(Request):
+    path: Path
+    old_text: Annotated[str, Meta(min_length=1, description="What to replace; it must be there exactly once")]
+    new_text: Annotated[str, Meta(description="What to put in its place")]
+    replace_all: Annotated[bool, Meta(description="Replace it wherever it is, once or more")] = False
+
+
+class ListDirectory(Request):
+    path: Path = ""
+    cursor: Cursor = None
+    limit: Limit = DEFAULT_ITEMS
+
+
+class Undo(Request):
+    count: Annotated[Count, Meta(description="So many of the newest changes to the tree that steps or tools made")] = 1
+    step: Annotated[int | None, Meta(description="Instead: this step, by its id")] = None
+    steps: Annotated[Steps | None, Meta(description="Instead: these steps, by their ids, together")] = None
+    run: Annotated[str | None, Meta(description="Instead: all that one run did, by its id")] = None
+    dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
+
+
+class Redo(Request):
+    count: Annotated[Count, Meta(description="So many of the newest changes that undo took back")] = 1
+    step: Annotated[int | None, Meta(description="Instead: this step, by its id")] = None
+    steps: Annotated[Steps | None, Meta(description="Instead: these steps, by their ids, together")] = None
+    dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
+
+
+class GetUndoHistory(Request):
+    step: Annotated[int | None, Meta(description="Only this step, and the paths that it changed")] = None
+    cursor: Cursor = None
+    limit: Limit = DEFAULT_ITEMS
+
+
+class GetSessionStatus(Request):
+    compare: Annotated[
+        bool, Meta(description="Also count what differs from the newest checkpoint: the tree is looked through")
+    ] = False
+
+
+class TakeCheckpoint(Request):
+    label: Annotated[str, Meta(max_length=1000, description="A name for it")] = ""
+    message: Annotated[str, Meta(max_length=100_000, description="Why it is taken")] = ""
+
+
+class ListCheckpoints(Request):
+    cursor: Cursor = None
+    limit: Limit = DEFAULT_ITEMS
+
+
+class Compare(Request):
+    base: Annotated[Checkpoint, Meta(description="The state before")] = "@"
+    target: Annotated[Checkpoint | None, Meta(description="The state after; without, the tree as it is now")] = None
+    paths: Annotated[list[Path], Meta(max_length=1000, description="Only these, and what is below them")] = []
+    format: Annotated[
+        Literal["patch", "stat", "names"],
+        Meta(description="Text of the changes, lines added and removed, or paths alone"),
+    ] = "patch"
+    cursor: Cursor = None
+    limit: Limit = DEFAULT_ITEMS
+
+
+class Restore(Request):
+    checkpoint: Checkpoint
+    paths: Annotated[list[Path], Meta(max_length=1000, description="Only these, and what is below them")] = []
+    dry_run: Annotated[bool, Meta(description="Only say what would be done")] = False
+
+
+class NextReapply(Request):
+    pass
+
+
+class AnswerReapply(Request):
+    id: Annotated[str, Meta(max_length=100, description="Of the change, as next_reapply gave it")]
+    token: Annotated[str, Meta(max_length=100, description="Likewise")]
+    version: Annotated[str, Meta(max_length=100, description="Likewise: what the new content is for")]
+    content: Annotated[str | None, Meta(description="The new content of the file, all of it")] = None
+    encoding: Annotated[Encoding, Meta(description="Of content")] = "utf-8"
+    delete: Annotated[bool, Meta(description="In place of content: the file is to be deleted")] = False
+    decline: Annotated[
+        Annotated[str, Meta(max_length=1000)] | None,
+        Meta(description="In place of content: why the change cannot be applied; somebody else is asked then"),
+    ] = None
+    said: Annotated[str, Meta(max_length=1000, description="How it was done, for the record")] = ""
+
+
+class Fork(Request):
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$(?!\n)",  # ($ alone lets a line feed pass, but in JavaScript)
+            description="Of the new directory, beside the working directory",
+        ),
+    ]
+    checkpoint: Checkpoint = "@"

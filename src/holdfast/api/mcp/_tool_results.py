@@ -1,0 +1,160 @@
+"""What the tools answer that is no object of docs/reference/json.md, for the schemas that clients see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+
+from holdfast.api._truncated_results import MadeCheckpoint, Restored, Step, cut
+from holdfast.api.mcp._text_content import Encoding
+from holdfast.engine.encoding import step_json as encoding_undo
+from holdfast.engine.encoding import workspace_json
+from holdfast.engine.results.json_types import Barrier, Checkpoint, Counts, Entry, Ticket
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.results.command_results import CheckpointResult, RestoreResult
+    from holdfast.undo.service import ConflictInfo, PathChange, StepInfo
+
+
+class Executed(TypedDict):
+    exit_code: int
+    stdout: str
+    stderr: str
+    stdout_omitted: int
+    stderr_omitted: int
+    step: Step | None
+    timed_out: bool
+    denied: bool
+    held: list[Ticket]
+    output_open: bool
+
+
+class FileRead(TypedDict):
+    path: str
+    content: str
+    encoding: Encoding
+    offset: int
+    bytes: int
+    size: int
+    hash: str | None
+    next_cursor: str | None
+
+
+class FileWritten(TypedDict):
+    path: str
+    bytes: int
+    hash: str
+    step: Step | None
+
+
+class FileEdited(TypedDict):
+    path: str
+    replaced: int
+    step: Step | None
+
+
+class Listing(TypedDict):
+    path: str
+    entries: list[Entry]
+    total: int
+    next_cursor: str | None
+
+
+class History(TypedDict):
+    steps: list[Step]
+    total: int
+    next_cursor: str | None
+
+
+class WorkingDirectory(TypedDict):
+    index: int
+    label: str
+    path: str
+    access: Literal["read_write", "read_only"]
+    state: Literal["stopped", "idle", "running", "failed"]
+    run: str
+    step: int | None
+
+
+class Recovered(TypedDict):
+    steps: list[int]
+    paths: int
+
+
+class SessionStatus(TypedDict):
+    version: str
+    directories: list[WorkingDirectory]
+    directory: int
+    guarded: bool
+    held: list[Ticket]
+    barriers: list[Barrier]
+    recovered: list[Recovered]
+    last_checkpoint: str | None
+    steps: int
+    differs: Counts | None
+    unfinished_restore: bool
+
+
+class Checkpoints(TypedDict):
+    head: str | None
+    checkpoints: list[Checkpoint]
+    total: int
+    next_cursor: str | None
+
+
+class NextReapply(TypedDict):
+    change: dict[str, Any] | None
+
+
+class AnsweredReapply(TypedDict):
+    id: str
+    status: Literal["answered", "declined"]
+
+
+FileStatus = Literal["A", "M", "D", "T", "R"]
+
+
+class FileDifference(TypedDict):
+    path: str
+    before_path: str
+    status: FileStatus
+    added: int | None
+    removed: int | None
+    binary: bool
+
+
+class Difference(TypedDict):
+    base: str | None
+    target: str | None
+    files: list[FileDifference]
+    patch: str
+    patch_omitted: int
+    total: int
+    next_cursor: str | None
+
+
+# The engine's objects as the tools answer them, with their long lists cut.
+
+SHOWN: Final = 200
+"""Items of a list that grows with the tree and has no pages."""
+
+
+def step_object(
+    value: StepInfo, changes: Sequence[PathChange] | None = None, left: Sequence[ConflictInfo] = ()
+) -> Step:
+    """A step, with what was ``left`` as it is; without ``changes`` only their number."""
+    shown = encoding_undo.step_with_changes(value, changes or (), left[:SHOWN])
+    if changes is None:
+        return {**shown, "totals": {"changes": value.paths}}
+    return cut(shown, "changes", most=SHOWN)
+
+
+def restored_object(result: RestoreResult) -> Restored:
+    """What a restore, an undo or a redo did, or would do."""
+    return cut(workspace_json.restored(result), "written", "deleted", "skipped", "steps", most=SHOWN)
+
+
+def checkpoint_object(result: CheckpointResult) -> MadeCheckpoint:
+    """A checkpoint that was taken."""
+    return cut(workspace_json.checkpoint(result), "not_captured", most=SHOWN)

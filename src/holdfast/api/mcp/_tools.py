@@ -1,0 +1,328 @@
+"""The list of tools: what each is called, takes, answers and does, and what clients are told of its effects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+import msgspec
+
+from holdfast.api import _truncated_results as truncated_results
+from holdfast.api._error_details import telling
+from holdfast.api.mcp import _read_tools as read_tools
+from holdfast.api.mcp import _tool_arguments as tool_arguments
+from holdfast.api.mcp import _tool_results as tool_results
+from holdfast.api.mcp import _write_tools as write_tools
+from holdfast.api.mcp._execute_tool import execute
+from holdfast.api.mcp._read_tools import Answer
+from holdfast.engine.results.json_types import Forked
+from holdfast.model.errors import RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.api.mcp._call_progress import Activity
+    from holdfast.api.mcp._shared_host import Workplace
+    from holdfast.engine.encoding.workspace_json import Json
+    from holdfast.engine.hosting.working_directory import HostedDirectory
+
+    Work = Callable[[Workplace, HostedDirectory, Any], Answer]
+
+_MOST_DIGITS = 9
+"""Of the index of a directory."""
+
+How = Literal["look", "change", "write", "execute"]
+"""How it is waited for, see `Workplace`; ``execute``: by `commands`."""
+
+
+class Tool(NamedTuple):
+    """One tool."""
+
+    name: str
+    title: str
+    description: str
+    takes: type[tool_arguments.Request]
+    answers: Any
+    how: How
+    work: Work | None = None
+    """None for ``execute``."""
+    destructive: bool = False
+    idempotent: bool = False
+    outside_only: bool = False
+    """It goes back, or elsewhere, and is not there inside of a run: what is recorded has no say in the record."""
+
+
+TOOLS = (
+    Tool(
+        "execute_command",
+        "Run a command",
+        "Run a shell command in the working directory and wait for it to end. All that it changes there is one step, "
+        "which undo takes back exactly, ignored files and .git included. Commands run one after the other. A command "
+        "that a safeguard holds waits for a person; no tool can answer for them.",
+        tool_arguments.ExecuteCommand,
+        tool_results.Executed,
+        "execute",
+        destructive=True,
+    ),
+    Tool(
+        "read_file",
+        "Read a file",
+        "Read a file of the working directory, a page at a time. Text comes as it is, what is not UTF-8 in Base64.",
+        tool_arguments.ReadFile,
+        tool_results.FileRead,
+        "look",
+        read_tools.read_file,
+    ),
+    Tool(
+        "write_file",
+        "Write a file",
+        "Write a whole file, with the directories that it needs. It is a step of its own, which undo takes back.",
+        tool_arguments.WriteFile,
+        tool_results.FileWritten,
+        "write",
+        write_tools.write_file,
+        destructive=True,
+        idempotent=True,
+    ),
+    Tool(
+        "edit_file",
+        "Edit a file",
+        "Replace a text in a file by another one. Refused if the text is not there, or more than once without "
+        "replace_all, or if somebody changes the file meanwhile. It is a step of its own, which undo takes back.",
+        tool_arguments.EditFile,
+        tool_results.FileEdited,
+        "write",
+        write_tools.edit_file,
+        destructive=True,
+    ),
+    Tool(
+        "list_directory",
+        "List a directory",
+        "List what a directory holds, sorted by name.",
+        tool_arguments.ListDirectory,
+        tool_results.Listing,
+        "look",
+        read_tools.list_directory,
+    ),
+    Tool(
+        "undo",
+        "Undo",
+        "Take back the newest changes to the tree, or some steps, or all that a run did: all of it, or nothing. What "
+        "there is is saved first, and redo brings it back. Refused where it would take back what somebody else has "
+        "changed.",
+        tool_arguments.Undo,
+        truncated_results.Restored,
+        "change",
+        write_tools.undo,
+        destructive=True,
+        outside_only=True,
+    ),
+    Tool(
+        "redo",
+        "Redo",
+        "Bring back what undo took back.",
+        tool_arguments.Redo,
+        truncated_results.Restored,
+        "change",
+        write_tools.redo,
+        destructive=True,
+        outside_only=True,
+    ),
+    Tool(
+        "get_undo_history",
+        "List the steps",
+        "List the steps that undo can take back, newest first; or one step with the paths that it changed.",
+        tool_arguments.GetUndoHistory,
+        tool_results.History,
+        "look",
+        read_tools.get_undo_history,
+    ),
+    Tool(
+        "get_session_status",
+        "Show the status",
+        "Tell what the working directories are, what runs in them, what a safeguard holds, what others have changed "
+        "(barriers), and what was rolled back after a crash (recovered).",
+        tool_arguments.GetSessionStatus,
+        tool_results.SessionStatus,
+        "look",
+        read_tools.get_session_status,
+    ),
+    Tool(
+        "checkpoint",
+        "Save the state",
+        "Save the state of the tree. Ignored files are not part of it. If nothing has changed, the newest checkpoint "
+        "gets the label.",
+        tool_arguments.TakeCheckpoint,
+        truncated_results.MadeCheckpoint,
+        "change",
+        write_tools.take_checkpoint,
+        idempotent=True,
+    ),
+    Tool(
+        "list_checkpoints",
+        "List the checkpoints",
+        "List the saved states, newest first.",
+        tool_arguments.ListCheckpoints,
+        tool_results.Checkpoints,
+        "look",
+        read_tools.list_checkpoints,
+    ),
+    Tool(
+        "diff",
+        "Compare two states",
+        "Show what differs between two checkpoints, or between a checkpoint and the tree as it is now.",
+        tool_arguments.Compare,
+        tool_results.Difference,
+        "look",
+        read_tools.compare,
+    ),
+    Tool(
+        "restore",
+        "Restore a checkpoint",
+        "Bring the tree, or some paths of it, to a saved state. What there is is saved first (rescue), and undo goes "
+        "back to it. Ignored files stay.",
+        tool_arguments.Restore,
+        truncated_results.Restored,
+        "change",
+        write_tools.restore,
+        destructive=True,
+        idempotent=True,
+        outside_only=True,
+    ),
+    Tool(
+        "fork",
+        "Fork a checkpoint",
+        "Write a checkpoint out into a new directory, which is a workspace of its own with its own history.",
+        tool_arguments.Fork,
+        Forked,
+        "change",
+        write_tools.fork,
+        outside_only=True,
+    ),
+    Tool(
+        "next_reapply",
+        "Get a change to apply anew",
+        "Get the small change that waits longest to be applied to a file that somebody else has changed as well: the "
+        "file as it is by now (current), and the change (before, after, diff). Work out what the file is to be with "
+        "both, and give that to answer_reapply. It is yours until held_until. Null if nothing waits.",
+        tool_arguments.NextReapply,
+        tool_results.NextReapply,
+        "change",
+        write_tools.next_reapply,
+    ),
+    Tool(
+        "answer_reapply",
+        "Answer a change",
+        "Give the new content of a file for a change that next_reapply gave: all of current, with the change made in "
+        "it, and without conflict markers. Nothing is written until somebody merges.",
+        tool_arguments.AnswerReapply,
+        tool_results.AnsweredReapply,
+        "change",
+        write_tools.answer_reapply,
+    ),
+)
+
+BY_NAME = {tool.name: tool for tool in TOOLS}
+
+
+def convert(tool: Tool, arguments: Mapping[str, Any] | None) -> tool_arguments.Request:
+    """The arguments of a call as the tool's request. Raises `UsageError`, which names the field."""
+    try:
+        request = msgspec.convert(arguments or {}, tool.takes)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{tool.name}: {error}", code="bad_arguments") from None
+    if isinstance(request, tool_arguments.ExecuteCommand):
+        _check_size(request)
+        _check_variables(request)
+    return request
+
+
+def _check_size(request: tool_arguments.ExecuteCommand) -> None:
+    """Refuse what the system would not start, before it waits for its turn and takes memory meanwhile."""
+    variables = {name: _bytes(name) + _bytes(value) for name, value in request.environment.items()}
+    for field, size, most in (
+        ("command", _bytes(request.command), tool_arguments.MOST_WORD_BYTES),
+        ("environment", sum(variables.values()), tool_arguments.MOST_VARIABLES_BYTES),
+        *(("environment", size, tool_arguments.MOST_WORD_BYTES) for size in variables.values()),
+    ):
+        if size > most:
+            raise UsageError(
+                f"execute_command: {size} bytes are more than the {most} that fit into {field} - at `$.{field}`",
+                hint="put what is long into a file",
+                code="bad_arguments",
+            )
+
+
+def _check_variables(request: tool_arguments.ExecuteCommand) -> None:
+    for name, value in request.environment.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise UsageError(
+                f"execute_command: {name[:100]!r} cannot be a variable of this value - at `$.environment`",
+                hint="a name is not empty and has no =, and neither it nor a value has a NUL",
+                code="bad_arguments",
+            )
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def directory(workplace: Workplace, request: tool_arguments.Request) -> HostedDirectory:
+    """The working directory that a request is about."""
+    which = request.directory
+    if isinstance(which, str) and which.isdecimal() and len(which) <= _MOST_DIGITS:
+        return workplace.host.directory(int(which))
+    return workplace.host.directory(which)
+
+
+async def work(workplace: Workplace, tool: Tool, request: tool_arguments.Request, activity: Activity) -> Answer:
+    """Do what the tool does. Raises `HoldfastError`."""
+    hosted = directory(workplace, request)
+    if tool.outside_only and hosted.inside is not None:
+        raise RefusedError(
+            f"{tool.name} cannot be asked for here, inside of the run {hosted.inside}: what is recorded has no say in "
+            "the record",
+            code="inside_run",
+        )
+    if tool.work is None:
+        value, text = await execute(workplace, hosted, cast("tool_arguments.ExecuteCommand", request), activity)
+        return Answer(value, text)
+    do = tool.work
+
+    def doing() -> Answer:
+        with telling(hosted):
+            return do(workplace, hosted, request)
+
+    match tool.how:
+        case "look":
+            return await workplace.look(doing)
+        case "write":
+            activity.concerns = lambda held: held.step is not None and held.step.kind in ("api", "explicit")
+            with workplace.listening(hosted, activity):
+                return await workplace.write(doing)
+        case _:
+            return await workplace.change(doing)
+
+
+def schema(of: Any, *, optional: bool = False) -> Json:
+    """The JSON Schema of a type, in one piece: not every client follows references.
+
+    ``optional``: what may be null may as well be left out, so that null need not be said (of requests).
+    """
+    (root,), parts = msgspec.json.schema_components((of,), ref_template="{name}")
+    return _inlined(root, parts, optional)
+
+
+def _inlined(value: Any, parts: Mapping[str, Any], optional: bool) -> Any:
+    if isinstance(value, list):
+        return [_inlined(item, parts, optional) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    given = cast("dict[str, Any]", value)
+    if "$ref" in given:
+        return _inlined({name: each for name, each in parts[given["$ref"]].items() if name != "title"}, parts, optional)
+    out = {name: _inlined(each, parts, optional) for name, each in given.items()}
+    if optional and {"type": "null"} in out.get("anyOf", ()):
+        kept = [each for each in out.pop("anyOf") if each != {"type": "null"}]
+        rest = {name: each for name, each in out.items() if name != "default"}
+        out = (kept[0] if len(kept) == 1 else {"anyOf": kept}) | rest
+    return out

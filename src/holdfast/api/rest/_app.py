@@ -1,0 +1,391 @@
+"""The application, as ASGI has it: who may ask, what is asked for, on a thread with it, and the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from starlette.datastructures import Headers
+from starlette.routing import compile_path
+
+from holdfast import __version__
+from holdfast.api.rest import _endpoints as endpoints
+from holdfast.api.rest import _openapi as openapi
+from holdfast.api.rest._authorization import admit, bearer, fingerprint, refuse_often
+from holdfast.api.rest._endpoints import ENDPOINTS
+from holdfast.api.rest._export_locks import Turns
+from holdfast.api.rest._openapi import document
+from holdfast.api.rest._problems import WebError
+from holdfast.api.rest._request_execution import (
+    Answer,
+    Request,
+    check_key,
+    failure,
+    in_flight,
+    is_worked_on,
+    translated,
+    work,
+)
+from holdfast.api.rest._request_reader import Given, GoneError, body_of, query_of, receive_body
+from holdfast.api.rest._request_types import NoBody
+from holdfast.api.rest._response_writer import as_json, as_text, begin_events, pass_on, send_answer, send_preflight
+from holdfast.model.errors import HoldfastError, NotFoundError
+from holdfast.model.log import Log, logged
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from concurrent.futures import Executor
+
+    from starlette.types import Receive, Scope, Send
+
+    from holdfast.api.rest._authorization import Origins, Principal, Rates
+    from holdfast.api.rest._endpoints import Endpoint
+    from holdfast.api.rest._event_stream import Hub
+    from holdfast.api.rest._metrics import Metrics
+    from holdfast.api.rest._store_pool import Door, Doors
+    from holdfast.engine.exports.maintenance import Condition, Maintenance
+    from holdfast.engine.promotion.job_process import Outside
+    from holdfast.engine.results.command_results import CheckpointResult
+    from holdfast.model.clock import Clock
+    from holdfast.model.config.settings import Serve
+    from holdfast.model.content import Progress
+
+_log = Log(__name__)
+
+_PLAIN = re.compile(r"[ -~]{1,256}")
+
+
+class Route(NamedTuple):
+    """One path, and what can be done with it."""
+
+    pattern: re.Pattern[str]
+    methods: Mapping[str, Endpoint]
+
+
+def _routes() -> list[Route]:
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for one in ENDPOINTS:
+        by_path.setdefault(one.path, {})[one.method] = one
+    return [Route(compile_path(path)[0], methods) for path, methods in by_path.items()]
+
+
+class App:
+    """See the module. ``running``: the work that is being done, which outlives whoever asked for it."""
+
+    def __init__(
+        self,
+        *,
+        settings: Serve,
+        doors: Doors,
+        gate: Door,
+        hub: Hub,
+        caretaker: Maintenance,
+        metrics: Metrics,
+        origins: Origins,
+        rates: Rates,
+        strangers: Rates,
+        clock: Clock,
+        executor: Executor,
+        looking_up: Executor,
+        promoting: Executor,
+        outside: Outside,
+    ) -> None:
+        """``gate`` is a store of its own, for looking up tokens, which the thread of ``looking_up`` does. Promotions
+        have threads of their own (``promoting``): builds take nobody else's time.
+        """
+        self._settings = settings
+        self._doors = doors
+        self._gate = gate
+        self._hub = hub
+        self._caretaker = caretaker
+        self._metrics = metrics
+        self._origins = origins
+        self._rates = rates
+        self._strangers = strangers
+        self._clock = clock
+        self._executor = executor
+        self._promoting = promoting
+        self._outside = outside
+        self._looking_up = looking_up
+        self._routes = _routes()
+        self._turns = Turns(max(1, settings.threads // 2))
+        self._document = document()
+        self.running: set[asyncio.Future[Answer]] = set()
+        self.ending = False
+
+    # -- what requests have of the server (`holdfast.api.rest._request_context.World`) ---------------------------------
+
+    @property
+    def outside(self) -> Outside:
+        """See `World.outside`."""
+        return self._outside
+
+    def look(self) -> None:
+        """See `World.look`."""
+        self._caretaker.look()
+
+    def condition(self, tenant: str, export: str) -> Condition:
+        """See `World.condition`."""
+        return self._caretaker.condition(tenant, export)
+
+    def progress(self, tenant: str, export: str, operation: str, request_id: str) -> Progress:
+        """See `World.progress`."""
+        return self._hub.progress(tenant, export, operation, request_id)
+
+    def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
+        """See `World.saved`."""
+        self._metrics.counted("checkpoints" if result.created else "checkpoints_unchanged")
+        self._hub.saved(tenant, export, result)
+
+    def happened(self, tenant: str, export: str, event: str, data: dict[str, Any]) -> None:
+        """See `World.happened`."""
+        self._metrics.counted(event)
+        self._hub.happened(tenant, export, event, data)
+
+    # -- one request --------------------------------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI. Nothing but HTTP is spoken."""
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1000})
+            return
+        given = Given(scope, receive, Headers(scope=scope), secrets.token_hex(8), {})
+        begun = time.monotonic()
+        endpoint: Endpoint | None = None
+        principal: Principal | None = None
+        received, sent, status = 0, 0, 500
+        self._metrics.in_flight += 1
+        with logged(request_id=given.request_id):
+            try:
+                try:
+                    self._origins.check(given.headers.get("host"), given.headers.get("origin"))
+                    self._share(given)
+                    if scope["method"] == "OPTIONS" and "origin" in given.headers:
+                        status = 204
+                        await send_preflight(send, given)
+                        return
+                    endpoint, params = self._find(scope)
+                    principal = await self._admit(given, endpoint)
+                    if endpoint is endpoints.EVENTS:
+                        status = 200
+                        await self._stream(given, _known(principal), params, send)
+                        return
+                    answer, received = await self._answer(given, endpoint, principal, params)
+                except GoneError:
+                    status = 499
+                    return
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is an answer
+                    answer = failure(translated(error), given.request_id)
+                status, sent = answer.status, answer.size
+                await send_answer(send, answer, given, head_only=scope["method"] == "HEAD")
+            finally:
+                self._metrics.in_flight -= 1
+                seconds = time.monotonic() - begun
+                route = endpoint.path if endpoint else "none"
+                self._metrics.answered(route, _method(scope["method"]), status, seconds, received, sent)
+                _log.info(
+                    "%s %s: %d",
+                    _method(scope["method"]),
+                    route,
+                    status,
+                    milliseconds=round(seconds * 1000, 1),
+                    tenant=principal.tenant if principal else None,
+                    token=principal.token.id if principal else None,
+                )
+
+    def _share(self, given: Given) -> None:
+        """Let a page have the answer whose origin may ask."""
+        origin = given.headers.get("origin")
+        if origin is not None:
+            given.more["access-control-allow-origin"] = origin
+            given.more["access-control-expose-headers"] = "x-request-id, retry-after, idempotent-replayed"
+            given.more["vary"] = "origin"
+
+    def _find(self, scope: Scope) -> tuple[Endpoint, dict[str, str]]:
+        path, method = scope["path"], scope["method"]
+        for route in self._routes:
+            match = route.pattern.match(path)
+            if match is None:
+                continue
+            found = route.methods.get("GET" if method == "HEAD" else method)
+            if found is None:
+                allowed = ", ".join(sorted(route.methods))
+                raise WebError("bad_method", f"this can be asked for with {allowed}", Allow=allowed)
+            params = match.groupdict()
+            if not all(map(_PLAIN.fullmatch, params.values())):
+                raise NotFoundError("there is nothing of that name")
+            return found, params
+        raise WebError("no_such_route", "there is no such path", hint="/api/docs lists what there is")
+
+    async def _admit(self, given: Given, endpoint: Endpoint) -> Principal | None:
+        """Who asks; None where nobody has to say so."""
+        if endpoint.rights is None:
+            return None
+        client = given.scope.get("client")
+        address = client[0] if client else "local"
+        refuse_often(self._strangers.is_spent(address))
+        try:
+            text = bearer(given.headers.get("authorization"))
+            loop = asyncio.get_running_loop()
+            principal = await loop.run_in_executor(self._looking_up, self._look_up, text)
+        except WebError:
+            self._strangers.wait(address)
+            raise
+        refuse_often(self._rates.wait(fingerprint(text)))
+        principal.require(endpoint.rights)
+        return principal
+
+    def _look_up(self, text: str) -> Principal:
+        return admit(self._gate.opener.store().catalog.database, text, self._clock.now())
+
+    async def _answer(
+        self, given: Given, endpoint: Endpoint, principal: Principal | None, params: dict[str, str]
+    ) -> tuple[Answer, int]:
+        """The answer, and how many bytes the request's body had."""
+        raw = given.scope.get("query_string", b"")
+        query = query_of(endpoint, raw)
+        most = self._settings.max_body_bytes if endpoint.body is not NoBody else 0
+        body = await receive_body(given, most=most, seconds=self._settings.request_timeout)
+        parsed = body_of(endpoint, given.headers, body)
+        if endpoint.handler is None:
+            return await self._own(endpoint), len(body)
+        if self.ending:
+            raise WebError("shutting_down", "the server is being stopped", hint="try again soon", Retry_After="5")
+        request = Request(
+            endpoint=endpoint,
+            principal=_known(principal),
+            params=params,
+            query=query,
+            body=parsed,
+            key=check_key(given.headers.get("idempotency-key")),
+            asked=(endpoint.method.encode(), given.scope["path"].encode("utf-8", "surrogateescape"), raw, body),
+            request_id=given.request_id,
+        )
+        return await self._work(request), len(body)
+
+    async def _work(self, request: Request) -> Answer:
+        """Have it done. It goes on, whatever becomes of who asked; they are told if it takes too long."""
+        loop = asyncio.get_running_loop()
+        key = request.principal.tenant, request.params.get("name", "")
+        end = None
+        promotes = request.endpoint.promotes
+        # (A build takes long enough for clients to ask again and again how it is.)
+        if promotes and await loop.run_in_executor(self._executor, is_worked_on, self._doors, request):
+            raise in_flight()
+        if key[1]:
+            wait = self._settings.request_timeout
+            # (While one builds, production can be looked at, saved and changed; two are made one after the other.)
+            turn = (key[0], f"{key[1]}/promote") if promotes else key
+            end = await self._turns.take(turn, wait, changing=request.endpoint.changes)
+        executor = self._promoting if promotes else self._executor
+        doing = loop.run_in_executor(executor, self._logged_work, request)
+        self.running.add(doing)
+
+        def ended(_: asyncio.Future[Answer]) -> None:
+            self.running.discard(doing)
+            if end is not None:
+                end()
+
+        doing.add_done_callback(ended)
+        done, _ = await asyncio.wait((doing,), timeout=self._settings.request_timeout)
+        if done:
+            return doing.result()
+        doing.add_done_callback(_close_answer)
+        raise WebError(
+            "still_running",
+            f"it takes longer than {self._settings.request_timeout:g} s, and goes on",
+            hint="the same request with the same Idempotency-Key is told how it ended; …/events shows how far it is",
+        )
+
+    def _logged_work(self, request: Request) -> Answer:
+        with logged(request_id=request.request_id):
+            return work(self._doors, self, request, self._settings.keep_answers)
+
+    # -- what the server answers itself -------------------------------------------------------------------------
+
+    async def _own(self, endpoint: Endpoint) -> Answer:
+        if endpoint is endpoints.HEALTH:
+            return as_json({"status": "ok", "version": __version__, "checks": {}})
+        if endpoint is endpoints.READY:
+            return await self._ready()
+        if endpoint is endpoints.METRICS:
+            gauges = {
+                "requests_in_flight": self._metrics.in_flight,
+                "work_running": len(self.running),
+                "event_listeners": self._hub.count(),
+            }
+            return as_text(self._metrics.text(gauges, self._caretaker.counts()), "text/plain; version=0.0.4")
+        if endpoint is endpoints.OPENAPI:
+            return as_json(self._document)
+        answer = as_text(openapi.page(self._document), "text/html")
+        return answer._replace(headers={**answer.headers, "content-security-policy": openapi.POLICY})
+
+    async def _ready(self) -> Answer:
+        """Whether the catalog answers, within five seconds, and nothing is being stopped."""
+        loop = asyncio.get_running_loop()
+        checks = {"catalog": "ok", "accepting": "no" if self.ending else "ok"}
+        try:
+            await asyncio.wait_for(loop.run_in_executor(self._looking_up, self._ask_catalog), 5)
+        except Exception as error:  # noqa: BLE001 - that it cannot be asked is the answer
+            checks["catalog"] = error.code if isinstance(error, HoldfastError) else "it does not answer"
+        fine = set(checks.values()) == {"ok"}
+        return as_json(
+            {"status": "ok" if fine else "unavailable", "version": __version__, "checks": checks},
+            status=200 if fine else 503,
+        )
+
+    def _ask_catalog(self) -> None:
+        with self._gate.opener.store().catalog.database.reading() as session:
+            session.one("SELECT 1")
+
+    # -- streams ------------------------------------------------------------------------------------------------
+
+    async def _stream(self, given: Given, principal: Principal, params: dict[str, str], send: Send) -> None:
+        """The events of an export, until the client goes, or the server ends, or the token is taken away."""
+        query_of(endpoints.EVENTS, given.scope.get("query_string", b""))
+        name = principal.check_export(params["name"])
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._require, principal, name)
+        if self._hub.count() >= self._settings.max_streams:
+            raise WebError("no_room_for_streams", "too many listen already", Retry_After="10")
+        text = bearer(given.headers.get("authorization"))
+        last = given.headers.get("last-event-id")
+        await begin_events(send, given)
+        if given.scope["method"] == "HEAD":
+            await send({"type": "http.response.body", "body": b""})
+            return
+        events = self._hub.listen(principal.tenant, name, last)
+        await pass_on(events, given.receive, send, partial(self._may_still, text))
+
+    async def _may_still(self, text: str) -> bool:
+        """Whether a token counts yet."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._looking_up, self._look_up, text)
+        except HoldfastError:
+            return False
+        return True
+
+    def _require(self, principal: Principal, name: str) -> None:
+        """Raise `NotFoundError` if there is no such export."""
+        with self._doors.of(principal.tenant) as door:
+            door.exports.get(name)
+
+
+def _known(principal: Principal | None) -> Principal:
+    assert principal is not None, "this endpoint needs a token"
+    return principal
+
+
+def _close_answer(doing: asyncio.Future[Answer]) -> None:
+    """Nobody waits for it any more."""
+    if not doing.cancelled() and doing.exception() is None:
+        doing.result().close()
+
+
+def _method(method: str) -> str:
+    """A method as it is counted: there are not as many as somebody can make up."""
+    return method if method in ("GET", "HEAD", "POST", "PUT", "DELETE") else "other"

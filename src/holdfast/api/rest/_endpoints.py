@@ -1,0 +1,189 @@
+"""What can be asked for: the table that requests are led by, and that the OpenAPI document is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.api.rest import _request_types as request_types
+from holdfast.api.rest import _response_types as response_types
+from holdfast.api.rest.routes import checkpoints, exports, merges, promotions
+from holdfast.api.rest.routes import merges as reapplies
+from holdfast.api.rest.routes import tree_changes as changes
+from holdfast.engine.results import json_types
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.api.rest._request_context import Call
+    from holdfast.store.catalog.token_rows import Rights
+
+
+class Endpoint(NamedTuple):
+    """One method of one path."""
+
+    method: str
+    path: str
+    rights: Rights | None
+    """What the token has to have; None: no token is needed."""
+    handler: Callable[[Call], Any] | None
+    """None: the server itself answers."""
+    answer: Any
+    """The type of the answer; `bytes`, or `str` for text that is no JSON."""
+    body: type[request_types.Body] = request_types.NoBody
+    query: type[request_types.Body] = request_types.NoQuery
+    name: str = ""
+    summary: str = ""
+
+    @property
+    def operation(self) -> str:
+        """Its name, as the OpenAPI document has it."""
+        return self.name or ("" if self.handler is None else self.handler.__name__)
+
+    @property
+    def meaning(self) -> str:
+        """What it does."""
+        text = self.summary or ("" if self.handler is None else self.handler.__doc__ or "")
+        return " ".join(text.split())
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change anything; then an ``Idempotency-Key`` counts."""
+        return self.method != "GET" and self.handler is not merges.dry_run
+
+    @property
+    def promotes(self) -> bool:
+        """Whether it takes as long as a build, and waits for others of its kind alone."""
+        return self.handler is promotions.promote
+
+
+_E = "/api/exports/{name}"
+_C = "/api/checkpoints/{id}"
+_P = "/api/projects/{project}/checkpoints"
+
+EVENTS = Endpoint(
+    "GET",
+    f"{_E}/events",
+    "read",
+    None,
+    str,
+    name="listen",
+    summary="What happens to the export, as server-sent events.",
+)
+HEALTH = Endpoint(
+    "GET", "/api/health", None, None, response_types.Health, name="health", summary="That the server lives."
+)
+READY = Endpoint(
+    "GET",
+    "/api/ready",
+    None,
+    None,
+    response_types.Health,
+    name="ready",
+    summary="Whether it can do its work; 503 if not.",
+)
+METRICS = Endpoint(
+    "GET", "/metrics", "read", None, str, name="metrics", summary="Counts of what the server does, for Prometheus."
+)
+OPENAPI = Endpoint("GET", "/api/openapi.json", None, None, dict[str, Any], name="openapi", summary="This document.")
+DOCS = Endpoint("GET", "/api/docs", None, None, str, name="docs", summary="The same for people.")
+
+ENDPOINTS = (
+    Endpoint(
+        "GET", "/api/exports", "read", exports.list_exports, response_types.ExportList, query=request_types.ExportsPage
+    ),
+    Endpoint("POST", "/api/exports", "admin", exports.create_export, response_types.Export, request_types.NewExport),
+    Endpoint("GET", _E, "read", exports.get_export, response_types.ExportDetails),
+    Endpoint("PUT", _E, "admin", exports.configure_export, response_types.ExportDetails, request_types.ExportChange),
+    Endpoint("DELETE", _E, "admin", exports.delete_export, response_types.Deleted),
+    Endpoint("GET", f"{_E}/status", "read", exports.get_status, response_types.Status),
+    EVENTS,
+    Endpoint(
+        "GET",
+        f"{_E}/checkpoints",
+        "read",
+        checkpoints.list_checkpoints,
+        response_types.CheckpointList,
+        query=request_types.Page,
+    ),
+    Endpoint(
+        "POST",
+        f"{_E}/checkpoint",
+        "write",
+        checkpoints.create_checkpoint,
+        response_types.Taken,
+        request_types.NewCheckpoint,
+    ),
+    Endpoint("POST", f"{_E}/restore", "write", changes.restore, response_types.Restored, request_types.Restore),
+    Endpoint("POST", f"{_E}/recover", "write", changes.recover, response_types.Restored, request_types.Recover),
+    Endpoint("POST", f"{_E}/undo", "write", changes.undo, response_types.Restored, request_types.Steps),
+    Endpoint("POST", f"{_E}/redo", "write", changes.redo, response_types.Restored, request_types.Steps),
+    Endpoint("POST", f"{_E}/fork", "admin", changes.fork, response_types.Forked, request_types.Fork),
+    Endpoint(
+        "POST", f"{_E}/write-files", "write", changes.write_files, response_types.Written, request_types.WriteFiles
+    ),
+    Endpoint("POST", f"{_E}/promote", "admin", promotions.promote, response_types.Promoted, request_types.Promote),
+    Endpoint(
+        "GET",
+        f"{_E}/promotions",
+        "read",
+        promotions.list_promotions,
+        response_types.PromotionList,
+        query=request_types.Page,
+    ),
+    Endpoint("GET", f"{_E}/promotions/{{promotion}}", "read", promotions.get_promotion, response_types.Promoted),
+    Endpoint(
+        "GET",
+        f"{_E}/reapplies",
+        "write",
+        reapplies.list_reapplies,
+        response_types.ReapplyList,
+        query=request_types.ReappliesQuery,
+    ),
+    Endpoint(
+        "POST",
+        f"{_E}/reapplies/take",
+        "write",
+        reapplies.take_reapply,
+        response_types.TakenReapply,
+        request_types.TakeReapply,
+    ),
+    Endpoint(
+        "POST",
+        f"{_E}/reapplies/{{reapply}}/answer",
+        "write",
+        reapplies.answer_reapply,
+        response_types.AnsweredReapply,
+        request_types.AnswerReapply,
+    ),
+    Endpoint("GET", _C, "read", checkpoints.get_checkpoint, response_types.CheckpointDetails),
+    Endpoint("DELETE", _C, "admin", checkpoints.delete_checkpoint, response_types.Deleted),
+    Endpoint(
+        "GET", f"{_C}/files", "read", checkpoints.list_files, response_types.FileList, query=request_types.FilesPage
+    ),
+    Endpoint("GET", f"{_C}/file", "read", checkpoints.get_file, bytes, query=request_types.FileQuery),
+    Endpoint(
+        "GET",
+        "/api/checkpoints/{a}/diff/{b}",
+        "read",
+        checkpoints.diff_checkpoints,
+        json_types.Diff,
+        query=request_types.DiffQuery,
+    ),
+    Endpoint("POST", "/api/merge", "read", merges.dry_run, response_types.Merged, request_types.Merge, name="merge"),
+    Endpoint(
+        "GET", _P, "read", checkpoints.list_project_checkpoints, response_types.CheckpointList, query=request_types.Page
+    ),
+    Endpoint(
+        "POST",
+        _P,
+        "write",
+        checkpoints.create_project_checkpoint,
+        response_types.Taken,
+        request_types.NewProjectCheckpoint,
+    ),
+    HEALTH,
+    READY,
+    METRICS,
+    OPENAPI,
+    DOCS,
+)

@@ -1,0 +1,222 @@
+"""What happens to exports, for those who listen: server-sent events.
+
+Each export's last events are kept, so that who was cut off goes on where they were. A listener that is slower than what
+happens loses the oldest, and is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections import OrderedDict, deque
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from holdfast.engine.encoding import workspace_json
+from holdfast.model.clock import isoformat
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from holdfast.engine.results.command_results import CheckpointResult
+    from holdfast.model.clock import Clock
+    from holdfast.model.content import Progress
+
+KEPT: Final = 256
+"""Events of one export, for who comes back."""
+QUEUE: Final = 256
+"""Events that wait for one listener."""
+EXPORTS: Final = 4096
+"""Exports whose events are kept."""
+MOST_PATHS: Final = 100
+HEARTBEAT: Final = 15.0
+_PROGRESS_EVERY: Final = 0.2
+_ID = re.compile(r"([0-9a-f]{8})-([0-9]{1,18})")
+
+Key = tuple[str, str]
+
+
+class Event(NamedTuple):
+    """Something that has happened. ``number`` 0: about the stream itself; it has no id."""
+
+    number: int
+    name: str
+    data: dict[str, Any]
+
+
+class Listener:
+    """One who listens. Events come from any thread, and are taken on the loop's."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lock = threading.Lock()
+        self._waiting: deque[Event] = deque()
+        self._lost = 0
+        self._ended = False
+        self._something = asyncio.Event()
+
+    def put(self, event: Event) -> None:
+        """Never waits."""
+        with self._lock:
+            self._waiting.append(event)
+            if len(self._waiting) > QUEUE:
+                self._waiting.popleft()
+                self._lost += 1
+        self._wake()
+
+    def end(self) -> None:
+        """There will be no more."""
+        self._ended = True
+        self._wake()
+
+    async def take(self) -> list[Event] | None:
+        """What has happened since; empty after a while without anything; None at the end."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._something.wait(), HEARTBEAT)
+        self._something.clear()
+        with self._lock:
+            taken, lost = list(self._waiting), self._lost
+            self._waiting.clear()
+            self._lost = 0
+        if lost:
+            taken.insert(0, Event(0, "lost", {"events": lost}))
+        return None if self._ended and not taken else taken
+
+    def _wake(self) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._something.set)
+
+
+class Hub:
+    """Tells those who listen. All but `listen` may be called from any thread."""
+
+    def __init__(self, clock: Clock, epoch: str) -> None:
+        """``epoch``: 8 hex digits, another one for each process."""
+        self._clock = clock
+        self._epoch = epoch
+        self._lock = threading.Lock()
+        self._number = 0
+        self._kept: OrderedDict[Key, deque[Event]] = OrderedDict()
+        self._dropped: dict[Key, int] = {}
+        """The last event of an export that is not kept any more."""
+        self._pushed_out = 0
+        """And the last of an export of which none is."""
+        self._saved: OrderedDict[Key, str] = OrderedDict()
+        """The last checkpoint that was told of."""
+        self._listeners: dict[Key, set[Listener]] = {}
+        self._ended = False
+
+    # -- telling ------------------------------------------------------------------------------------------------
+
+    def happened(self, tenant: str, export: str, event: str, data: dict[str, Any]) -> None:
+        """Something has happened to an export."""
+        key = tenant, export
+        said = {"export": export, "at": isoformat(self._clock.now()), **data}
+        with self._lock:
+            self._number += 1
+            new = Event(self._number, event, said)
+            kept = self._kept.setdefault(key, deque())
+            kept.append(new)
+            if len(kept) > KEPT:
+                self._dropped[key] = kept.popleft().number
+            self._kept.move_to_end(key)
+            if len(self._kept) > EXPORTS:
+                gone, theirs = self._kept.popitem(last=False)
+                self._pushed_out = theirs[-1].number
+                self._dropped.pop(gone, None)
+            listeners = list(self._listeners.get(key, ()))
+        for listener in listeners:
+            listener.put(new)
+
+    def changed(self, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
+        """See `holdfast.engine.exports._export_worker.Told`."""
+        shown = [] if paths is None else sorted(paths)
+        data = {"paths": [display(path) for path in shown[:MOST_PATHS]]}
+        more = {"total": None if paths is None else len(shown)}
+        self.happened(tenant, export, "changed", {**data, **more})
+
+    def listens(self, tenant: str, export: str) -> bool:
+        """See `holdfast.engine.exports._export_worker.Told`."""
+        with self._lock:
+            return (tenant, export) in self._listeners
+
+    def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
+        """See `holdfast.engine.exports._export_worker.Told`. Of each checkpoint once: whoever asked for it tells of it,
+        and whoever took it.
+        """
+        key, name = (tenant, export), result.checkpoint.id
+        with self._lock:
+            if not result.created or self._saved.get(key) == name:
+                return
+            self._saved[key] = name
+            if len(self._saved) > EXPORTS:
+                self._saved.popitem(last=False)
+        self.happened(tenant, export, "checkpoint", {"checkpoint": workspace_json.record(result.checkpoint)})
+
+    def progress(self, tenant: str, export: str, operation: str, request_id: str) -> Progress:
+        """Tells how far an operation is, a few times a second."""
+        told_at = self._clock.monotonic()
+
+        def tell(phase: str, done: int, total: int) -> None:
+            nonlocal told_at
+            now = self._clock.monotonic()
+            if now - told_at >= _PROGRESS_EVERY:
+                told_at = now
+                data = {"operation": operation, "phase": phase, "done": done, "total": total, "request_id": request_id}
+                self.happened(tenant, export, "progress", data)
+
+        return tell
+
+    # -- listening ----------------------------------------------------------------------------------------------
+
+    async def listen(self, tenant: str, export: str, last: str | None) -> AsyncIterator[bytes]:
+        """The events of an export from now on, or behind the one with the id ``last``, as they go over the wire."""
+        key = tenant, export
+        listener = Listener(asyncio.get_running_loop())
+        with self._lock:
+            missed = self._since(key, last)
+            self._listeners.setdefault(key, set()).add(listener)
+            if self._ended:
+                listener.end()
+        try:
+            yield b"retry: 2000\n\n"
+            yield b"".join(map(self._encoded, missed))
+            while (events := await listener.take()) is not None:
+                yield b"".join(map(self._encoded, events)) or b": \n\n"
+        finally:
+            with self._lock:
+                rest = self._listeners.get(key, set())
+                rest.discard(listener)
+                if not rest:
+                    self._listeners.pop(key, None)
+
+    def end(self) -> None:
+        """End all streams, and those that begin from now on."""
+        with self._lock:
+            self._ended = True
+            listeners = [one for some in self._listeners.values() for one in some]
+        for listener in listeners:
+            listener.end()
+
+    def count(self) -> int:
+        """How many listen."""
+        with self._lock:
+            return sum(map(len, self._listeners.values()))
+
+    def _since(self, key: Key, last: str | None) -> list[Event]:
+        """What somebody has missed who had the event ``last``; that it cannot be told, if so."""
+        if last is None:
+            return []
+        match = _ID.fullmatch(last)
+        kept = self._kept.get(key, ())
+        # (Which exports were pushed out by all others is not kept: each of which nothing else is known may have been.)
+        if match is None or match[1] != self._epoch or int(match[2]) < self._dropped.get(key, self._pushed_out):
+            return [Event(0, "reset", {"export": key[1]})]
+        return [event for event in kept if event.number > int(match[2])]
+
+    def _encoded(self, event: Event) -> bytes:
+        head = f"id: {self._epoch}-{event.number}\n" if event.number else ""
+        return f"{head}event: {event.name}\ndata: {json.dumps(event.data)}\n\n".encode()

@@ -1,0 +1,147 @@
+"""One request as those who answer it see it, and what they share."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.model.errors import UsageError
+from holdfast.model.paths import parse_display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from holdfast.api.rest._authorization import Principal
+    from holdfast.api.rest._request_types import Page
+    from holdfast.api.rest._store_pool import Door
+    from holdfast.engine.exports.maintenance import Condition
+    from holdfast.engine.promotion.job_process import Outside
+    from holdfast.engine.results.command_results import CheckpointResult
+    from holdfast.model.content import Progress
+    from holdfast.store.catalog.export_rows import ExportRow
+
+T = TypeVar("T")
+MOST_SHOWN: Final = 1000
+"""Items of a list in an answer that has no pages."""
+
+
+class World(Protocol):
+    """What the server does beside answering."""
+
+    @property
+    def outside(self) -> Outside:
+        """The processes that make promotions."""
+        ...
+
+    def look(self) -> None:
+        """The list of exports was changed."""
+        ...
+
+    def condition(self, tenant: str, export: str) -> Condition:
+        """How the upkeep of an export goes."""
+        ...
+
+    def progress(self, tenant: str, export: str, operation: str, request_id: str) -> Progress:
+        """Tells those who listen to the export how far an operation is."""
+        ...
+
+    def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
+        """A checkpoint was taken."""
+        ...
+
+    def happened(self, tenant: str, export: str, event: str, data: dict[str, Any]) -> None:
+        """Something else did."""
+        ...
+
+
+class Raw(NamedTuple):
+    """An answer that is no JSON: bytes, in pieces that are read one by one."""
+
+    pieces: Iterator[bytes]
+    size: int
+    headers: dict[str, str]
+
+
+class Call(NamedTuple):
+    """One request. ``again``: an attempt at the same one was cut short, and nobody knows how far it came.
+
+    ``key`` is the same for requests that are to be done once, and for no others.
+    """
+
+    world: World
+    principal: Principal
+    door: Door
+    params: dict[str, str]
+    query: Any
+    body: Any
+    request_id: str
+    again: bool = False
+    key: str | None = None
+
+    @property
+    def tenant(self) -> str:
+        """Whose exports are meant."""
+        return self.principal.tenant
+
+    def export(self) -> ExportRow:
+        """The export in the path; raises `NotFoundError` for one that the token is not for, too."""
+        return self.door.exports.get(self.principal.check_export(self.params["name"]))
+
+    def happened(self, export: str, event: str, /, **data: Any) -> None:
+        """Tell those who listen."""
+        self.world.happened(self.tenant, export, event, data)
+
+    def progress(self, export: str, operation: str) -> Progress:
+        """See `World.progress`."""
+        return self.world.progress(self.tenant, export, operation, self.request_id)
+
+
+Handler = "Callable[[Call], Any]"
+
+
+def path_of(text: str) -> bytes:
+    """A path in a workspace, as results show it. What it may not be, the engine says."""
+    return parse_display(text)
+
+
+def host_path(text: str) -> bytes:
+    """A path of this machine, as results show it."""
+    return os.fsencode(parse_display(text))
+
+
+def page(items: Sequence[T], query: Page, key: Callable[[T], str]) -> tuple[Sequence[T], str | None]:
+    """The part of ``items`` that is wanted, of which there are up to one more than that, and how to go on."""
+    shown = items[: query.limit]
+    return shown, encode_cursor(key(shown[-1])) if len(items) > len(shown) else None
+
+
+def encode_cursor(after: str) -> str:
+    """A cursor: opaque to clients."""
+    return base64.urlsafe_b64encode(after.encode()).decode().rstrip("=")
+
+
+def decode_cursor(text: str) -> str:
+    """What `encode_cursor` was given; empty for the beginning. Raises `UsageError`."""
+    try:
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError) as error:
+        raise UsageError("this is no cursor of mine", hint="send next_cursor of the last answer") from error
+
+
+def cut(value: dict[str, Any], *names: str) -> Any:
+    """``value`` with at most `MOST_SHOWN` items in its lists ``names``, and how long they are in ``totals``."""
+    lists = {name: value[name] for name in names}
+    return {
+        **value,
+        **{name: items[:MOST_SHOWN] for name, items in lists.items()},
+        "totals": {name: len(items) for name, items in lists.items()},
+    }
+
+
+def given(value: T | msgspec.UnsetType) -> T | None:
+    """``value``, if it was given."""
+    return None if isinstance(value, msgspec.UnsetType) else value

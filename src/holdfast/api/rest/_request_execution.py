@@ -1,0 +1,203 @@
+"""The work of one request, on a thread: the right store, the key that makes it be done once, the answer as bytes."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple
+
+import msgspec
+
+from holdfast.api.rest._openapi import IDEMPOTENCY_PATTERN
+from holdfast.api.rest._problems import WebError, problem, status_of
+from holdfast.api.rest._request_context import Call, Raw
+from holdfast.model.errors import HoldfastError, LockedError, RefusedError, UsageError, unexpected
+from holdfast.model.ids import Hasher
+from holdfast.model.log import Log
+from holdfast.store.catalog.answer_rows import AnswerRows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.api.rest._authorization import Principal
+    from holdfast.api.rest._endpoints import Endpoint
+    from holdfast.api.rest._request_context import World
+    from holdfast.api.rest._store_pool import Door, Doors
+    from holdfast.model.ids import Hash
+
+_log = Log(__name__)
+
+_KEY = re.compile(IDEMPOTENCY_PATTERN)
+_IN_MEMORY: Final = 4 << 20
+_PASSING: Final = frozenset(("moved", "vanished", "changed_meanwhile", "unfinished_restore", "too_many", "paused"))
+"""Codes of refusals that may be gone the next time: they are not kept as the answer to a key."""
+
+
+class Request(NamedTuple):
+    """What is asked for, as far as it was read and found to be right."""
+
+    endpoint: Endpoint
+    principal: Principal
+    params: dict[str, str]
+    query: Any
+    body: Any
+    key: str | None
+    asked: tuple[bytes, ...]
+    """Method, path, query and body as they came."""
+    request_id: str
+
+
+class Answer(NamedTuple):
+    """What is answered: bytes, or a file of them."""
+
+    status: int
+    content: bytes | BinaryIO
+    size: int
+    headers: Mapping[str, str]
+
+    def close(self) -> None:
+        """Nobody wants it any more: a file of it is closed. Harmless a second time."""
+        if not isinstance(self.content, bytes):
+            self.content.close()
+
+
+def failure(error: HoldfastError, request_id: str) -> Answer:
+    """An error as an answer."""
+    content = msgspec.json.encode(problem(error, request_id))
+    headers = dict(error.headers) if isinstance(error, WebError) else {}
+    if isinstance(error, LockedError):
+        headers.setdefault("Retry-After", "1")
+    return Answer(status_of(error), content, len(content), {**headers, "content-type": "application/problem+json"})
+
+
+def translated(error: Exception) -> HoldfastError:
+    """An error as one of ours; a mistake of our own is logged."""
+    if isinstance(error, HoldfastError):
+        return error
+    found = unexpected(error)
+    _log.exception("a request has failed")
+    return found
+
+
+def check_key(key: str | None) -> str | None:
+    """An ``Idempotency-Key``, if it may be one; raises `UsageError`."""
+    if key is not None and not _KEY.match(key):
+        raise UsageError("an Idempotency-Key has 1 to 128 printable ASCII characters without spaces")
+    return key
+
+
+def work(doors: Doors, world: World, request: Request, lasts: float) -> Answer:
+    """Do what is asked for, and answer; never raises. ``lasts``: seconds that the answer to a key is kept."""
+    try:
+        with doors.of(request.principal.tenant) as door:
+            if request.key is None or not request.endpoint.changes:
+                return _done(_call(world, door, request, again=False))
+            return _once(world, door, request, request.key, lasts)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is an answer
+        return failure(translated(error), request.request_id)
+
+
+def is_worked_on(doors: Doors, request: Request) -> bool:
+    """Whether the same request, with its key, is being worked on: then nobody has to wait to be told so."""
+    if request.key is None:
+        return False
+    with doors.of(request.principal.tenant) as door:
+        rows = AnswerRows(door.opener.store().catalog, door.opener.clock)
+        return rows.is_worked_on(f"{request.principal.token.id}/{request.key}", _asked(request))
+
+
+def in_flight() -> LockedError:
+    """What is said of a request that is being worked on."""
+    return LockedError(
+        "a request with this Idempotency-Key is being worked on", hint="ask again in a moment", code="in_flight"
+    )
+
+
+def _asked(request: Request) -> Hash:
+    asked = Hasher()
+    for part in request.asked:
+        asked.update(b"%d:" % len(part))
+        asked.update(part)
+    return asked.hash()
+
+
+def _call(world: World, door: Door, request: Request, *, again: bool) -> Any:
+    assert request.endpoint.handler is not None
+    return request.endpoint.handler(
+        Call(
+            world=world,
+            principal=request.principal,
+            door=door,
+            params=request.params,
+            query=request.query,
+            body=request.body,
+            request_id=request.request_id,
+            again=again,
+            key=None if request.key is None else f"{request.principal.token.id}/{request.key}",
+        )
+    )
+
+
+def _done(result: Any) -> Answer:
+    if not isinstance(result, Raw):
+        content = msgspec.json.encode(result)
+        return Answer(200, content, len(content), {"content-type": "application/json"})
+    # (All of it is read before the first byte is sent: what is damaged is an error, and not half a file.)
+    spool = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 - who sends it closes it
+    try:
+        for piece in result.pieces:
+            spool.write(piece)
+        spool.seek(0)
+    except BaseException:
+        spool.close()
+        raise
+    return Answer(200, spool, result.size, result.headers)  # type: ignore[arg-type]
+
+
+# -- once --------------------------------------------------------------------------------------------------------
+
+
+def _once(world: World, door: Door, request: Request, key: str, lasts: float) -> Answer:
+    rows = AnswerRows(door.opener.store().catalog, door.opener.clock)
+    name = f"{request.principal.token.id}/{key}"
+    asked = _asked(request)
+    found = rows.begin(name, asked, lasts)
+    if found is not None:
+        if found.request != asked:
+            raise WebError(
+                "key_reused", "this Idempotency-Key was sent with another request", hint="use a new key for each"
+            )
+        if found.status is not None:
+            kind = "application/json" if found.status < 400 else "application/problem+json"
+            headers = {"content-type": kind, "idempotent-replayed": "true"}
+            return Answer(found.status, found.body, len(found.body), headers)
+        if not found.lost:
+            raise in_flight()
+        _log.warning("a request that was cut short is taken up again", request_id=request.request_id)
+    again = found is not None
+    try:
+        answer = _done(_call(world, door, request, again=again))
+    except Exception as error:
+        failed = translated(error)
+        answer = failure(failed, request.request_id)
+        if answer.status >= 500 or (again and _passes(failed)):
+            rows.give_up(name)
+        elif _passes(failed):
+            rows.drop(name)
+        else:
+            assert isinstance(answer.content, bytes)
+            rows.end(name, answer.status, answer.content)
+        if failed is error:
+            raise
+        raise failed from error
+    except BaseException:
+        rows.give_up(name)
+        raise
+    assert isinstance(answer.content, bytes)
+    rows.end(name, answer.status, answer.content)
+    return answer
+
+
+def _passes(error: HoldfastError) -> bool:
+    """Whether the same request may be done the next time."""
+    return isinstance(error, LockedError) or (isinstance(error, RefusedError) and error.code in _PASSING)

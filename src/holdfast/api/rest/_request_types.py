@@ -1,0 +1,218 @@
+"""What requests hold, bodies and queries: the OpenAPI document is generated from these types."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from holdfast.engine.exports.named_workspaces import NAME_PATTERN
+
+Name = Annotated[str, Meta(pattern=NAME_PATTERN, max_length=64)]
+Project = Annotated[str, Meta(pattern=r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9_-])?)?$", max_length=128)]
+Text = Annotated[str, Meta(max_length=4096)]
+Label = Annotated[str, Meta(max_length=128)]
+PathText = Annotated[str, Meta(max_length=16384)]
+Reference = Annotated[str, Meta(min_length=1, max_length=256)]
+"""A checkpoint, as on the command line: an id, a prefix of one, a label, ``@``, ``@-``, ``@-3``."""
+CheckpointId = Annotated[str, Meta(pattern="^[0-9a-f]{24}$")]
+BlobHash = Annotated[str, Meta(pattern="^blake3:[0-9a-f]{32}$")]
+Mode = Literal["development", "production"]
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """What a request holds. Unknown fields are refused."""
+
+
+class NoBody(Body, frozen=True):
+    """Nothing."""
+
+
+class NewExport(Body, frozen=True):
+    """A directory to serve."""
+
+    name: Name
+    path: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """Absolute, below one of the token's roots; without it an empty directory is made."""
+    project: Project = ""
+    auto_checkpoint: bool = True
+    mode: Mode = "development"
+
+
+class ExportChange(Body, frozen=True):
+    """What is to be different of an export."""
+
+    project: Project | UnsetType = UNSET
+    auto_checkpoint: bool | UnsetType = UNSET
+    mode: Mode | UnsetType = UNSET
+    """``production``: it is saved only when somebody asks for it."""
+
+
+class NewCheckpoint(Body, frozen=True):
+    """A checkpoint to take."""
+
+    label: Label = ""
+    message: Text = ""
+    author: Annotated[str, Meta(max_length=256)] = ""
+    full_hash: bool = False
+    """Read every file again, instead of trusting what is remembered of unchanged ones."""
+
+
+class NewProjectCheckpoint(NewCheckpoint, frozen=True):
+    """A checkpoint to take of one of a project's exports."""
+
+    export: Name | None = None
+    """Needed where the project has several."""
+
+
+class Restore(Body, frozen=True):
+    """Where the tree is to be brought."""
+
+    checkpoint: Reference
+    paths: Annotated[list[PathText], Meta(max_length=10_000)] = []
+    """Only these, and what is below them."""
+    dry_run: bool = False
+    expected: CheckpointId | None = None
+    """Refuse unless the tree is as this checkpoint has it."""
+
+
+class Recover(Body, frozen=True):
+    """What is to become of a restore that was cut short."""
+
+    action: Literal["continue", "abort"]
+
+
+class Steps(Body, frozen=True):
+    """How far to go."""
+
+    count: Annotated[int, Meta(ge=1, le=1000)] = 1
+    force: bool = False
+    """Also over what others have changed since."""
+    dry_run: bool = False
+
+
+class Fork(Body, frozen=True):
+    """A checkpoint to write out as an export of its own."""
+
+    name: Name
+    checkpoint: Reference = "@"
+    path: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    """As in `NewExport`."""
+    project: Project | None = None
+    """By default that of the export."""
+    auto_checkpoint: bool = True
+
+
+class FileWrite(Body, frozen=True):
+    """A file that is to be there. Exactly one of the three says what it holds."""
+
+    path: Annotated[str, Meta(min_length=1, max_length=16384)]
+    blob_hash: BlobHash | None = None
+    """Content that is stored already."""
+    content: str | None = None
+    content_base64: str | None = None
+    mode: Annotated[str, Meta(pattern="^(0[0-7]{3}|120000)$")] = "0644"
+    """Octal; ``120000`` for a symbolic link, whose content is its target."""
+
+
+class WriteFiles(Body, frozen=True):
+    """What is to be written and deleted, and nothing else."""
+
+    writes: Annotated[list[FileWrite], Meta(max_length=100_000)] = []
+    deletes: Annotated[list[PathText], Meta(max_length=100_000)] = []
+    source: CheckpointId | None = None
+    """Where all of what is given by its hash has to be. Needed by a token that is for some exports alone."""
+    message: Text = ""
+    author: Annotated[str, Meta(max_length=256)] = ""
+
+
+class Merge(Body, frozen=True):
+    """Two lines of work, and where they parted."""
+
+    production_checkpoint: CheckpointId
+    promote_checkpoint: CheckpointId
+    fork_checkpoint: CheckpointId | None = None
+    """By default the newest that both come from."""
+
+
+PromotionId = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+
+
+class Promote(Body, frozen=True):
+    """What is to be promoted: one of the two."""
+
+    promote_checkpoint: CheckpointId | None = None
+    fork: Name | None = None
+    """An export, whose present state is saved first."""
+    message: Annotated[str, Meta(max_length=4000)] = ""
+    author: Annotated[str, Meta(max_length=256)] = ""
+
+
+class TakeReapply(Body, frozen=True):
+    """Nothing is to be said."""
+
+
+class AnswerReapply(Body, frozen=True):
+    """What becomes of the file: exactly one of content, content_base64, delete and decline."""
+
+    token: Annotated[str, Meta(min_length=1, max_length=128)]
+    version: Annotated[str, Meta(min_length=1, max_length=128)]
+    """That of the change, as it was taken."""
+    content: str | UnsetType = UNSET
+    content_base64: str | UnsetType = UNSET
+    delete: bool | UnsetType = UNSET
+    decline: Text | UnsetType = UNSET
+    """Why it cannot be applied: the next rung has it then."""
+    said: Text = ""
+    """How it was done, for the record."""
+
+
+# -- queries -----------------------------------------------------------------------------------------------------
+
+
+class NoQuery(Body, frozen=True):
+    """Nothing."""
+
+
+class Page(Body, frozen=True):
+    """Which part of a list."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    cursor: Annotated[str, Meta(max_length=24000)] = ""
+    """What the last answer had as ``next_cursor``; empty for the beginning."""
+
+
+class ExportsPage(Page, frozen=True):
+    """Which exports."""
+
+    project: Annotated[str, Meta(max_length=128)] = ""
+    """Of this project alone."""
+
+
+class ReappliesQuery(Body, frozen=True):
+    """How many."""
+
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class FilesPage(Page, frozen=True):
+    """Which files."""
+
+    path: PathText = ""
+    """This one, or those below it."""
+
+
+class DiffQuery(Body, frozen=True):
+    """What of a diff."""
+
+    path: PathText = ""
+    """This file, or those below it."""
+    content: bool = True
+    """With the text of what differs; else which files do."""
+
+
+class FileQuery(Body, frozen=True):
+    """Which file."""
+
+    path: Annotated[str, Meta(min_length=1, max_length=16384)]

@@ -1,0 +1,291 @@
+"""Requests about checkpoints: taking them, listing them, looking into them, deleting them."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.rest._request_context import MOST_SHOWN, Raw, decode_cursor, page, path_of
+from holdfast.engine.encoding import workspace_json
+from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+from holdfast.model.ids import CheckpointId, format_hash
+from holdfast.model.paths import display, under
+
+if TYPE_CHECKING:
+    from holdfast.api.rest import _request_types as request_types
+    from holdfast.api.rest import _response_types as response_types
+    from holdfast.api.rest._request_context import Call
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.results.command_results import CheckpointResult
+    from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.errors import ConfigError
+    from holdfast.store.catalog.export_rows import ExportRow
+
+MOST_DIFFERENT = 10_000
+"""Files whose text a diff shows."""
+MOST_DIFFERENT_BYTES = 64 << 20
+"""How large they may be together, before and after."""
+
+
+# -- taking ------------------------------------------------------------------------------------------------------
+
+
+def create_checkpoint(call: Call) -> response_types.Taken:
+    """Save the tree's present state. If nothing has changed there is no new checkpoint, and ``created`` is false."""
+    return _take(call, call.export())
+
+
+def create_project_checkpoint(call: Call) -> response_types.Taken:
+    """Save the present state of one of a project's exports."""
+    body: request_types.NewProjectCheckpoint = call.body
+    rows = _exports_of(call, call.params["project"])
+    chosen = [row for row in rows if body.export in (None, row.name)]
+    if not chosen:
+        raise NotFoundError(f"the project has no export {body.export}", code="no_export")
+    if len(chosen) > 1:
+        raise UsageError(
+            f"the project {call.params['project']} has {len(chosen)} exports", hint="name one: `export`", code="several"
+        )
+    return _take(call, chosen[0])
+
+
+def _take(call: Call, row: ExportRow) -> response_types.Taken:
+    body: request_types.NewCheckpoint = call.body
+    workspace = call.door.exports.open(row)
+    refuse_misconfigured(workspace.misconfigured)
+    result = workspace.checkpoint(
+        body.label,
+        message=body.message,
+        author=body.author or call.principal.token.label or None,
+        full_hash=body.full_hash,
+        progress=call.progress(row.name, "checkpoint"),
+    )
+    call.world.saved(call.tenant, row.name, result)
+    return taken(result)
+
+
+def refuse_misconfigured(wrong: ConfigError | None) -> None:
+    """Raise what is wrong with an export's own file, for what saves by it."""
+    if wrong is not None:
+        raise wrong
+
+
+def taken(result: CheckpointResult) -> response_types.Taken:
+    """What taking a checkpoint came to."""
+    made = workspace_json.checkpoint(result)
+    return {
+        "checkpoint_id": made["id"],
+        "snapshot_id": None,
+        "parent": made["parent"],
+        "label": made["label"],
+        "kind": made["kind"],
+        "created": made["created"],
+        "labelled": made["labelled"],
+        "created_at": made["created_at"],
+        "changes": made["changes"],
+        "not_captured": made["not_captured"][:MOST_SHOWN],
+        "stats": {
+            "total_files": made["total_files"],
+            "new_blobs": made["new_blobs"],
+            "stored_bytes": made["stored_bytes"],
+            "elapsed_ms": made["elapsed_ms"],
+        },
+    }
+
+
+# -- listing -----------------------------------------------------------------------------------------------------
+
+
+def shown(checkpoint: Checkpoint, export: str) -> response_types.Checkpoint:
+    """A checkpoint as it is answered."""
+    return {**workspace_json.record(checkpoint), "export": export}
+
+
+def list_checkpoints(call: Call) -> response_types.CheckpointList:
+    """The checkpoints of an export, newest first."""
+    row, query = call.export(), call.query
+    before = _before(call, query)
+    found = call.door.opener.store().catalog.checkpoints(row.workspace, limit=query.limit + 1, before=before)
+    part, following = page(found, query, lambda checkpoint: checkpoint.id)
+    return {"checkpoints": [shown(one, row.name) for one in part], "next_cursor": following}
+
+
+def list_project_checkpoints(call: Call) -> response_types.CheckpointList:
+    """The checkpoints of all exports of a project, newest first."""
+    query = call.query
+    rows = {row.workspace: row.name for row in _exports_of(call, call.params["project"])}
+    catalog = call.door.opener.store().catalog
+    before = _before(call, query)
+    found = catalog.checkpoints_of(list(rows), limit=query.limit + 1, before=before)
+    part, following = page(found, query, lambda checkpoint: checkpoint.id)
+    return {"checkpoints": [shown(one, rows[one.workspace]) for one in part], "next_cursor": following}
+
+
+def _exports_of(call: Call, project: str) -> list[ExportRow]:
+    found = call.door.exports.rows.list(project=project, names=call.principal.token.exports) if project else []
+    if not found:
+        raise NotFoundError(f"there is no project {project}", hint="exports name their project", code="no_project")
+    return found
+
+
+def _before(call: Call, query: request_types.Page) -> CheckpointId | None:
+    after = decode_cursor(query.cursor)
+    if not after:
+        return None
+    try:
+        return reached(call, after)[0].id
+    except NotFoundError:
+        raise UsageError(
+            "the list cannot be gone on with: the checkpoint that it was left at was deleted",
+            hint="begin anew, without a cursor",
+            code="stale_cursor",
+        ) from None
+
+
+# -- one ---------------------------------------------------------------------------------------------------------
+
+
+def reached(call: Call, name: str) -> tuple[Checkpoint, ExportRow]:
+    """A checkpoint by its id, if it is of an export that the token is for; raises `NotFoundError`, in the same words,
+    for what is not there and for what is somebody else's (I10).
+    """
+    found, row = call.door.exports.of_checkpoint(CheckpointId(name))
+    if not call.principal.may_see(row.name):
+        raise NotFoundError(f"there is no checkpoint {name}", code="no_checkpoint")
+    return found, row
+
+
+def _opened(call: Call, name: str) -> tuple[Checkpoint, ExportRow, Workspace]:
+    found, row = reached(call, name)
+    return found, row, call.door.exports.open(row)
+
+
+def get_checkpoint(call: Call) -> response_types.CheckpointDetails:
+    """One checkpoint, and what it changed."""
+    found, row, workspace = _opened(call, call.params["id"])
+    details = workspace_json.details(workspace.show(found.id))
+    paths, missed = details["paths"], details["not_captured"]
+    return {
+        **shown(found, row.name),
+        "paths": {
+            "added": paths["added"][:MOST_SHOWN],
+            "modified": paths["modified"][:MOST_SHOWN],
+            "deleted": paths["deleted"][:MOST_SHOWN],
+        },
+        "not_captured_paths": missed[:MOST_SHOWN],
+        "totals": {**{name: len(items) for name, items in paths.items()}, "not_captured_paths": len(missed)},
+    }
+
+
+def delete_checkpoint(call: Call) -> response_types.Deleted:
+    """Forget a checkpoint. Refused for one that something stands on."""
+    name = call.params["id"]
+    try:
+        found, row, workspace = _opened(call, name)
+    except NotFoundError as error:
+        if call.again and error.code == "no_checkpoint":
+            return {"deleted": name}
+        raise
+    workspace.forget([found.id])
+    call.happened(row.name, "forgotten", checkpoint=found.id)
+    return {"deleted": found.id}
+
+
+def list_files(call: Call) -> response_types.FileList:
+    """The files of a checkpoint, by path."""
+    from holdfast.store.manifests import manifest
+
+    query: request_types.FilesPage = call.query
+    found, _ = reached(call, call.params["id"])
+    prefix, after = path_of(query.path).rstrip(b"/"), path_of(decode_cursor(query.cursor))
+    pages = call.door.opener.store().pages
+    entries = manifest.iterate(pages, found.root, prefix, after=after)
+    part = list(islice(entries, query.limit + 1))
+    shown_part, following = page(part, query, lambda item: display(item[0]))
+    return {
+        "files": [
+            {
+                "path": display(path),
+                "hash": format_hash(entry.hash),
+                "size": entry.size,
+                "mode": "120000" if entry.is_symlink else f"{entry.permissions:04o}",
+            }
+            for path, entry in shown_part
+        ],
+        "next_cursor": following,
+    }
+
+
+def get_file(call: Call) -> Raw:
+    """The content of a file in a checkpoint (of a symbolic link: its target), verified."""
+    from holdfast.store.manifests import manifest
+
+    query: request_types.FileQuery = call.query
+    found, row = reached(call, call.params["id"])
+    path = path_of(query.path)
+    entry = manifest.get(call.door.opener.store().pages, found.root, path)
+    if entry is None:
+        raise NotFoundError(f"{display(path)} is no file in {found.id[:12]}", code="no_such_path")
+    pieces = call.door.exports.open(row).cat(found.id, path)
+    headers = {
+        "content-type": "application/octet-stream",
+        "content-disposition": "attachment",
+        "etag": f'"{format_hash(entry.hash)}"',
+        "x-holdfast-mode": "120000" if entry.is_symlink else f"{entry.permissions:04o}",
+    }
+    return Raw(pieces, entry.size, headers)
+
+
+def diff_checkpoints(call: Call) -> Any:
+    """How the second checkpoint differs from the first, with the text of each file that differs."""
+    query: request_types.DiffQuery = call.query
+    base, _, workspace = _opened(call, call.params["a"])
+    target, _ = reached(call, call.params["b"])
+    path = path_of(query.path).rstrip(b"/")
+    found = workspace.diff(base.id, target.id)
+    if path:
+        found = found._replace(
+            changes=[change for change in found.changes if under(change.path, path)],
+            renamed=[one for one in found.renamed if under(one.path, path) or under(one.before_path, path)],
+        )
+    sides = [entry for one in (*found.changes, *found.renamed) for entry in (one.before, one.after) if entry]
+    files = len(found.changes) + len(found.renamed)
+    if files > MOST_DIFFERENT or (query.content and sum(entry.size for entry in sides) > MOST_DIFFERENT_BYTES):
+        raise RefusedError(
+            f"too much differs to be shown at once: {files} files",
+            hint="`path` shows a part; `content=false` which files differ, if they are at most "
+            f"{MOST_DIFFERENT}; GET …/files lists both sides",
+            code="too_much",
+        )
+    return workspace.diff_json(found) if query.content else _names(found)
+
+
+def _names(found: Any) -> dict[str, Any]:
+    """A diff without any content."""
+    changes, renamed = found.changes, found.renamed
+    added = [{"path": display(one.path), "size": one.after.size} for one in changes if one.before is None]
+    deleted = [{"path": display(one.path)} for one in changes if one.after is None]
+    both = [one for one in changes if one.before is not None and one.after is not None]
+    return {
+        "base": found.base,
+        "target": found.target,
+        "added": added,
+        "deleted": deleted,
+        "modified": [{"path": display(one.path)} for one in both],
+        "renamed": [
+            {"from": display(one.before_path), "to": display(one.path), "similarity": one.similarity} for one in renamed
+        ],
+        "stats": {
+            "added": len(added),
+            "deleted": len(deleted),
+            "modified": len(both),
+            "renamed": len(renamed),
+            "unchanged": found.unchanged,
+        },
+    }
+
+
+def context_of(call: Call, row: ExportRow) -> Context:
+    """What the use-cases of the engine work with."""
+    return call.door.exports.context(row)

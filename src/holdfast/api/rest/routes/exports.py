@@ -1,0 +1,162 @@
+"""Requests about exports: which there are, and how each is kept."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from holdfast.api.rest._request_context import decode_cursor, given, host_path, page
+from holdfast.engine.encoding import workspace_json
+from holdfast.model.clock import isoformat
+from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from holdfast.api.rest import _request_types as request_types
+    from holdfast.api.rest import _response_types as response_types
+    from holdfast.api.rest._request_context import Call
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.results import json_types
+    from holdfast.store.catalog.export_rows import ExportRow
+
+
+def shown(call: Call, row: ExportRow) -> response_types.Export:
+    """An export as it is answered."""
+    found = call.world.condition(call.tenant, row.name)
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "path": display(call.door.exports.path_of(row)),
+        "workspace": row.workspace,
+        "project": row.project,
+        "auto_checkpoint": row.auto,
+        "mode": row.mode,
+        "created_at": isoformat(row.created_at),
+        "revision": row.revision,
+        "upkeep": {"state": found.state, "backend": found.backend, "problem": found.problem},
+    }
+
+
+def list_exports(call: Call) -> response_types.ExportList:
+    """The exports that the token is for, by name."""
+    query: request_types.ExportsPage = call.query
+    rows = call.door.exports.rows.list(
+        project=query.project or None,
+        after=decode_cursor(query.cursor),
+        limit=query.limit + 1,
+        names=call.principal.token.exports,
+    )
+    part, following = page(rows, query, lambda row: row.name)
+    return {"exports": [shown(call, row) for row in part], "next_cursor": following}
+
+
+def create_export(call: Call) -> response_types.Export:
+    """Serve a directory. It becomes a workspace if it is none; nothing is written into it."""
+    body: request_types.NewExport = call.body
+    call.principal.require_all_exports()
+    path = None if body.path is None else host_path(body.path)
+    try:
+        row = call.door.exports.create(
+            body.name,
+            path,
+            roots=call.principal.token.roots,
+            project=body.project,
+            auto=body.auto_checkpoint,
+            mode=body.mode,
+        )
+    except RefusedError as error:
+        if not call.again or error.code not in ("export_exists", "exists"):
+            raise
+        row = _made_before(call, body, error)
+    call.world.look()
+    return shown(call, row)
+
+
+def _made_before(call: Call, body: request_types.NewExport, error: RefusedError) -> ExportRow:
+    """What an attempt that was cut short has made of the same request."""
+    exports = call.door.exports
+    try:
+        return exports.get(body.name)
+    except NotFoundError:
+        if error.code != "exists":
+            raise error from None
+    # (Its directory was made, and it was killed before there was an export.)
+    return exports.create(
+        body.name,
+        exports.own_directory(body.name),
+        project=body.project,
+        auto=body.auto_checkpoint,
+        mode=body.mode,
+    )
+
+
+def get_export(call: Call) -> response_types.ExportDetails:
+    """One export, how its upkeep goes, and how it is configured."""
+    return _details(call, call.export())
+
+
+def _details(call: Call, row: ExportRow) -> response_types.ExportDetails:
+    configuration = None
+    # (To look where one may have been moved takes seconds; whoever asks for its files does.)
+    if os.path.isdir(call.door.exports.path_of(row)):
+        with suppress(NotFoundError, RefusedError):
+            configuration = _configuration(call.door.exports.context(row))
+    return {**shown(call, row), "configuration": configuration}
+
+
+def _configuration(context: Context) -> response_types.Configuration:
+    promote, merge = context.settings.promote, context.settings.merge
+    return {
+        "promote": {
+            "setup": list(promote.setup),
+            "build": list(promote.build),
+            "start": list(promote.start),
+            "health": list(promote.health),
+            "timeout": promote.timeout,
+            "health_timeout": promote.health_timeout,
+            "health_interval": promote.health_interval,
+            "isolation": promote.isolation,
+            "network": promote.network,
+        },
+        "merge": {
+            "ladder": list(merge.ladder),
+            "max_bytes": merge.max_bytes,
+            "lease": merge.lease,
+            "deadline": merge.deadline,
+            "queue_entries": merge.queue_entries,
+            "queue_bytes": merge.queue_bytes,
+        },
+        "problem": None if context.misconfigured is None else context.misconfigured.message,
+    }
+
+
+def configure_export(call: Call) -> response_types.ExportDetails:
+    """Change what is given: whether it is saved by itself, its mode, its project."""
+    body: request_types.ExportChange = call.body
+    row = call.door.exports.configure(
+        call.export().name, project=given(body.project), auto=given(body.auto_checkpoint), mode=given(body.mode)
+    )
+    call.world.look()
+    return _details(call, row)
+
+
+def delete_export(call: Call) -> response_types.Deleted:
+    """Serve it no more. Its directory and all its checkpoints stay."""
+    name = call.principal.check_export(call.params["name"])
+    try:
+        call.door.exports.remove(name)
+    except NotFoundError:
+        if not call.again:
+            raise
+    call.world.look()
+    return {"deleted": name}
+
+
+def get_status(call: Call) -> Any:
+    """How the tree differs from the checkpoint that it stands on."""
+    workspace = call.door.exports.open(call.export())
+    found: json_types.Status = workspace_json.status(workspace.status())
+    from holdfast.api.rest._request_context import cut
+
+    return cut(dict(found), "added", "modified", "deleted", "not_captured")

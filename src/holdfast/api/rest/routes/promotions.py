@@ -1,0 +1,205 @@
+"""Promotions to an export: each is made by a process of its own, and found again in the catalog."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.api.rest._request_context import cut, decode_cursor, page
+from holdfast.api.rest.routes.checkpoints import reached, refuse_misconfigured
+from holdfast.engine.promotion import manager as promoting
+from holdfast.engine.promotion import promotion_json, spec
+from holdfast.engine.running.isolation import absolute_paths
+from holdfast.files.tree import ROOT_GONE
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.ids import CheckpointId, hash_bytes
+from holdfast.model.paths import display, under
+from holdfast.store.catalog.promotion_rows import PromotionRows
+
+if TYPE_CHECKING:
+    from holdfast.api.rest import _request_types as request_types
+    from holdfast.api.rest import _response_types as response_types
+    from holdfast.api.rest._request_context import Call
+    from holdfast.engine.opening.context import Context
+    from holdfast.store.catalog.export_rows import ExportRow
+    from holdfast.store.catalog.promotion_rows import PromotionRow
+
+STEPS: Final = ("plan", "copy", "setup", "build", "check", "swap", "restart", "finish")
+_TAKEN_BACK: Final = frozenset(("interrupted", "cut_short"))
+_MOST_ATTEMPTS: Final = 1000
+
+
+def promote(call: Call) -> response_types.Promoted:
+    """Bring a line of work to this export: merged, built and found healthy in a copy before anything of it changes."""
+    body: request_types.Promote = call.body
+    row = call.export()
+    context = call.door.exports.context(row)
+    if (body.promote_checkpoint is None) == (body.fork is None):
+        raise UsageError("one of promote_checkpoint and fork is needed, and one alone", code="invalid")
+    if "\0" in body.message + body.author:
+        raise UsageError("message and author hold no NUL", code="invalid")
+    name, found = _attempt(call, row)
+    if found is not None and found.phase == "ended":
+        return _shown(found)
+    if found is not None:
+        words = [b"--resume", name.encode()]
+    else:
+        if not os.path.isdir(context.workspace.path):
+            raise NotFoundError(
+                f"the workspace's directory {display(context.workspace.path)} is gone",
+                hint="restore a checkpoint to bring it back",
+                code=ROOT_GONE,
+            )
+        refuse_misconfigured(context.misconfigured)
+        theirs = _theirs(call, row)
+        words = [
+            b"--id=" + name.encode(),
+            b"--production=" + str(_production(context)).encode(),
+            b"--author=" + (body.author or call.principal.token.label).encode(),
+            b"--message=" + (body.message or f"promoted {body.fork or theirs[:12]}").encode(),
+            theirs.encode(),
+        ]
+
+    settings = _apart(call, row, context)
+
+    def tell(step: str) -> None:
+        done = STEPS.index(step) if step in STEPS else 0
+        call.happened(
+            row.name,
+            "progress",
+            operation="promote",
+            phase=step,
+            done=done,
+            total=len(STEPS),
+            request_id=call.request_id,
+            promotion=name,
+        )
+
+    refused = call.world.outside.promote(words, settings, tell)
+    if refused is not None:
+        raise refused
+    ended = _rows(call).get(name)
+    if ended.phase != "ended":
+        raise HoldfastError(f"the promotion {name} was cut short", code="promotion_stopped")
+    call.happened(row.name, "promotion", promotion=name, result=ended.result, checkpoint=_shown(ended)["checkpoint"])
+    return _shown(ended)
+
+
+def _production(context: Context) -> promoting.Named:
+    """Production, as it was looked at for this request: the process that promotes takes nothing else for it."""
+    found = context.workspace
+    if os.path.ismount(found.path):  # (It may be known by the directory that is mounted upon.)
+        about = os.lstat(found.path)
+        return promoting.Named(found.id, (about.st_dev, about.st_ino))
+    return promoting.Named(found.id, (found.device, found.inode))
+
+
+def list_promotions(call: Call) -> response_types.PromotionList:
+    """The promotions to an export, newest first."""
+    row, query = call.export(), call.query
+    found = _rows(call).list(row.workspace)[::-1]
+    after = decode_cursor(query.cursor)
+    if after:
+        at = next((number for number, one in enumerate(found) if one.id == after), None)
+        if at is None:
+            raise UsageError(
+                "the list cannot be gone on with", hint="begin anew, without a cursor", code="stale_cursor"
+            )
+        found = found[at + 1 :]
+    part, following = page(found, query, lambda one: one.id)
+    fields = ("id", "result", "phase", "theirs", "checkpoint", "failed_step", "code", "message")
+    shown = [promotion_json.promotion(promoting.seen(one)) for one in part]
+    times = ("created_at", "updated_at")
+    return {
+        "promotions": [{name: one[name] for name in (*fields, *times)} for one in shown],  # pyright: ignore[reportReturnType]
+        "next_cursor": following,
+    }
+
+
+def get_promotion(call: Call) -> response_types.Promoted:
+    """One promotion, how far it is, and how it has ended."""
+    row = call.export()
+    name = call.params["promotion"]
+    found = _rows(call).get(name)
+    if found.workspace != row.workspace:
+        raise NotFoundError(f"no promotion {name}", code="no_promotion")
+    return _shown(found)
+
+
+def _rows(call: Call) -> PromotionRows:
+    return PromotionRows(call.door.opener.store().catalog)
+
+
+def _shown(row: PromotionRow) -> Any:
+    return cut(dict(promotion_json.promotion(promoting.seen(row))), "overlapping_files", "uncaptured", "files", "late")
+
+
+def _attempt(call: Call, row: ExportRow) -> tuple[str, PromotionRow | None]:
+    """The id of the promotion that is asked for; with what there is of it, if this goes on with a request that was cut
+    short. One that was taken back since is begun anew, under another id.
+    """
+    if call.key is None:
+        return secrets.token_hex(8), None
+    rows = _rows(call)
+    for number in range(_MOST_ATTEMPTS):
+        name = hash_bytes(f"{call.key}/{number}".encode()).hex()[:16]
+        found = rows.by_prefix(name)
+        if not found:
+            return name, None
+        answer = spec.decode_facts(found[0].facts).answer
+        taken_back = answer is not None and answer.code in _TAKEN_BACK
+        if call.again and found[0].workspace == row.workspace and not taken_back:
+            return name, found[0]
+    raise RefusedError("this Idempotency-Key was used too often", code="too_much")
+
+
+def _theirs(call: Call, row: ExportRow) -> CheckpointId:
+    """The checkpoint that is to be promoted."""
+    from holdfast.engine.history.checkpoint import take
+    from holdfast.engine.results.command_results import Request
+
+    body: request_types.Promote = call.body
+    if body.promote_checkpoint is not None:
+        return reached(call, body.promote_checkpoint)[0].id
+    assert body.fork is not None
+    side = call.door.exports.get(call.principal.check_export(body.fork))
+    if side.workspace == row.workspace:
+        raise UsageError(f"{row.name} cannot be promoted to itself", hint="name a fork of it")
+    context = call.door.exports.context(side)
+    refuse_misconfigured(context.misconfigured)
+    result = take(context, Request(kind="auto"))
+    call.world.saved(call.tenant, side.name, result)
+    return result.checkpoint.id
+
+
+def _apart(call: Call, row: ExportRow, context: Context) -> dict[str, str]:
+    """What the process's environment has to say so that what it runs sees nothing that this token could not (I10)."""
+    token = call.principal.token
+    others = call.door.exports.apart_from(row, token.exports)
+    coming = call.door.exports.yet_to_come(row, token.exports)
+    runs = context.settings.promote
+    if (
+        runs.isolation == "none"
+        and (runs.setup or runs.build or runs.start or runs.health)
+        and (others or call.door.exports.kept_for_others(row, token.roots))
+    ):
+        raise RefusedError(
+            "what this promotion runs would not be kept apart from other exports, or from directories that others may "
+            "serve: promote.isolation is none",
+            hint="set promote.isolation to namespace in the home's config.toml, or use the command line",
+            code="not_isolated",
+        )
+    if any(b"\n" in path for path in (*others, *coming)):
+        raise RefusedError("the name of a directory of another export cannot be hidden", code="not_isolated")
+    open_ = absolute_paths(context.settings.isolation.writable)
+    # (What the settings let through is seen, whatever it lies in.)
+    more = [
+        *(path for path in coming if not any(under(one, path) for one in open_)),
+        call.door.exports.made_at,
+        *others,
+    ]
+    return {
+        "HOLDFAST_STORE_TENANT": call.tenant,
+        "HOLDFAST_ISOLATION_HIDDEN": "\n".join([*context.settings.isolation.hidden, *map(os.fsdecode, more)]),
+    }

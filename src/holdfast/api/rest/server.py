@@ -1,0 +1,286 @@
+"""Serving from beginning to end: the sockets, the server, the upkeep, and a clean end by a signal."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from holdfast.api._unix_listener import listening
+from holdfast.api.rest._app import App
+from holdfast.api.rest._authorization import Origins, Rates, hosts_of
+from holdfast.api.rest._event_stream import Hub
+from holdfast.api.rest._metrics import Metrics
+from holdfast.api.rest._store_pool import Door, Doors
+from holdfast.engine.exports.maintenance import Maintenance, Setup, raise_limit_of_files
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.promotion.job_process import Outside
+from holdfast.model.errors import RefusedError, StorageError, UsageError
+from holdfast.model.log import Log, sent_already
+from holdfast.model.log_format import adopt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
+
+    from holdfast.engine.results.command_results import CheckpointResult
+
+_log = Log(__name__)
+
+_BACKLOG: Final = 128
+_HEAD_TIMEOUT: Final = 15.0
+_MOST_HEAD: Final = 64 << 10
+
+
+class Serving(NamedTuple):
+    """What is served, and where."""
+
+    home: bytes | None
+    listen: str | None = None
+    """Address and port; None: as the settings say."""
+    socket: bytes | None = None
+    """A Unix socket, in place of that."""
+    allow_remote: bool = False
+    flags: Mapping[str, object] = {}
+    upkeep: bool = True
+    """False: nothing is saved, thinned out and collected by itself."""
+    ready: Callable[[str], None] | None = None
+    """Called with the address, once clients can come."""
+
+
+def serve(serving: Serving) -> list[str]:
+    """Serve until SIGTERM or SIGINT. Then no request is taken any more, those that are worked on come to their end,
+    and what is unsaved is saved: what could not be, each with the reason, is returned.
+    """
+    sent_already()
+    adopt("uvicorn.error")
+    raise_limit_of_files()
+    with ExitStack() as stack:
+        first = Opener(home=serving.home, flags=serving.flags)
+        stack.callback(first.close)
+        settings = first.settings(None).serve
+        home = first.home
+
+        def open_tenant(tenant: str, *, lenient: bool = False, nearby: bool = False) -> Opener:
+            more = {"store.tenant": tenant} if tenant else {}
+            return Opener(home=home, flags={**serving.flags, **more}, lenient=lenient, nearby=nearby)
+
+        gate = Door(first)
+        listener, address, hosts, local = stack.enter_context(_listener(serving, settings.listen))
+        clock, metrics = first.clock, Metrics()
+        hub = Hub(clock, secrets.token_hex(4))
+        interval = first.settings(None).retention.interval
+        caretaker = Maintenance(
+            open_tenant, _Counting(hub, metrics), clock, Setup(workers=settings.watchers, collect_interval=interval)
+        )
+        # (Upkeep looks further for a directory that is gone; who asks for it is told so at once.)
+        doors = Doors(partial(open_tenant, lenient=True, nearby=True), settings.threads)
+        stack.callback(doors.close)
+        executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="holdfast-request")
+        looking_up = ThreadPoolExecutor(1, thread_name_prefix="holdfast-gate")
+        promoting = ThreadPoolExecutor(settings.promotions, thread_name_prefix="holdfast-promotion")
+        outside = Outside(home)
+        app = App(
+            settings=settings,
+            doors=doors,
+            gate=gate,
+            hub=hub,
+            caretaker=caretaker,
+            metrics=metrics,
+            origins=Origins([*hosts, *settings.hosts], settings.origins, any_host=local),
+            rates=Rates(settings.requests_per_minute),
+            strangers=Rates(max(1, settings.requests_per_minute // 10)),
+            clock=clock,
+            executor=executor,
+            looking_up=looking_up,
+            promoting=promoting,
+            outside=outside,
+        )
+        server = _Server(
+            uvicorn.Config(
+                app,
+                http=_Protocol,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=settings.max_connections,
+                timeout_keep_alive=int(_HEAD_TIMEOUT),
+                timeout_graceful_shutdown=int(settings.end_timeout),
+                h11_max_incomplete_event_size=_MOST_HEAD,
+            )
+        )
+        if serving.upkeep:
+            caretaker.start()
+        try:
+            asyncio.run(_run(server, app, hub, listener, settings.end_timeout, address, serving.ready))
+        finally:
+            outside.end()
+            promoting.shutdown(wait=False, cancel_futures=True)
+            unsaved = caretaker.stop() if serving.upkeep else []
+            executor.shutdown(wait=False, cancel_futures=True)
+            looking_up.shutdown(wait=False, cancel_futures=True)
+        return unsaved
+
+
+async def _run(
+    server: _Server,
+    app: App,
+    hub: Hub,
+    listener: socket.socket,
+    end_timeout: float,
+    address: str,
+    ready: Callable[[str], None] | None,
+) -> None:
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        app.ending = True
+        # (A build may take longer than anybody waits: it is taken back, and its request's key begins it anew.)
+        app.outside.end()
+        hub.end()
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, end)
+
+    async def tell() -> None:
+        while not server.started and not server.should_exit:
+            await asyncio.sleep(0.005)
+        if ready is not None and server.started:
+            ready(address)
+
+    telling = asyncio.ensure_future(tell())
+    try:
+        await server.serve(sockets=[listener])
+    finally:
+        telling.cancel()
+        hub.end()
+    if app.running:
+        _log.info("waiting for what is being worked on", requests=len(app.running))
+        _, left = await asyncio.wait(set(app.running), timeout=end_timeout)
+        if left:
+            _log.warning("not waiting any longer for what is being worked on", requests=len(left))
+
+
+class _Server(uvicorn.Server):
+    """The server, which leaves signals to us: uvicorn would raise them again when it has ended."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """See `uvicorn.Server.capture_signals`."""
+        yield
+
+
+class _Protocol(H11Protocol):
+    """HTTP, with a limit of time for the head of a request: uvicorn has one between requests alone."""
+
+    _limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """See `asyncio.Protocol.connection_made`."""
+        super().connection_made(transport)
+        self._limit = asyncio.get_running_loop().call_later(_HEAD_TIMEOUT, self._too_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See `asyncio.Protocol.connection_lost`."""
+        if self._limit is not None:
+            self._limit.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol.data_received`."""
+        before: RequestResponseCycle | None = getattr(self, "cycle", None)
+        if self._limit is None and before is not None and before.response_complete:
+            self._limit = asyncio.get_running_loop().call_later(_HEAD_TIMEOUT, self._too_late)
+        super().data_received(data)
+        if self._limit is not None and self.cycle is not before:
+            self._limit.cancel()
+            self._limit = None
+
+    def _too_late(self) -> None:
+        self._limit = None
+        if not self.transport.is_closing():
+            self.transport.close()
+
+
+class _Counting:
+    """Passes on what the upkeep tells, and counts it."""
+
+    def __init__(self, hub: Hub, metrics: Metrics) -> None:
+        self._hub, self._metrics = hub, metrics
+
+    def changed(self, tenant: str, export: str, paths: Any) -> None:
+        self._hub.changed(tenant, export, paths)
+
+    def listens(self, tenant: str, export: str) -> bool:
+        return self._hub.listens(tenant, export)
+
+    def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
+        if result.checkpoint.kind == "auto":
+            self._metrics.counted("auto_checkpoints")
+        self._hub.saved(tenant, export, result)
+
+
+@contextmanager
+def _listener(serving: Serving, usual: str) -> Generator[tuple[socket.socket, str, list[str], bool]]:
+    """What listens, its address for people, the names that it has, and whether it is a Unix socket."""
+    if serving.socket is not None:
+        with listening(serving.socket, _BACKLOG) as bound:
+            yield bound, f"unix:{serving.socket.decode('utf-8', 'backslashreplace')}", [], True
+        return
+    host, port = _parsed(serving.listen or usual)
+    _refuse_remote(host, serving)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # (With the protocol named, asyncio sends what is there at once; else each answer may take 40 ms more.)
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as bound:
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(("127.0.0.1" if host == "localhost" else host, port))
+            bound.listen(_BACKLOG)
+        except (OSError, OverflowError) as error:
+            raise StorageError(
+                f"cannot listen at {host}:{port}: {getattr(error, 'strerror', None) or error}",
+                hint="name another one: --listen ADDRESS:PORT",
+            ) from error
+        bound.setblocking(False)
+        number = bound.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        yield bound, f"http://{shown}:{number}", hosts_of(host), False
+
+
+def _parsed(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"{text!r} is no address with a port", hint="such as 127.0.0.1:7420, or [::1]:7420")
+    if host != "localhost":
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            raise UsageError(f"{host!r} is no IP address", hint="such as 127.0.0.1:7420, or [::1]:7420") from None
+    return host, int(port)
+
+
+def _refuse_remote(host: str, serving: Serving) -> None:
+    if host == "localhost" or ipaddress.ip_address(host).is_loopback:
+        return
+    if not serving.allow_remote:
+        raise RefusedError(
+            f"{host} can be reached from other machines, and nothing here is encrypted",
+            hint="put a server that speaks TLS in front, and listen on loopback; where that is done: --allow-remote",
+            code="remote",
+        )
+    _log.warning("listening at %s: tokens and files go over the network in the clear, unless TLS is in front", host)

@@ -1,0 +1,321 @@
+"""The operations on one working directory: each makes a payload into calls of the host, and what comes of it into the
+documented object.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from holdfast.api._request_arguments import named, path_in
+from holdfast.api._truncated_results import MadeCheckpoint, Restored, Status, cut
+from holdfast.api.stdio import _event_messages as event_messages
+from holdfast.api.stdio import _messages as messages
+from holdfast.api.stdio import _result_types as result_types
+from holdfast.engine.encoding import step_json as encoding_undo
+from holdfast.engine.encoding import workspace_json
+from holdfast.engine.encoding import workspace_json as encoding
+from holdfast.engine.results import json_types
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.paths import display, parse_display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.api._truncated_results import Step
+    from holdfast.engine.hosting.working_directory import HostedDirectory
+    from holdfast.engine.results.command_results import Diff, RestoreResult
+    from holdfast.undo.service import BarrierInfo, Limits, Thresholds
+
+MAX_DIFF_BYTES: Final = 16 << 20
+MAX_DIFF_FILES: Final = 10_000
+VERSION_MISMATCH: Final = "undo_version_mismatch"
+
+
+class Operation(NamedTuple):
+    """One that is done on a working directory, which its payload names."""
+
+    payload: type[messages.Payload]
+    result: type[object]
+    work: Callable[[HostedDirectory, Any], result_types.Result]
+
+
+def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Restored:
+    """Take changes back."""
+    with hosted.workspace() as workspace:
+        done = workspace.undo(
+            asked.steps,
+            step=named(asked.step_id, asked.step_ids),
+            run=asked.run,
+            force=asked.force,
+            recorded_only=not asked.force,
+            dry_run=asked.dry_run,
+        )
+    if not done.dry_run:
+        hosted.rolled_back(done.steps)
+    return _restored(done)
+
+
+def redo(hosted: HostedDirectory, asked: messages.Redo) -> Restored:
+    """Bring changes forward again."""
+    with hosted.workspace() as workspace:
+        steps = named(asked.step_id, asked.step_ids)
+        return _restored(workspace.redo(asked.steps, step=steps, force=asked.force, dry_run=asked.dry_run))
+
+
+def undo_history(hosted: HostedDirectory, asked: messages.UndoHistory) -> result_types.History:
+    """A page of the steps, with the barriers between them."""
+    with hosted.undo_log() as log:
+        steps = [] if log is None else list(reversed(log.steps()))
+        page, following = _page(steps, lambda step: step.id, asked.before, asked.limit)
+        shown: list[Step] = []
+        barriers: Sequence[BarrierInfo] = ()
+        if log is not None:
+            for step in page:
+                left = log.conflicts(step.id) if step.state == "partly" else ()
+                shown.append(event_messages.step(step, log.changes(step.id), left, asked.changes))
+            barriers = log.barriers()
+    ids, known = {step.id for step in page}, {step.id for step in steps}
+    # (What was edited before the oldest step is on the page that ends the list.)
+    among = [each for each in barriers if each.after in ids or (following is None and each.after not in known)]
+    said = [encoding_undo.barrier(each) for each in among[-result_types.MAX_LISTED :]]
+    return result_types.History(steps=shown, next=following, barriers=said)
+
+
+def undo_configure(hosted: HostedDirectory, asked: messages.UndoConfigure) -> result_types.UndoLimits:
+    """Change how much the undo log holds."""
+    changed = {
+        "max_bytes": asked.max_log_size_bytes,
+        "max_steps": asked.max_step_count,
+        "max_step_bytes": asked.max_single_step_size_bytes,
+    }
+    with hosted.undo_log() as log:
+        now = hosted.rules(log).limits
+    hosted.limit(now._replace(**_said(changed)))
+    with hosted.undo_log() as log:
+        return undo_limits(hosted.rules(log).limits)
+
+
+def undo_discard(hosted: HostedDirectory, asked: messages.UndoDiscard) -> result_types.Discarded:
+    """Begin a new undo log, or forget one of another version that was set aside."""
+    with hosted.workspace() as workspace:
+        if not asked.force:
+            try:
+                workspace.steps()
+            except HoldfastError as error:
+                if error.code != VERSION_MISMATCH:
+                    raise
+            else:
+                if workspace.discard_other_version():
+                    return result_types.Discarded(discarded=None)
+                raise RefusedError(
+                    "the undo log is of this version, and its steps can be undone",
+                    hint="force forgets them all the same",
+                    code="not_mismatched",
+                )
+        return result_types.Discarded(discarded=workspace.discard_steps())
+
+
+def fs_list(hosted: HostedDirectory, asked: messages.FsList) -> result_types.Listing:
+    """A page of a directory."""
+    path = path_in(hosted.path, asked.path)
+    behind = b"" if asked.after is None else parse_display(asked.after)
+    found = hosted.list_directory(path, after=behind, limit=asked.limit)
+    following = None if found.following is None else display(found.following)
+    return result_types.Listing(**workspace_json.listing(path, found.items), next=following)
+
+
+def fs_read(hosted: HostedDirectory, asked: messages.FsRead) -> json_types.Part:
+    """A part of a file."""
+    path = path_in(hosted.path, asked.path)
+    read = hosted.read_file(path, offset=asked.offset, limit=asked.limit)
+    return workspace_json.read(path, read)
+
+
+def fs_status(hosted: HostedDirectory, _asked: messages.FsStatus) -> Status:
+    """How the tree differs from its last checkpoint."""
+    with hosted.workspace() as workspace:
+        status = encoding.status(workspace.status())
+    names = ("added", "modified", "deleted", "not_captured")
+    return cut(status, *names, most=result_types.MAX_LISTED)
+
+
+def safeguard_configure(hosted: HostedDirectory, asked: messages.SafeguardConfigure) -> result_types.Guarding:
+    """Change when a person is asked."""
+    changed = {
+        "deletes": asked.delete_threshold,
+        "overwrite_bytes": asked.overwrite_threshold_bytes,
+        "rename_over": asked.rename_over,
+        "limit": asked.unprotected,
+        "timeout": asked.timeout_seconds,
+    }
+    hosted.guard(hosted.thresholds._replace(**_said(changed)))
+    with hosted.undo_log() as log:
+        return guarding(hosted.rules(log).thresholds, hosted.thresholds)
+
+
+def checkpoint_create(hosted: HostedDirectory, asked: messages.CheckpointCreate) -> MadeCheckpoint:
+    """Save the present state."""
+    with hosted.workspace() as workspace:
+        made = encoding.checkpoint(workspace.checkpoint(asked.label, message=asked.message, author=asked.author))
+    return cut(made, "not_captured", most=result_types.MAX_LISTED)
+
+
+def checkpoint_list(hosted: HostedDirectory, asked: messages.CheckpointList) -> result_types.Checkpoints:
+    """A page of the checkpoints."""
+    with hosted.workspace() as workspace:
+        log = workspace.log()
+    page, following = _page(log.checkpoints, lambda each: str(each.id), asked.before, asked.limit)
+    return result_types.Checkpoints(head=log.head, checkpoints=[encoding.record(each) for each in page], next=following)
+
+
+def checkpoint_diff(hosted: HostedDirectory, asked: messages.CheckpointDiff) -> json_types.Diff:
+    """What differs, with its text."""
+    with hosted.workspace() as workspace:
+        diff = workspace.diff(asked.base, asked.target, paths=_paths(hosted, asked.paths))
+        _check_size(diff)
+        return workspace.diff_json(diff)
+
+
+def checkpoint_restore(hosted: HostedDirectory, asked: messages.CheckpointRestore) -> Restored:
+    """Bring the tree, or some paths, to a checkpoint."""
+    with hosted.workspace() as workspace:
+        done = workspace.restore(asked.checkpoint, _paths(hosted, asked.paths), dry_run=asked.dry_run, as_state=True)
+    return _restored(done)
+
+
+def checkpoint_restore_continue(hosted: HostedDirectory, _asked: messages.CheckpointMend) -> Restored:
+    """Finish a restore that was cut short."""
+    with hosted.workspace() as workspace:
+        return _restored(workspace.restore_continue(as_state=True))
+
+
+def checkpoint_restore_abort(hosted: HostedDirectory, _asked: messages.CheckpointMend) -> Restored:
+    """Take a restore that was cut short back."""
+    with hosted.workspace() as workspace:
+        return _restored(workspace.restore_abort())
+
+
+def checkpoint_read(hosted: HostedDirectory, asked: messages.CheckpointRead) -> json_types.Part:
+    """A part of a file in a checkpoint."""
+    path = path_in(hosted.path, asked.path)
+    read = hosted.read_saved(asked.checkpoint, path, offset=asked.offset, limit=asked.limit)
+    return workspace_json.read(path, read)
+
+
+def fork(hosted: HostedDirectory, asked: messages.Fork) -> json_types.Forked:
+    """Write a checkpoint out elsewhere."""
+    path = parse_display(asked.path)
+    if not os.path.isabs(path):
+        raise UsageError("path: a fork's path begins with /")
+    hosted.refuse_others(path)
+    with hosted.workspace() as workspace:
+        return encoding.forked(workspace.fork(asked.checkpoint, path))
+
+
+OPERATIONS: dict[str, Operation] = {
+    "undo.rollback": Operation(messages.UndoRollback, Restored, undo_rollback),
+    "redo": Operation(messages.Redo, Restored, redo),
+    "undo.history": Operation(messages.UndoHistory, result_types.History, undo_history),
+    "undo.configure": Operation(messages.UndoConfigure, result_types.UndoLimits, undo_configure),
+    "undo.discard": Operation(messages.UndoDiscard, result_types.Discarded, undo_discard),
+    "fs.list": Operation(messages.FsList, result_types.Listing, fs_list),
+    "fs.read": Operation(messages.FsRead, json_types.Part, fs_read),
+    "fs.status": Operation(messages.FsStatus, Status, fs_status),
+    "safeguard.configure": Operation(messages.SafeguardConfigure, result_types.Guarding, safeguard_configure),
+    "checkpoint.create": Operation(messages.CheckpointCreate, MadeCheckpoint, checkpoint_create),
+    "checkpoint.list": Operation(messages.CheckpointList, result_types.Checkpoints, checkpoint_list),
+    "checkpoint.diff": Operation(messages.CheckpointDiff, json_types.Diff, checkpoint_diff),
+    "checkpoint.read": Operation(messages.CheckpointRead, json_types.Part, checkpoint_read),
+    "checkpoint.restore": Operation(messages.CheckpointRestore, Restored, checkpoint_restore),
+    "checkpoint.restore_continue": Operation(messages.CheckpointMend, Restored, checkpoint_restore_continue),
+    "checkpoint.restore_abort": Operation(messages.CheckpointMend, Restored, checkpoint_restore_abort),
+    "fork": Operation(messages.Fork, json_types.Forked, fork),
+}
+
+
+def undo_limits(limits: Limits) -> result_types.UndoLimits:
+    """How much an undo log holds, as an object."""
+    return result_types.UndoLimits(
+        max_log_size_bytes=limits.max_bytes,
+        max_step_count=limits.max_steps,
+        max_single_step_size_bytes=limits.max_step_bytes,
+    )
+
+
+def guarding(holding: Thresholds, own: Thresholds) -> result_types.Guarding:
+    """When a person is asked, and when the session alone would have one asked, as an object."""
+    return result_types.Guarding(
+        **_thresholds(holding), own=None if own == holding else result_types.Thresholds(**_thresholds(own))
+    )
+
+
+def _thresholds(value: Thresholds) -> dict[str, Any]:
+    return {
+        "delete_threshold": value.deletes,
+        "overwrite_threshold_bytes": value.overwrite_bytes,
+        "rename_over": value.rename_over,
+        "unprotected": value.limit,
+        "timeout_seconds": value.timeout,
+    }
+
+
+T = TypeVar("T")
+K = TypeVar("K", int, str)
+
+
+def _page(items: Sequence[T], key: Callable[[T], K], before: K | None, limit: int) -> tuple[Sequence[T], K | None]:
+    """At most ``limit`` of ``items`` behind the one whose key is ``before``, and the key to go on with."""
+    begin = 0
+    if before is not None:
+        begin = next((at + 1 for at, item in enumerate(items) if key(item) == before), -1)
+        if begin < 0:
+            raise NotFoundError(f"before: {before} is not in the list (any more)")
+    page = items[begin : begin + limit]
+    return page, key(page[-1]) if begin + limit < len(items) else None
+
+
+def _restored(done: RestoreResult) -> Restored:
+    names = ("written", "deleted", "skipped")
+    return cut(encoding.restored(done), *names, most=result_types.MAX_LISTED)
+
+
+def _said(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _paths(hosted: HostedDirectory, texts: Sequence[str]) -> list[bytes]:
+    return [path_in(hosted.path, text) for text in texts]
+
+
+def _check_size(diff: Diff) -> None:
+    """Raise `RefusedError` if an answer with all of ``diff`` would be too large."""
+    pairs = [(change.before, change.after) for change in diff.changes if change.before and change.after]
+    pairs += [(each.before, each.after) for each in diff.renamed]
+    size = sum(entry.size for pair in pairs for entry in pair)
+    count = len(diff.changes) + len(diff.renamed)
+    if count > MAX_DIFF_FILES or size > MAX_DIFF_BYTES:
+        raise RefusedError(
+            f"{count} files, {size} bytes of which may have changed, are too much for one answer",
+            hint="say which paths",
+            code="too_large",
+        )
+
+
+# All that a client can ask for.
+
+HELLO: Final = "hello"
+
+REQUESTS: dict[str, tuple[type[messages.Payload], type[object]]] = {
+    HELLO: (messages.Hello, result_types.Welcome),
+    "session.start": (messages.SessionStart, result_types.SessionStatus),
+    "session.stop": (messages.Nothing, result_types.Done),
+    "session.reset": (messages.Nothing, result_types.SessionStatus),
+    "session.status": (messages.Nothing, result_types.SessionStatus),
+    "agent.execute": (messages.AgentExecute, result_types.Executed),
+    "agent.prompt": (messages.AgentPrompt, result_types.Executed),
+    "agent.cancel": (messages.AgentCancel, result_types.Cancelled),
+    "safeguard.confirm": (messages.SafeguardConfirm, result_types.Answered),
+    **{name: (operation.payload, operation.result) for name, operation in OPERATIONS.items()},
+}
+"""All that can be asked for: what it is asked with, and what it is answered with."""

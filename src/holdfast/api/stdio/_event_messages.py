@@ -1,0 +1,194 @@
+"""What is told without being asked (docs/reference/stdio.md), and what the host tells as that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import msgspec
+
+from holdfast.api._error_details import FOR_FRONTENDS, hint
+from holdfast.api._truncated_results import Step, cut
+from holdfast.api.stdio import _messages as messages
+from holdfast.api.stdio._result_types import MAX_LISTED, Object, Waiting
+from holdfast.engine.encoding import step_json as encoding_undo
+from holdfast.engine.hosting import monitor
+from holdfast.engine.results import json_types
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.working_directory import HostedDirectory
+    from holdfast.undo.service import ConflictInfo, PathChange, StepInfo, TicketInfo
+
+T = TypeVar("T")
+
+
+class TerminalOutput(Object, frozen=True, kw_only=True):
+    """A command wrote something: text, or bytes where it is not UTF-8; the other one is null."""
+
+    request_id: str
+    directory: int
+    step_id: int
+    stream: Literal["stdout", "stderr"]
+    data: str | None
+    data_base64: str | None
+
+
+class AgentOutput(TerminalOutput, frozen=True, kw_only=True):
+    """The agent that works on a prompt wrote something."""
+
+
+class StepStarted(Object, frozen=True, kw_only=True):
+    """A command's turn has come; what it changes belongs to this step."""
+
+    request_id: str
+    directory: int
+    step_id: int
+
+
+class StepCompleted(Object, frozen=True, kw_only=True):
+    """A command has ended."""
+
+    request_id: str
+    directory: int
+    step_id: int
+    exit_code: int | None
+    """Null if nobody knows it, as what ran the command was lost."""
+    affected_paths: list[str]
+    affected_count: int
+    """How many there are; of those at most 1,000 are listed."""
+    cancelled: bool
+    denied: bool
+    output_open: bool
+    step: Step | None
+    """As ``undo.history`` lists it; null if it changed nothing."""
+
+
+class Warned(Object, frozen=True, kw_only=True):
+    """What a person should know of."""
+
+    directory: int | None
+    step_id: int | None
+    code: str
+    message: str
+
+
+class Error(Object, frozen=True, kw_only=True):
+    """A session has failed; the next command begins another."""
+
+    directory: int
+    code: str
+    message: str
+    hint: str | None
+
+
+class SafeguardTriggered(Object, frozen=True, kw_only=True):
+    """An operation waits for a person's answer, and its step with it."""
+
+    directory: int
+    safeguard_id: str
+    step_id: int
+    danger: json_types.Danger
+    path: str
+    message: str
+    delete_count: int
+    """How many paths the step has deleted so far."""
+    sample_paths: list[str]
+    command: list[str]
+    asked_at: str
+    denied_at: str
+
+
+class ExternalModification(json_types.Barrier):
+    """Somebody else has changed the tree."""
+
+    directory: int
+
+
+class Recovery(json_types.RolledBack):
+    """What was left open by a keeper that was killed has been taken back."""
+
+    directory: int
+
+
+class UndoVersionMismatch(Object, frozen=True, kw_only=True):
+    """The undo log is of another version: it is set aside. Where that cannot be, nothing runs and nothing is undone."""
+
+    directory: int
+    message: str
+    hint: str | None
+
+
+EVENTS: dict[str, type[object]] = {
+    "event.terminal_output": TerminalOutput,
+    "event.agent_output": AgentOutput,
+    "event.step_started": StepStarted,
+    "event.step_completed": StepCompleted,
+    "event.warning": Warned,
+    "event.error": Error,
+    "event.safeguard_triggered": SafeguardTriggered,
+    "event.external_modification": ExternalModification,
+    "event.recovery": Recovery,
+    "event.undo_version_mismatch": UndoVersionMismatch,
+}
+_NAMES = {kind: name for name, kind in EVENTS.items()}
+
+
+def line(event: Object) -> bytes:
+    """The line that tells of an event."""
+    return _line(type(event), event)
+
+
+def told(hosted: HostedDirectory, value: Event) -> bytes:
+    """What the host tells of a working directory, as the line of an event."""
+    directory = hosted.index
+    match value:
+        case monitor.Held():
+            event = SafeguardTriggered(
+                **msgspec.structs.asdict(waiting(directory, value.ticket)),
+                directory=directory,
+                delete_count=value.deleted,
+                sample_paths=[display(path) for path in value.sample],
+                command=[] if value.step is None else [display(word) for word in value.step.command],
+            )
+            return line(event)
+        case monitor.Edited():
+            barrier = encoding_undo.barrier(value.barrier)
+            paths = barrier["paths"][:MAX_LISTED]
+            return _line(ExternalModification, {**barrier, "paths": paths, "directory": directory})
+        case monitor.RolledBack():
+            done = encoding_undo.rolled_back(value.report)
+            conflicts = done["conflicts"][:MAX_LISTED]
+            return _line(Recovery, {**done, "conflicts": conflicts, "directory": directory})
+        case monitor.Mismatched():
+            advice = hint(value.error, FOR_FRONTENDS)
+            return line(UndoVersionMismatch(directory=directory, message=value.error.message, hint=advice))
+        case monitor.Warned():
+            return line(Warned(directory=directory, step_id=value.step, code=value.code, message=value.message))
+
+
+def step(value: StepInfo, changes: Sequence[PathChange], left: Sequence[ConflictInfo], most: int) -> Step:
+    """A step with its changes, of which at most so many are listed, and with what was ``left`` as it is."""
+    shown = encoding_undo.step_with_changes(value, changes, left[:MAX_LISTED])
+    return cut(shown, "changes", most=most)
+
+
+def waiting(directory: int, ticket: TicketInfo) -> Waiting:
+    """What waits for an answer, with what the answer has to name."""
+    said = encoding_undo.ticket(ticket)
+    return Waiting(
+        # (The time makes it that of one ticket of one keeper: the next keeper counts from 1 again.)
+        safeguard_id=f"{directory}-{ticket.id}-{ticket.asked_at}",
+        step_id=said["step"],
+        danger=said["danger"],
+        path=said["path"],
+        message=said["message"],
+        asked_at=said["asked_at"],
+        denied_at=said["denied_at"],
+    )
+
+
+def _line(kind: type[T], event: T) -> bytes:
+    return messages.event(_NAMES[kind], event)

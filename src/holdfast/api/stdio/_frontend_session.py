@@ -1,0 +1,226 @@
+"""The one session of a process: its host, and the commands of each working directory."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from holdfast.api.stdio import _event_messages as event_messages
+from holdfast.api.stdio import _result_types as result_types
+from holdfast.api.stdio._command_queue import Lane
+from holdfast.api.stdio._directory_operations import VERSION_MISMATCH, guarding, undo_limits
+from holdfast.engine.hosting.host import Host
+from holdfast.engine.hosting.working_directory import WorkingDirectory
+from holdfast.engine.running.isolation import adjusted
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.log import Log
+from holdfast.model.paths import display, parse_display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
+
+    from holdfast.api.stdio._messages import SafeguardConfirm, SessionStart
+    from holdfast.api.stdio._outbox import Outbox
+    from holdfast.api.stdio._result_types import Result
+    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.working_directory import HostedDirectory, Rules
+    from holdfast.model.config.settings import Isolation
+    from holdfast.undo.service import TicketInfo
+
+_log = Log(__name__)
+
+_BACKEND = "supervisor"
+
+
+class _Session(NamedTuple):
+    asked: SessionStart
+    host: Host
+    lanes: Sequence[Lane]
+
+
+class Sessions:
+    """See the module. Any thread may call; what begins or ends the session waits for each other."""
+
+    def __init__(
+        self,
+        *,
+        home: bytes | None,
+        directory: bytes,
+        pool: Executor,
+        outbox: Outbox,
+        answer: Callable[[str, Result | HoldfastError], object],
+    ) -> None:
+        """``directory``: where to work if nothing is said of that, and what paths are relative to. For the rest see
+        `Host` and `Lane`.
+        """
+        self._home = home
+        self._directory = directory
+        self._pool = pool
+        self._outbox = outbox
+        self._answer = answer
+        self._turn = threading.Lock()
+        """Held by whoever begins or ends the session."""
+        self._session: _Session | None = None
+        self._is_closed = False
+
+    def start(self, asked: SessionStart) -> result_types.SessionStatus:
+        """Begin. Raises `RefusedError` (``session_exists``), and what `Host` and a session raise."""
+        with self._turn:
+            if self._session is not None:
+                raise RefusedError("there is a session already", hint="session.stop ends it", code="session_exists")
+            self._start(asked)
+        return self.status()
+
+    def stop(self) -> result_types.Done:
+        """End it, with what runs; its end is saved. Nothing, if there is none."""
+        with self._turn:
+            self._stop()
+        return result_types.Done()
+
+    def reset(self) -> result_types.SessionStatus:
+        """End it, and begin anew in the same directories. Raises `RefusedError` (``no_session``) if there is none."""
+        with self._turn:
+            session = self._current()
+            self._stop()
+            self._start(session.asked)
+        return self.status()
+
+    def status(self) -> result_types.SessionStatus:
+        """What it does."""
+        session = self._session
+        if session is None:
+            return result_types.SessionStatus(state="stopped", backend=_BACKEND, directories=[])
+        directories = [_directory_status(*each) for each in zip(session.host.directories, session.lanes, strict=True)]
+        states = {each.state for each in directories}
+        state = "error" if "failed" in states else "running" if "running" in states else "idle"
+        return result_types.SessionStatus(state=state, backend=_BACKEND, directories=directories)
+
+    def close(self) -> None:
+        """End it, and let none begin any more."""
+        with self._turn:
+            self._is_closed = True
+            self._stop()
+
+    def hosted(self, which: int | str | None) -> HostedDirectory:
+        """A working directory. Raises `RefusedError` (``no_session``) and `NotFoundError` (``no_directory``)."""
+        return self._current().host.directory(which)
+
+    def lane(self, which: int | str | None) -> tuple[HostedDirectory, Lane]:
+        """A working directory, and its commands. Raises as `hosted`."""
+        session = self._current()
+        hosted = session.host.directory(which)
+        return hosted, session.lanes[hosted.index]
+
+    def cancel(self, request_id: str) -> result_types.Cancelled:
+        """End a command, or take it out of the queue."""
+        return result_types.Cancelled(cancelled=any(lane.cancel(request_id) for lane in self._current().lanes))
+
+    def confirm(self, asked: SafeguardConfirm) -> result_types.Answered:
+        """Pass a person's answer on. Raises `NotFoundError` if nothing waits for it (any more)."""
+        try:
+            index, ticket, asked_at = (int(part) for part in asked.safeguard_id[:100].split("-"))
+        except ValueError:
+            raise NotFoundError(f"safeguard_id: there was no {asked.safeguard_id[:100]!r}") from None
+        self.hosted(index).answer(ticket, asked_at=asked_at, allow=asked.action == "allow")
+        return result_types.Answered(safeguard_id=asked.safeguard_id, action=asked.action)
+
+    # -- under the lock ------------------------------------------------------------------------------------------------
+
+    def _start(self, asked: SessionStart) -> None:
+        if self._is_closed:
+            raise RefusedError("the process is ending", code="session_stopped")
+        said = {
+            name: value for name, value in msgspec.structs.asdict(asked.isolation).items() if value is not msgspec.UNSET
+        }
+
+        def isolation(configured: Isolation) -> Isolation:
+            return adjusted(configured, said)
+
+        given = [
+            WorkingDirectory(os.path.join(self._directory, parse_display(each.path)), each.label, each.access)
+            for each in asked.working_directories or ()
+        ] or [WorkingDirectory(self._directory)]
+        host = Host(
+            given,
+            home=self._home,
+            flags=None if asked.outside is None else {"undo.outside": asked.outside},
+            isolation=isolation if said else None,
+            guard=asked.guard,
+            notify=self._told,
+        )
+        try:
+            for hosted in host.directories:
+                _begin(hosted)
+        except BaseException:
+            host.close()
+            raise
+        lanes = [Lane(hosted, pool=self._pool, outbox=self._outbox, answer=self._answer) for hosted in host.directories]
+        self._session = _Session(asked, host, lanes)
+
+    def _stop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            for lane in session.lanes:
+                lane.close()
+            session.host.close()
+
+    # -- the rest ------------------------------------------------------------------------------------------------------
+
+    def _current(self) -> _Session:
+        session = self._session
+        if session is None:
+            raise RefusedError("there is no session", hint="session.start begins one", code="no_session")
+        return session
+
+    def _told(self, hosted: HostedDirectory, event: Event) -> None:
+        try:
+            self._outbox.offer(event_messages.told(hosted, event))
+        except Exception:  # noqa: BLE001 - whoever tells goes on
+            _log.exception("an event could not be told", event=type(event).__name__)
+
+
+def _begin(hosted: HostedDirectory) -> None:
+    """Start its session, unless it is only looked at, or has an undo log of another version that cannot be set aside:
+    then all can be done that needs no undo log.
+    """
+    if hosted.access == "read_only":
+        return
+    try:
+        hosted.start()
+    except HoldfastError as error:
+        if error.code != VERSION_MISMATCH:
+            raise
+
+
+def _directory_status(hosted: HostedDirectory, lane: Lane) -> result_types.DirectoryStatus:
+    rules, held = _of_the_log(hosted) if hosted.access == "read_write" else (None, [])
+    return result_types.DirectoryStatus(
+        index=hosted.index,
+        label=hosted.label,
+        path=display(hosted.path),
+        access=hosted.access,
+        state=hosted.state,
+        run=hosted.run,
+        step_id=hosted.step,
+        queued=lane.queued,
+        isolation=None if hosted.isolation is None else hosted.isolation.level,
+        undo=None if rules is None else undo_limits(rules.limits),
+        safeguard=None if rules is None else guarding(rules.thresholds, hosted.thresholds),
+        held=held,
+        unfinished_restore=None if hosted.access == "read_only" else hosted.unfinished_restore(),
+    )
+
+
+def _of_the_log(hosted: HostedDirectory) -> tuple[Rules, list[result_types.Waiting]]:
+    try:
+        with hosted.undo_log() as log:
+            rules = hosted.rules(log)
+            tickets: Sequence[TicketInfo] = () if log is None else log.held()
+    except HoldfastError as error:  # the log is of another version: nothing runs, so nothing waits
+        _log.info("%s", error.message)
+        return hosted.rules(None), []
+    return rules, [event_messages.waiting(hosted.index, ticket) for ticket in tickets]

@@ -1,0 +1,413 @@
+"""What a client may say, line by line, and how answers and events are written. Pure: no I/O.
+
+Source: docs/reference/stdio.md.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, cast
+
+import msgspec
+
+from holdfast.api._error_details import FOR_FRONTENDS, hint
+from holdfast.engine.encoding import workspace_json
+from holdfast.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.model.errors import HoldfastError
+
+VERSION: Final = 1
+MAX_LINE_BYTES: Final = 1 << 20
+"""The longest line of a client, its newline not counted."""
+MAX_PAGE: Final = 1000
+MAX_TEXTS: Final = 10_000
+"""In one list of a client, or one environment: in memory, many short ones take far more than their line."""
+MAX_PART_BYTES: Final = 1 << 20
+"""Of one answer to ``fs.read`` or ``checkpoint.read``."""
+
+_MOST_ID: Final = 128
+RequestId = Annotated[str, msgspec.Meta(min_length=1, max_length=_MOST_ID)]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+Directory = Annotated[int, msgspec.Meta(ge=0)] | Text | None
+"""A working directory by its number, its label or its path; the first one if it is not said."""
+Limit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)]
+PartLimit = Annotated[int, msgspec.Meta(ge=1, le=MAX_PART_BYTES)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 53)]
+Whole = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Step = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]
+"""The id of one; negative for what no command did."""
+Steps = Annotated[list[Step], msgspec.Meta(min_length=1, max_length=MAX_PAGE)]
+Texts = Annotated[list[str], msgspec.Meta(max_length=MAX_TEXTS)]
+Environment = Annotated[dict[str, str], msgspec.Meta(max_length=MAX_TEXTS)]
+
+
+class Payload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all of them are."""
+
+
+class Hello(Payload, frozen=True, kw_only=True):
+    """The first message: which versions of the protocol the client speaks."""
+
+    versions: Annotated[list[int], msgspec.Meta(min_length=1, max_length=100)]
+
+
+class GivenDirectory(Payload, frozen=True, kw_only=True):
+    """A directory to work in."""
+
+    path: Text
+    label: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    access: Literal["read_write", "read_only"] = "read_write"
+
+
+class GivenIsolation(Payload, frozen=True, kw_only=True):
+    """Where commands run, instead of what is configured (what is hidden, and variables, come on top of that)."""
+
+    level: Literal["none", "namespace"] | msgspec.UnsetType = msgspec.UNSET
+    network: Literal["open", "disabled", "allow"] | msgspec.UnsetType = msgspec.UNSET
+    allow: Texts | msgspec.UnsetType = msgspec.UNSET
+    dns: Texts | msgspec.UnsetType = msgspec.UNSET
+    hidden: Texts | msgspec.UnsetType = msgspec.UNSET
+    writable: Texts | msgspec.UnsetType = msgspec.UNSET
+    tmp: Literal["own", "shared"] | msgspec.UnsetType = msgspec.UNSET
+    environment: Texts | msgspec.UnsetType = msgspec.UNSET
+
+
+class SessionStart(Payload, frozen=True, kw_only=True):
+    """Begin to work; without directories in the one that the process was started for."""
+
+    working_directories: Annotated[list[GivenDirectory], msgspec.Meta(min_length=1, max_length=8)] | None = None
+    isolation: GivenIsolation = GivenIsolation()
+    guard: bool = False
+    """Turns the safeguards' preset on."""
+    outside: Literal["barrier", "warn", "lock"] | None = None
+    """Whether undo stops at what others have changed; null: as the settings say."""
+
+
+class Nothing(Payload, frozen=True, kw_only=True):
+    """No fields."""
+
+
+class UndoRollback(Payload, frozen=True, kw_only=True):
+    """Take back the newest changes to the tree, or some steps, or all that a run did (empty: the newest run)."""
+
+    directory: Directory = None
+    steps: Count = 1
+    """How many changes."""
+    step_id: Step | None = None
+    step_ids: Steps | None = None
+    """Several, together."""
+    run: str | None = None
+    force: bool = False
+    """Go past edits by others, and what cannot be brought back whole."""
+    dry_run: bool = False
+
+
+class Redo(Payload, frozen=True, kw_only=True):
+    """Bring back what was taken back last, or some steps that were."""
+
+    directory: Directory = None
+    steps: Count = 1
+    step_id: Step | None = None
+    step_ids: Steps | None = None
+    """Several, together."""
+    force: bool = False
+    dry_run: bool = False
+
+
+class UndoHistory(Payload, frozen=True, kw_only=True):
+    """The steps, newest first."""
+
+    directory: Directory = None
+    limit: Limit = 100
+    before: Step | None = None
+    """Only what comes after this step in the list."""
+    changes: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAGE)] = 20
+    """Of each step, at most so many paths."""
+
+
+class UndoConfigure(Payload, frozen=True, kw_only=True):
+    """How much the undo log holds; what is not said stays."""
+
+    directory: Directory = None
+    max_log_size_bytes: Whole | None = None
+    max_step_count: Count | None = None
+    max_single_step_size_bytes: Whole | None = None
+
+
+class UndoDiscard(Payload, frozen=True, kw_only=True):
+    """Forget an undo log of another version: one that was set aside, or begin a new one in its place."""
+
+    directory: Directory = None
+    force: bool = False
+    """Also in the place of one that is of use."""
+
+
+class AgentExecute(Payload, frozen=True, kw_only=True):
+    """Run a command by ``sh -c``, when its turn has come."""
+
+    command: Text
+    directory: Directory = None
+    cwd: str = ""
+    """Relative to the workspace's root, or absolute in it."""
+    env: Environment = {}
+
+
+class AgentPrompt(Payload, frozen=True, kw_only=True):
+    """Have the configured agent work on a prompt, when its turn has come."""
+
+    prompt: Text
+    directory: Directory = None
+    cwd: str = ""
+    env: Environment = {}
+
+
+class AgentCancel(Payload, frozen=True, kw_only=True):
+    """End a command that runs, or take one out of the queue."""
+
+    request_id: RequestId
+    """That of its ``agent.execute`` or ``agent.prompt``."""
+
+
+class FsList(Payload, frozen=True, kw_only=True):
+    """What a directory holds, by name."""
+
+    directory: Directory = None
+    path: str = ""
+    limit: Limit = MAX_PAGE
+    after: str | None = None
+    """Only names behind this one."""
+
+
+class FsRead(Payload, frozen=True, kw_only=True):
+    """A part of a file."""
+
+    path: Text
+    directory: Directory = None
+    offset: Whole = 0
+    limit: PartLimit = MAX_PART_BYTES
+
+
+class FsStatus(Payload, frozen=True, kw_only=True):
+    """How the tree differs from its last checkpoint, and what is not captured of it."""
+
+    directory: Directory = None
+
+
+class SafeguardConfigure(Payload, frozen=True, kw_only=True):
+    """Before what a person is asked; what is not said stays."""
+
+    directory: Directory = None
+    delete_threshold: Whole | None = None
+    """When one step is about to remove this many files; 0: never."""
+    overwrite_threshold_bytes: Whole | None = None
+    """Before a file of this many bytes is overwritten; 0: never."""
+    rename_over: bool | None = None
+    """Before a rename replaces a file."""
+    unprotected: bool | None = None
+    """Before a step goes on that could not be undone."""
+    timeout_seconds: Annotated[float, msgspec.Meta(ge=1, le=86400)] | None = None
+    """Who is not answered for so long is denied."""
+
+
+class SafeguardConfirm(Payload, frozen=True, kw_only=True):
+    """A person's answer to ``event.safeguard_triggered``."""
+
+    safeguard_id: Text
+    action: Literal["allow", "deny"]
+
+
+class CheckpointCreate(Payload, frozen=True, kw_only=True):
+    """Save the present state."""
+
+    directory: Directory = None
+    label: str = ""
+    message: str = ""
+    author: str | None = None
+
+
+class CheckpointList(Payload, frozen=True, kw_only=True):
+    """The checkpoints, newest first."""
+
+    directory: Directory = None
+    limit: Limit = 100
+    before: str | None = None
+    """Only what comes after this checkpoint in the list."""
+
+
+class CheckpointDiff(Payload, frozen=True, kw_only=True):
+    """What differs between two states; without a target, the tree as it is now."""
+
+    directory: Directory = None
+    base: str = "@"
+    target: str | None = None
+    paths: Texts = []
+
+
+class CheckpointRestore(Payload, frozen=True, kw_only=True):
+    """Bring the tree, or some paths, to a checkpoint."""
+
+    checkpoint: Text
+    directory: Directory = None
+    paths: Texts = []
+    dry_run: bool = False
+
+
+class CheckpointMend(Payload, frozen=True, kw_only=True):
+    """Finish a restore that was cut short, or take it back."""
+
+    directory: Directory = None
+
+
+class CheckpointRead(Payload, frozen=True, kw_only=True):
+    """A part of a file as a checkpoint holds it."""
+
+    path: Text
+    directory: Directory = None
+    checkpoint: str = "@"
+    offset: Whole = 0
+    limit: PartLimit = MAX_PART_BYTES
+
+
+class Fork(Payload, frozen=True, kw_only=True):
+    """Write a checkpoint out as a workspace of its own."""
+
+    path: Text
+    """Where: absolute; it does not exist, or is empty."""
+    directory: Directory = None
+    checkpoint: str = "@"
+
+
+class Request(NamedTuple):
+    """What a line asks for."""
+
+    type: str
+    request_id: str
+    payload: Any
+    """Of the type that belongs to ``type``."""
+
+
+class BadRequestError(UsageError):
+    """A line that is no request; ``request_id`` is what it said of that, ``field`` what is wrong, as far as known."""
+
+    code = "bad_request"
+
+    def __init__(self, message: str, *, request_id: str | None, field: str | None, code: str | None = None) -> None:
+        super().__init__(message, code=code)
+        self.request_id = request_id
+        self.field = field
+
+
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    type: str
+    request_id: RequestId
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _OnlyId(msgspec.Struct, frozen=True):
+    request_id: RequestId | None = None
+
+
+_lines = msgspec.json.Decoder(_Line)
+_ids = msgspec.json.Decoder(_OnlyId)
+_encoder = msgspec.json.Encoder()
+_WRONG = re.compile(r"(?P<what>.*?)(?: - at (?:key in )?`(?P<at>[^`]*)`)?\Z", re.DOTALL)
+_MISSING_OR_UNKNOWN = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`\Z", re.DOTALL)
+_NO_SUCH_VALUE = "Invalid enum value "
+_HALF = re.compile("[\ud800-\udfff]")
+_SHOWN = 200
+
+
+def decode(line: bytes, known: Mapping[str, type[Payload]]) -> Request:
+    """The request that a line, without its newline, is; ``known`` has the operations. Raises `BadRequestError`
+    (``bad_request``, ``unknown_operation``) naming the field.
+    """
+    try:
+        found = _lines.decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        if (half := _with_half_a_character(line)) is not None:
+            raise half from None
+        raise _refused(error, "", _request_id(line)) from None
+    kind = known.get(found.type)
+    if kind is None:
+        raise BadRequestError(
+            f"there is no operation {found.type[:_SHOWN]!r}",
+            request_id=found.request_id,
+            field="type",
+            code="unknown_operation",
+        )
+    try:
+        return Request(found.type, found.request_id, msgspec.json.decode(found.payload, type=kind))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise _refused(error, "payload", found.request_id) from None
+
+
+def response(request_id: str, payload: object) -> bytes:
+    """The line that says what became of a request."""
+    return _line({"type": "response", "request_id": request_id, "status": "ok", "payload": payload})
+
+
+def refusal(request_id: str | None, error: HoldfastError, data: Mapping[str, object] | None = None) -> bytes:
+    """The line that says why a request was not followed; of a line that told no id, null stands for that."""
+    told = {**(data or {}), **(error.data or {})} or None
+    failure = {**workspace_json.error(error)["error"], "hint": hint(error, FOR_FRONTENDS), "data": told}
+    return _line({"type": "response", "request_id": request_id, "status": "error", "error": failure})
+
+
+def event(name: str, payload: object) -> bytes:
+    """The line that tells of an event."""
+    return _line({"type": name, "payload": payload})
+
+
+def _line(message: dict[str, object]) -> bytes:
+    try:
+        return _encoder.encode(message) + b"\n"
+    except UnicodeEncodeError:  # a file name, or what somebody said, has a lone surrogate
+        import json
+
+        return json.dumps(msgspec.to_builtins(message)).encode() + b"\n"
+
+
+def _request_id(line: bytes) -> str | None:
+    try:
+        return _ids.decode(line).request_id
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def _with_half_a_character(line: bytes) -> BadRequestError | None:
+    """Why a line is refused that is JSON but for half of a surrogate pair in a text, which only some decoders take."""
+    if b"\\u" not in line:
+        return None
+    import json
+
+    try:
+        found = json.loads(line)
+        if not _HALF.search(json.dumps(found, ensure_ascii=False)):
+            return None
+    except (ValueError, RecursionError):
+        return None
+    said = cast("dict[str, object]", found).get("request_id") if isinstance(found, dict) else None
+    is_id = isinstance(said, str) and 1 <= len(said) <= _MOST_ID and not _HALF.search(said)
+    return BadRequestError(
+        "a text holds half of a surrogate pair, which is no character",
+        request_id=str(said) if is_id else None,
+        field=None,
+    )
+
+
+def _refused(error: Exception, where: str, request_id: str | None) -> BadRequestError:
+    if isinstance(error, RecursionError):
+        return BadRequestError("it is nested too deeply", request_id=request_id, field=where or None)
+    match = _WRONG.match(str(error))
+    what, at = (match["what"], match["at"]) if match else (str(error), None)
+    name = _MISSING_OR_UNKNOWN.match(what)
+    parts = [where, (at or "").removeprefix("$").removeprefix("."), name[1] if name else ""]
+    field = ".".join(part for part in parts if part)[:_SHOWN] or None
+    shown = what[:_SHOWN]
+    if shown.startswith(_NO_SUCH_VALUE):
+        # Behind that stands what the client has said: the reason is logged, and it may be a secret in the wrong field.
+        shown = "none of the values that it may have"
+    return BadRequestError(f"{field}: {shown}" if field else shown, request_id=request_id, field=field)

@@ -1,0 +1,171 @@
+"""What waits to be written to the client: in one order, and in bounded memory however slowly it is read.
+
+There are three kinds of lines. What is *owed* (answers, and that a step has begun and ended) is always taken; whoever
+causes it looks at `has_room` before. What a command *streams* waits until there is room, so that in the end the command
+does. What is *offered*, all other events, is dropped while too many wait, and how many were is said afterwards.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Final, Literal
+
+from holdfast.api._log_redaction import without_contents
+from holdfast.model.clock import SystemClock
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.model.clock import Clock
+
+_log = Log(__name__)
+
+MAX_STREAMED_BYTES: Final = 1 << 20
+MAX_OWED_BYTES: Final = 1 << 20
+MAX_OFFERED: Final = 1000
+
+Kind = Literal["owed", "streamed", "offered"]
+
+
+class Outbox:
+    """See the module. Any thread may call."""
+
+    def __init__(
+        self,
+        fd: int,
+        *,
+        lost: Callable[[int], bytes],
+        changed: Callable[[], object],
+        clock: Clock | None = None,
+    ) -> None:
+        """Lines go to the descriptor ``fd``. ``lost`` makes the line that says how many events were dropped;
+        ``changed`` is called, on a thread of its own, when there is room again, and when nobody reads any more.
+        """
+        self._fd = fd
+        self._lost_line = lost
+        self._changed = changed
+        self._lines: deque[tuple[Kind, bytes]] = deque()
+        self._turn = threading.Condition()
+        """Of all that follows."""
+        self._bytes: dict[Kind, int] = {"owed": 0, "streamed": 0, "offered": 0}
+        self._offered = 0
+        self._lost = 0
+        self._clock = SystemClock() if clock is None else clock
+        self._moved = 0.0
+        """When something was written last, or began to wait for that."""
+        self._is_over = False
+        self.is_broken = False
+        """Nobody reads any more; what comes now is dropped."""
+        self._thread = threading.Thread(target=self._work, name="outbox", daemon=True)
+        self._thread.start()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be caused to be owed."""
+        return self._bytes["owed"] < MAX_OWED_BYTES
+
+    def owe(self, line: bytes) -> None:
+        """Take ``line``, in any case."""
+        with self._turn:
+            self._put("owed", line)
+
+    def offer(self, line: bytes) -> None:
+        """Take ``line``, or count it as lost."""
+        with self._turn:
+            if self._offered >= MAX_OFFERED:
+                self._lost += 1
+            else:
+                self._put("offered", line)
+
+    def stream(self, line: bytes, given_up: Callable[[], bool]) -> bool:
+        """Take ``line`` when there is room for it; False, if nobody reads any more, or ``given_up`` says so (`nudge`
+        has it asked again).
+        """
+        if self._bytes["streamed"] >= MAX_STREAMED_BYTES:
+            _log.debug("a command waits for the client to read")
+        with self._turn:
+            while self._bytes["streamed"] >= MAX_STREAMED_BYTES and not self.is_broken and not given_up():
+                self._turn.wait()
+            if self.is_broken or given_up():
+                return False
+            self._put("streamed", line)
+            return True
+
+    def nudge(self) -> None:
+        """Have those who wait ask whether they are to give up."""
+        with self._turn:
+            self._turn.notify_all()
+
+    def finish(self, seconds: float, since: float) -> None:
+        """Wait until all is written, or nothing was for so long, counted from ``since`` (monotonic) at the earliest."""
+        with self._turn:
+            self._is_over = True
+            self._turn.notify_all()
+            while self._thread.is_alive() and not self.is_broken and any(self._bytes.values()):
+                left = max(self._moved, since) + seconds - self._clock.monotonic()
+                if left <= 0:
+                    _log.warning("the client does not read the last answers")
+                    return
+                self._turn.wait(left)
+
+    def _put(self, kind: Kind, line: bytes) -> None:
+        if self.is_broken:
+            return
+        if not any(self._bytes.values()):
+            self._moved = self._clock.monotonic()
+        self._lines.append((kind, line))
+        self._bytes[kind] += len(line)
+        self._offered += kind == "offered"
+        self._turn.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._turn:
+                while not self._lines and not self._is_over:
+                    self._turn.wait()
+                if not self._lines:
+                    return
+                kind, line = self._lines.popleft()
+            if _log.wants("trace"):
+                from holdfast.api.stdio.schema import known
+
+                _log.trace("sent", line=without_contents(line, known(), ours=True))
+            try:
+                self._write(line)
+            except OSError as error:
+                _log.info("the client reads no more: %s", error.strerror)
+                self._break()
+                return
+            with self._turn:
+                had_room = self.has_room
+                self._bytes[kind] -= len(line)
+                self._offered -= kind == "offered"
+                if self._lost and self._offered < MAX_OFFERED:
+                    lost, self._lost = self._lost, 0
+                    self._put("offered", self._lost_line(lost))
+                self._turn.notify_all()
+            if not had_room and self.has_room:
+                self._changed()
+
+    def _write(self, line: bytes) -> None:
+        left = memoryview(line)
+        while left:
+            try:
+                left = left[os.write(self._fd, left) :]
+            except BlockingIOError:  # whoever started us has made it so
+                poll = select.poll()
+                poll.register(self._fd, select.POLLOUT)
+                poll.poll()
+            with self._turn:
+                self._moved = self._clock.monotonic()
+
+    def _break(self) -> None:
+        with self._turn:
+            self.is_broken = True
+            self._lines.clear()
+            self._turn.notify_all()
+        self._changed()

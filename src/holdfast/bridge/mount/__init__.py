@@ -1,0 +1,1 @@
+"""Mounting: the FUSE device and fusermount, overlays, and the mount namespaces of what is served."""

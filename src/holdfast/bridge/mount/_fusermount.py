@@ -1,0 +1,83 @@
+"""``fusermount3``: a set-uid program of libfuse that mounts for whoever is not root, and hands the device over."""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import shutil
+import socket
+import subprocess
+from typing import TYPE_CHECKING, Final
+
+from holdfast.model.errors import StorageError, UnsupportedError
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# What mounting needs, for whoever cannot.
+
+MOUNTING_NEEDS: Final = (
+    "mounting needs /dev/fuse, and root or fusermount3 (the package fuse3); in a container also "
+    "`--device /dev/fuse --cap-add SYS_ADMIN`"
+)
+
+_PROGRAM: Final = "fusermount3"
+_SECONDS: Final = 30
+
+
+def mount(directory: bytes, options: Sequence[bytes]) -> int:
+    """Have it mount a file system on ``directory``; the device. Raises `UnsupportedError`, and says what would help."""
+    program = shutil.which(_PROGRAM)
+    if program is None:
+        raise UnsupportedError(
+            f"{display(directory)} cannot be mounted on: no permission, and no {_PROGRAM}", hint=MOUNTING_NEEDS
+        )
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            done = subprocess.run(
+                [program, b"-o", b",".join(options), b"--", directory],
+                env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UnsupportedError(f"{program} cannot be used: {error}", hint=MOUNTING_NEEDS) from error
+        if done.returncode:
+            why = display(done.stderr.strip()) or f"it ended with {done.returncode}"
+            raise UnsupportedError(f"{display(directory)} cannot be mounted on: {why}", hint=MOUNTING_NEEDS)
+        theirs.close()
+        return _received(ours)
+
+
+def unmount(directory: bytes, *, lazily: bool = False) -> str:
+    """Have it unmount ``directory``; why it has not, or nothing. Raises `OSError` if it does not end."""
+    try:
+        done = subprocess.run(
+            [shutil.which(_PROGRAM) or _PROGRAM, b"-u", *([b"-z"] if lazily else []), b"--", directory],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError(errno.ETIMEDOUT, f"{_PROGRAM} does not end") from error
+    return display(done.stderr.strip()) or f"{_PROGRAM} ended with {done.returncode}" if done.returncode else ""
+
+
+def _received(ours: socket.socket) -> int:
+    """The descriptor that the helper has sent."""
+    ours.settimeout(_SECONDS)
+    descriptors = array.array("i")
+    _, ancillary, _, _ = ours.recvmsg(1, socket.CMSG_SPACE(descriptors.itemsize), socket.MSG_CMSG_CLOEXEC)
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS and len(data) >= descriptors.itemsize:
+            descriptors.frombytes(data[: descriptors.itemsize])
+            return descriptors[0]
+    raise StorageError(f"{_PROGRAM} has mounted, and handed over nothing")

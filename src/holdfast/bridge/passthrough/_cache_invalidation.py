@@ -1,0 +1,139 @@
+"""Tells the kernel what of all that it remembers is out of date: what somebody else has changed, or an undo.
+
+By a thread of its own: to forget, the kernel waits for whoever uses what is to be forgotten, and they for the server;
+but for attributes, which it forgets at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import queue
+import threading
+from typing import TYPE_CHECKING, Final
+
+from holdfast.files.watch.event_masks import NAMES
+from holdfast.model.log import Log
+from holdfast.undo.tree.rooted_directories import Directories
+from holdfast.wire.fuse import notifications
+from holdfast.wire.fuse.protocol_constants import ROOT
+
+if TYPE_CHECKING:
+    from holdfast.bridge.passthrough._node_registry import Objects
+
+_LOG = Log(__name__)
+_NOT_KNOWN: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR)
+"""What the kernel says if it knows nothing of it, or that may stay for now."""
+_GONE: Final = (errno.ENODEV, errno.ECONNABORTED, errno.ENOTCONN)
+
+
+class Teller:
+    """See the module. `changed`, `everything` and `thin_out` may be called from any thread, and return at once."""
+
+    def __init__(self, device: int, root_fd: int, objects: Objects) -> None:
+        """``device`` and ``root_fd`` are borrowed, until `stop`."""
+        self._device = device
+        self._root_fd = root_fd
+        self._objects = objects
+        self.expires = False
+        """Names can be looked up again without being dropped (`Init.HAS_EXPIRE_ONLY`)."""
+        self._news: queue.SimpleQueue[tuple[bytes, int] | threading.Event | None] = queue.SimpleQueue()
+        self._all = False
+        self._thins = False
+        self._thread = threading.Thread(target=self._tell, name="holdfast-fuse-teller", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout: float = 10.0) -> bool:
+        """Tell nothing more; whether the thread has ended."""
+        self._news.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def changed(self, path: bytes, mask: int = NAMES) -> None:
+        """Something was changed at a path; ``mask`` says what (`holdfast.files.watch.event_masks`)."""
+        self._news.put((path, mask))
+
+    def everything(self) -> None:
+        """Anything may have been changed, anywhere."""
+        self._all = True
+        self._news.put((b"", 0))
+
+    def thin_out(self) -> None:
+        """The kernel is to forget some of what it knows, which is nearly as much as it may."""
+        if not self._thins:
+            self._thins = True
+            self._news.put((b"", 0))
+
+    def mappable(self, node: int) -> None:
+        """From now on somebody can write to a file through a mapping: what the kernel was told of it before, for long,
+        is out of date by that. To be called before they have it. May be called from any thread.
+        """
+        self._send(notifications.invalidate_inode(node))
+
+    def settle(self, timeout: float) -> bool:
+        """Wait until the kernel knows of all that was told so far; whether it does."""
+        done = threading.Event()
+        self._news.put(done)
+        return done.wait(timeout)
+
+    # The thread -------------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        directories = Directories(self._root_fd)
+        try:
+            while (news := self._news.get()) is not None:
+                if isinstance(news, threading.Event):
+                    news.set()
+                    continue
+                if self._all:
+                    self._all = False
+                    directories.close()
+                    self._tell_all()
+                if self._thins:
+                    for parent, name in self._objects.spare():
+                        self._send(notifications.invalidate_entry(parent, name))
+                    self._thins = False
+                if news[0]:  # (of what is known to be missing, nothing else tells)
+                    self._tell_of(directories, *news)
+                if self._news.empty():
+                    directories.close()  # (what is open now may be elsewhere the next time)
+        finally:
+            directories.close()
+
+    def _tell_of(self, directories: Directories, path: bytes, mask: int) -> None:
+        try:
+            place = directories.place(path)
+            parent = self._objects.found(place.dir_fd)
+        except OSError:
+            return  # what is above it is not there any more, which is told as well
+        if mask & NAMES:
+            directories.forget(path)
+            if parent is None:
+                return
+            self._send(notifications.invalidate_entry(parent, place.name, expire_only=self.expires))
+            self._forget_content(parent)  # (of a directory: what was listed)
+        try:
+            node = self._objects.found(place.dir_fd, place.name)
+        except OSError:
+            return
+        if node is not None:
+            self._forget_content(node)
+
+    def _tell_all(self) -> None:
+        for node, parent, name in self._objects.known():
+            if node != ROOT and name:
+                self._send(notifications.invalidate_entry(parent, name, expire_only=self.expires))
+            self._forget_content(node)
+
+    def _forget_content(self, node: int) -> None:
+        self._send(notifications.invalidate_inode(node, 0, 0))
+
+    def _send(self, notification: bytes) -> None:
+        try:
+            os.write(self._device, notification)
+        except OSError as error:
+            if error.errno not in _NOT_KNOWN and error.errno not in _GONE:
+                _LOG.warning("the kernel cannot be told of a change: %s", error.strerror)

@@ -1,0 +1,79 @@
+"""One object of a served tree: what is kept of it for as long as the kernel knows it, and what it is like at hand."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holdfast.undo.interceptor import Place
+
+if TYPE_CHECKING:
+    from holdfast.bridge.passthrough._listing_cache import Listed
+    from holdfast.files.linux.file_handle import Identity
+
+OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Object:
+    """What is kept for a node, and whatever is open of it."""
+
+    __slots__ = (
+        "backed",
+        "backing",
+        "identity",
+        "is_directory",
+        "is_local",
+        "listed",
+        "name",
+        "open",
+        "others",
+        "parent",
+        "plain",
+        "strips",
+        "writers",
+    )
+
+    def __init__(self, object_: Identity, parent: int, name: bytes, *, is_directory: bool, is_local: bool) -> None:
+        self.identity = object_
+        self.parent = parent
+        self.name = name
+        """By which it was last found, in ``parent``."""
+        self.others: tuple[tuple[int, bytes], ...] = ()
+        """Some others by which it was found before, each with its directory."""
+        self.is_directory = is_directory
+        self.is_local = is_local
+        """On the same file system as the root, and shown by the same mount."""
+        self.listed: Listed | None = None
+        """What the kernel may keep of its entries, if it is a directory that was opened."""
+        self.open: set[int] = set()
+        """Descriptors of its open handles, if it is no directory."""
+        self.writers = 0
+        """How many of them can write."""
+        self.backing = 0
+        """What the kernel calls the file by which it reads and writes it itself; 0 if it does not."""
+        self.strips = False
+        """What it writes so takes set-id bits away."""
+        self.backed = 0
+        """How many of them have that."""
+        self.plain = 0
+        """How many have not."""
+
+
+class Thing(NamedTuple):
+    """An object that is at hand."""
+
+    fd: int
+    """``O_PATH``, or one that is open."""
+    path: bytes | None
+    """Relative to the root; None if it has no name in the tree any more."""
+
+    @property
+    def place(self) -> Place:
+        """For the interceptor; only if it has a path."""
+        return Place(-1, b"", self.path or b"")
+
+
+def stale() -> OSError:
+    """It cannot be reached any more; the kernel looks it up again."""
+    return OSError(errno.ESTALE, os.strerror(errno.ESTALE))

@@ -1,0 +1,328 @@
+"""The objects of a served tree: what the kernel calls by a number, and where each is.
+
+For each the kernel may know for hours, there is no descriptor (they would run out), but what tells it from every other
+object: its file handle. How it is reached by that, or by its name, is in `holdfast.bridge.passthrough._node_access`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from holdfast.bridge.passthrough._listing_cache import Listed, drops_when_opened, is_exact
+from holdfast.bridge.passthrough._node import OBJECT, Object, Thing, stale
+from holdfast.bridge.passthrough._node_access import Reach, Whereabouts
+from holdfast.files.linux.file_handle import identity
+from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.files.linux.metadata import through
+from holdfast.files.linux.syscalls import mount_id
+from holdfast.model.errors import FormatError, RefusedError
+from holdfast.undo.interceptor import Place
+from holdfast.undo.leased_writes import AT_ONCE
+from holdfast.wire.fuse.node_table import Nodes
+from holdfast.wire.fuse.protocol_constants import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from contextlib import AbstractContextManager
+
+    from holdfast.files.linux.file_handle import Identity
+
+MOST_NODES: Final = 1 << 20
+_MOST_NAMES: Final = 8
+"""Of one object that are remembered. By any other the kernel has to look it up again, which it does (ESTALE)."""
+
+
+class Objects:
+    """See the module. Safe for several threads. Raises `FormatError` for nodes that are not known, and `OSError`."""
+
+    def __init__(self, root_fd: int, hidden: tuple[int, ...] = (), *, most: int = MOST_NODES) -> None:
+        """``root_fd`` is borrowed; ``hidden`` are descriptors of directories that are not there for anybody."""
+        self.root = root_fd
+        self._is_exact = is_exact(root_fd) and drops_when_opened(os.uname().release)
+        self._device = os.fstat(root_fd).st_dev
+        self._mount = mount_id(root_fd)
+        self.whereabouts = Whereabouts(root_fd)
+        self._hidden = frozenset(self._key(os.fstat(fd), identity(fd, b"")) for fd in hidden)
+        self._hidden_fds = hidden
+        self._hidden_inodes = frozenset(os.fstat(fd).st_ino for fd in hidden)
+        own = identity(root_fd, b"")
+        root = Object(own, ROOT, b"", is_directory=True, is_local=True)
+        self._nodes: Nodes[Object] = Nodes(own, root, most)
+        self._most = most
+        self._enough = most // 2
+        self.crowded: Callable[[], object] = lambda: None
+        """Called, at any time and from any thread, when the kernel should forget something: see `spare`."""
+        self._reach = Reach(root_fd, own, self._nodes)
+        self._written: Counter[int] = Counter()
+        self._mapped: dict[int, os.stat_result] = {}
+        """What may be written to through mappings that have outlived its handles, by node."""
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._reach.close()
+        self._mapped.clear()
+
+    @property
+    def opens_handles(self) -> bool:
+        """Whether an object is reached whatever has become of its names."""
+        return self._reach.opens_handles
+
+    def __getitem__(self, node: int) -> Object:
+        """What is kept for a node."""
+        return self._nodes[node]
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+
+    def enter(self, parent: int, dir_fd: int, name: bytes) -> tuple[int, os.stat_result]:
+        """Look up a name in a directory, once more: its node, and what it is like. Raises `OSError`."""
+        fd = os.open(name, OBJECT, dir_fd=dir_fd)
+        try:
+            return self.enter_opened(fd, parent, name)
+        finally:
+            os.close(fd)
+
+    def enter_opened(self, fd: int, parent: int, name: bytes) -> tuple[int, os.stat_result]:
+        """`enter` what is open already. An empty name: it has none."""
+        found, object_ = os.fstat(fd), identity(fd, b"")
+        key = self._key(found, object_)
+        if key in self._hidden:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        is_directory = stat.S_ISDIR(found.st_mode)
+
+        def make() -> Object:
+            # (By its handle, what another mount shows would be opened where it has its other path.)
+            is_local = found.st_dev == self._device and mount_id(fd) == self._mount
+            return Object(object_, parent, name, is_directory=is_directory, is_local=is_local)
+
+        try:
+            node = self._nodes.enter(key, make)
+        except RefusedError:
+            self.crowded()
+            raise
+        if len(self._nodes) > self._enough:
+            self.crowded()
+        kept = self._nodes[node]
+        if node != ROOT:
+            self._name(kept, parent, name)
+        return node, found
+
+    def _name(self, kept: Object, parent: int, name: bytes) -> None:
+        if kept.name == name and kept.parent == parent:
+            return
+        others = [one for one in ((kept.parent, kept.name), *kept.others) if one != (parent, name)]
+        kept.parent, kept.name, kept.others = parent, name, tuple(others[:_MOST_NAMES])
+
+    def found(self, dir_fd: int, name: bytes = b"") -> int | None:
+        """The node of a name in a directory (or of the directory), if the kernel knows it. Raises `OSError`."""
+        found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False) if name else os.fstat(dir_fd)
+        return self._nodes.find(self._key(found, identity(dir_fd, name)))
+
+    def known(self) -> list[tuple[int, int, bytes]]:
+        """All nodes that the kernel knows, each with where it was last found."""
+        return [(node, kept.parent, kept.name) for node, kept in self._nodes.items()]
+
+    def spare(self) -> list[tuple[int, bytes]]:
+        """The names, each with its directory's node, of files that the kernel has known for long and nobody has open.
+        There are enough others for a while.
+        """
+        known = self._nodes.items()
+        names = [
+            (kept.parent, kept.name)
+            for _, kept in known[: len(known) // 2]
+            if kept.name and not kept.is_directory and not kept.open
+        ]
+        self._enough = max(self._most // 2, len(known) - len(names) + self._most // 8)
+        return names
+
+    def hides(self, dir_fd: int, name: bytes, inode: int) -> bool:
+        """Whether an entry of a directory, with the inode number that the directory says, is not there for anybody."""
+        if inode not in self._hidden_inodes:
+            return False
+        try:
+            found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+            return self._key(found, identity(dir_fd, name)) in self._hidden
+        except FileNotFoundError:
+            return True  # it was just taken away
+
+    def listing(self, node: int) -> Listed | None:
+        """What is known of the listing of a directory that the kernel keeps; None if that could not be told to be out
+        of date.
+        """
+        kept = self._nodes[node]
+        if not (self._is_exact and kept.is_local):
+            return None
+        with self._lock:
+            if kept.listed is None:
+                kept.listed = Listed()
+            return kept.listed
+
+    def read(self, kept: Object) -> None:
+        """A file was opened, where it was last found."""
+        above = self._nodes.get(kept.parent)
+        if above is not None and above.listed is not None:
+            above.listed.read += 1
+
+    def moved(self, parent: int, dir_fd: int, name: bytes) -> None:
+        """What is at the name now has been moved there."""
+        try:
+            node = self.found(dir_fd, name)
+        except OSError:
+            return  # it is elsewhere by now, and will be found there
+        if node is not None and node != ROOT:
+            self._name(self._nodes[node], parent, name)
+
+    def forget(self, node: int, lookups: int) -> None:
+        """The kernel gives lookups back."""
+        if self._nodes.forget(node, lookups).gone is not None:
+            self._reach.forget(node)
+            self._mapped.pop(node, None)
+
+    def _key(self, found: os.stat_result, object_: Identity) -> bytes:
+        return object_ if found.st_dev == self._device else b"%d:%b" % (found.st_dev, object_)
+
+    # -- reaching them --------------------------------------------------------------------------------------------
+
+    def directory(self, node: int) -> AbstractContextManager[int]:
+        """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR if it is none."""
+        return self._reach.directory(node)
+
+    @contextmanager
+    def opened(self, node: int, handle: int | None = None) -> Generator[int]:
+        """A descriptor of any object, borrowed: ``handle`` if there is one."""
+        if handle is not None:
+            yield handle
+            return
+        kept = self._nodes[node]
+        if kept.is_directory:
+            with self.directory(node) as fd:
+                yield fd
+            return
+        fd = self._open_file(kept)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def thing(self, node: int, handle: int | None = None) -> Generator[Thing]:
+        """As `opened`, and where it is."""
+        with self.opened(node, handle) as fd:
+            path = self._path(node, fd)
+            kept = self._nodes[node]
+            if path is not None or kept.is_directory or (other := self._reach.by_name(kept)) < 0:
+                yield Thing(fd, path)
+                return
+            # The name that it was opened by is gone, and it has another one.
+            try:
+                yield Thing(other, self._path(node, other))
+            finally:
+                os.close(other)
+
+    def place(self, parent: int, dir_fd: int, name: bytes) -> Place:
+        """For the interceptor: a name in the directory ``parent``, open as ``dir_fd``.
+
+        Raises `OSError`: ENOENT if that is not in the tree any more, and EACCES if what is there is not shown.
+        """
+        path = self._path(parent, dir_fd)
+        if path is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        path = b"%b/%b" % (path, name) if path else name
+        for fd in self._hidden_fds:
+            hidden = self.whereabouts.path(fd)
+            if hidden is not None and (hidden == path or hidden.startswith(path + b"/")):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return Place(dir_fd, name, path)
+
+    def _path(self, node: int, fd: int) -> bytes | None:
+        """Where an object is that is open as ``fd``, also if that is longer than the kernel says paths."""
+        below: list[bytes] = []
+        while True:
+            try:
+                path = self.whereabouts.path(fd) if not below else self._known_path(node)
+            except OSError as error:
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+            else:
+                return path if path is None or not below else b"/".join((path, *reversed(below)))
+            # (The name that it was found under last may be gone, and another one be left.)
+            other, node, name = self._reach.found(self._nodes[node])
+            if other < 0:
+                raise stale()
+            os.close(other)
+            below.append(name)
+
+    def _known_path(self, node: int) -> bytes | None:
+        with self.directory(node) as fd:
+            return self.whereabouts.path(fd)
+
+    def _open_file(self, kept: Object) -> int:
+        # By a name first: then the kernel knows where it is.
+        if (fd := self._reach.by_name(kept)) >= 0:
+            return fd
+        with self._lock:
+            if kept.open:
+                return os.dup(next(iter(kept.open)))
+        if (fd := self._reach.by_handle(kept)) >= 0:
+            return fd
+        raise stale()
+
+    # -- what is open ---------------------------------------------------------------------------------------------
+
+    def note_opened(self, kept: Object, fd: int, *, writes: bool) -> None:
+        """The object has one more open handle, with this descriptor."""
+        with self._lock:
+            kept.open.add(fd)
+            kept.writers += writes
+            if writes:
+                self._written[os.fstat(fd).st_ino] += 1
+
+    def close_opened(self, kept: Object, fd: int, *, writes: bool) -> None:
+        """Close the descriptor of a handle."""
+        with self._lock:
+            kept.open.discard(fd)
+            kept.writers -= writes
+            if writes:
+                inode = os.fstat(fd).st_ino
+                self._written[inode] -= 1
+                if not self._written[inode]:
+                    del self._written[inode]
+            os.close(fd)
+
+    def note_mapped(self, node: int, fd: int) -> None:
+        """Whoever had the file open as ``fd`` may go on to write to it through a mapping, once that is closed."""
+        self._mapped[node] = os.fstat(fd)
+
+    def is_written(self, node: int) -> bool:
+        """Whether somebody can write to it now, through a mapping, too. (True where nobody can tell.)"""
+        return bool(self._nodes[node].writers) or self._by_mapping(node) is not Writer.NONE
+
+    def _by_mapping(self, node: int) -> Writer:
+        noted = self._mapped.get(node)
+        if noted is None:
+            return Writer.NONE
+        try:
+            with self.opened(node) as fd:
+                file = os.open(through(fd), os.O_RDONLY | AT_ONCE)
+        except (FormatError, OSError):
+            return Writer.UNTOLD  # it is forgotten, has no name, or somebody has a lease on it
+        try:
+            writer = writer_of(file)
+        finally:
+            os.close(file)
+        if writer is Writer.NONE and self._mapped.get(node) is noted:
+            self._mapped.pop(node, None)
+        return writer
+
+    def held_for_writing(self, _thorough: bool) -> frozenset[int]:
+        """See `UndoLog.writers`: here that takes hardly any time."""
+        noted = tuple(self._mapped.items())
+        mapped = {found.st_ino for node, found in noted if self._by_mapping(node) is Writer.SOME}
+        with self._lock:
+            return frozenset(mapped.union(self._written))

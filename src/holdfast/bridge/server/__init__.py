@@ -1,0 +1,1 @@
+"""The loop that reads requests from the device and answers them, and the threads that do."""

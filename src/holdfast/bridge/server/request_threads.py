@@ -1,0 +1,216 @@
+"""Which of a server's threads takes requests: one, as long as nothing keeps it.
+
+Where the operations are Python for the most part, two threads at once take longer than one: each waits for the other at
+every system call, and the kernel wakes one for a request that the other was about to take.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from math import inf
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+TICK_SECONDS: Final = 0.005
+"""What takes longer, or twice that, keeps others from being served no more."""
+_QUIET_TICKS: Final = 20
+"""After so many without a request nobody looks any more, until there is one."""
+
+
+class Leader:
+    """See the module. One thread takes requests (it leads), another one looks whether it is kept, the rest wait."""
+
+    def __init__(self, *, alone: bool = True) -> None:
+        """Unless it is to be one ``alone``, all take requests all the time."""
+        self._alone = alone
+        lock = threading.Lock()
+        self._call = threading.Condition(lock)
+        """For whoever looks."""
+        self._rest = threading.Condition(lock)
+        self._leader: int | None = None
+        self._watcher: int | None = None
+        self._taken = 0
+        """So many requests."""
+        self._is_busy = False
+        """The one who leads works on one, and does not wait for the next."""
+        self._is_asleep = False
+        """The one who looks does not."""
+        self._is_over = False
+
+    def wait(self, number: int) -> bool:
+        """Wait until the thread of this number is to lead; False if nothing is to be taken any more."""
+        with self._call:
+            while not self._is_over:
+                if not self._alone:
+                    return True
+                if self._leader is None:
+                    self._leader, self._is_busy = number, False
+                    if self._watcher == number:
+                        self._watcher = None
+                        self._rest.notify()
+                    return True
+                if self._watcher is None:
+                    self._watcher = number
+                if self._watcher == number:
+                    self._watch()
+                else:
+                    self._rest.wait()
+        return False
+
+    def leads(self, number: int) -> bool:
+        """Whether the thread still does; only if it does it may take a request."""
+        return self._leader == number or not self._alone
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody looks: not where nothing is asked for a while."""
+        return self._watcher is not None and not self._is_asleep
+
+    def took(self, number: int) -> None:
+        """The thread has taken a request."""
+        if self._leader != number:
+            return
+        self._taken += 1
+        self._is_busy = True
+        if self._is_asleep:  # (in this order: see `_watch`)
+            with self._call:
+                self._is_asleep = False
+                self._call.notify()
+
+    def waits(self, number: int) -> None:
+        """The thread waits for a request."""
+        if self._leader == number:
+            self._is_busy = False
+
+    def resign(self, number: int) -> None:
+        """What the thread is about to do may take its time: another one leads, if there is one that is free."""
+        with self._call:
+            if self._leader == number:
+                self._leader = None
+                self._call.notify()
+
+    def end(self) -> None:
+        """Nobody is to take anything any more."""
+        with self._call:
+            self._is_over = True
+            self._call.notify_all()
+            self._rest.notify_all()
+
+    def _watch(self) -> None:
+        """Until nobody leads any more: somebody who is kept does not."""
+        quiet = 0
+        while self._leader is not None and not self._is_over:
+            if quiet >= _QUIET_TICKS:
+                self._is_asleep = True
+                if not self._is_busy:  # (else nobody may have seen that)
+                    self._call.wait()
+                self._is_asleep = False
+                quiet = 0
+                continue
+            leader, taken = self._leader, self._taken
+            self._call.wait(TICK_SECONDS)
+            if (leader, taken) != (self._leader, self._taken):
+                quiet = 0
+            elif self._is_busy:
+                self._leader = None
+            else:
+                quiet += 1
+
+
+# Requests that would keep others waiting, or have to wait themselves: each is worked on by a thread of its own.
+
+_MOST: Final = 64
+"""So many at a time. Whoever comes then is waited for, where they are."""
+_patience = threading.local()
+
+
+class LaterError(Exception):
+    """Nothing has happened yet. Asked again on a thread where nobody else waits, it goes on, or waits a little more."""
+
+
+def is_patient() -> bool:
+    """Whether this thread may take its time: it may copy a large file."""
+    return getattr(_patience, "is_patient", False)
+
+
+class Later:
+    """Threads for them, made when they are needed."""
+
+    def __init__(self, own: Threads) -> None:
+        """``own`` is told which threads these are."""
+        self._own = own
+        self._room = threading.BoundedSemaphore(_MOST)
+        self._threads: set[threading.Thread] = set()
+        self._lock = threading.Lock()
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Have ``work`` done, which must raise nothing; returns at once, unless there are too many."""
+        if not self._room.acquire(blocking=False):
+            self._do(work)
+            return
+        thread = threading.Thread(target=self._run, args=(work,), name="holdfast-fuse-later", daemon=True)
+        with self._lock:
+            self._threads.add(thread)
+        thread.start()
+
+    def join(self, timeout: float) -> bool:
+        """Wait until all is done, at most ``timeout`` seconds for each; whether it is."""
+        with self._lock:
+            threads = tuple(self._threads)
+        for thread in threads:
+            thread.join(timeout)
+        return not any(thread.is_alive() for thread in threads)
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            with self._own.joined():
+                self._do(work)
+        finally:
+            self._room.release()
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    @staticmethod
+    def _do(work: Callable[[], None]) -> None:
+        before = is_patient()
+        _patience.is_patient = True
+        try:
+            work()
+        finally:
+            _patience.is_patient = before
+
+
+# Which threads of this process answer for a mount: what they change, its kernel knows already.
+
+_KNOWN_SECONDS: Final = 1.0
+"""The news of what a thread has done may be read when it has ended. Its number comes back after all others."""
+
+
+class Threads:
+    """A container of their numbers. From any thread."""
+
+    def __init__(self) -> None:
+        self._until: dict[object, float] = {}
+        self._lock = threading.Lock()
+
+    def __contains__(self, tid: object) -> bool:
+        """Whether the thread is one, or was just now."""
+        return monotonic() < self._until.get(tid, 0.0)
+
+    @contextmanager
+    def joined(self) -> Generator[None]:
+        """For the length of the block, the thread that enters it is one."""
+        me = threading.get_native_id()
+        with self._lock:
+            self._until[me] = inf
+        try:
+            yield
+        finally:
+            with self._lock:
+                now = monotonic()
+                self._until = {tid: until for tid, until in self._until.items() if until > now}
+                self._until[me] = now + _KNOWN_SECONDS

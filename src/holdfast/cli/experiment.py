@@ -1,0 +1,253 @@
+"""``experiment``."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from holdfast import HoldfastError, UsageError
+from holdfast.cli.command import Command, text, whole_number
+from holdfast.cli.phrases import files, left_alone, reasons, short
+from holdfast.cli.session.selection import add_options, opened
+from holdfast.cli.terminal import is_terminal, show_path
+from holdfast.model.message_text import plural, visible
+
+if TYPE_CHECKING:
+    import argparse
+    import threading
+    from collections.abc import Iterator
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.experiments.attempts import Comparison, Measure, Order, Outcome, Tell
+    from holdfast.engine.experiments.experiment import Adopted, Experiment
+    from holdfast.engine.sessions.session import Session
+
+_MOST_NAMED = 10
+"""So many paths of an attempt are named that no checkpoint holds."""
+
+_MEASURES: dict[str, Measure] = {"exit-code": "exit_code", "output": "output", "duration": "duration"}
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("commands", metavar="COMMAND", nargs="*", type=text, help="what to try, each in a fork")
+    add_options(parser)
+    what = parser.add_argument_group("what is tried")
+    what.add_argument(
+        "--with",
+        dest="variants",
+        metavar="SETTINGS",
+        action="append",
+        default=[],
+        type=text,
+        help="try the one COMMAND with these: shell=NAME, timeout=SECONDS, VARIABLE=VALUE; once for each attempt",
+    )
+    what.add_argument(
+        "--name", dest="names", metavar="NAME", action="append", default=[], type=text, help="of each attempt, in order"
+    )
+    what.add_argument("--setup", metavar="COMMAND", type=text, default="", help="what is run in every fork first")
+    what.add_argument("--timeout", metavar="SECONDS", help="an attempt that takes longer is ended")
+    what.add_argument("-j", "--parallel", metavar="N", type=whole_number, default=0, help="how many run at once")
+    what.add_argument(
+        "--with-ignored", action="store_true", help="forks need what ignore rules leave out, such as dependencies"
+    )
+    what.add_argument("--provider", metavar="NAME", type=text, help="what makes the forks (docs/guide/snapshots.md)")
+    how = parser.add_argument_group("which is the best")
+    measure = how.add_mutually_exclusive_group()
+    measure.add_argument(
+        "--compare-by",
+        metavar="WHAT",
+        choices=tuple(_MEASURES),
+        default="exit-code",
+        help="exit-code (default), output (the shortest) or duration; what fails comes last",
+    )
+    measure.add_argument(
+        "--score", metavar="COMMAND", type=text, help="by the number that this prints in each fork; the lowest is best"
+    )
+    measure.add_argument(
+        "--score-function", metavar="FILE.py:NAME", type=text, help="by what this Python function returns for each"
+    )
+    how.add_argument("--highest", action="store_true", help="the highest score is the best")
+    then = parser.add_argument_group("what becomes of it")
+    then.add_argument("--adopt", action="store_true", help="bring the session's files to what the best has made")
+    then.add_argument("--keep", action="store_true", help="keep the forks, as sessions")
+    then.add_argument("--diff", action="store_true", help="show how the others differ from the best")
+
+
+def _order(arguments: argparse.Namespace) -> Order:
+    from holdfast.cli.experiment_attempts import attempts_of, seconds
+    from holdfast.engine.experiments.attempts import Order
+    from holdfast.engine.experiments.scores import load_function
+
+    timeout = None if arguments.timeout is None else seconds(arguments.timeout)
+    scored = arguments.score is not None or arguments.score_function is not None
+    if arguments.highest and not scored:
+        raise UsageError("--highest is for scores", hint="give --score COMMAND or --score-function FILE.py:NAME")
+    return Order(
+        attempts_of(arguments.commands, arguments.names, arguments.variants, timeout),
+        setup=arguments.setup,
+        measure="score" if scored else _MEASURES[arguments.compare_by],
+        score=load_function(arguments.score_function) if arguments.score_function is not None else arguments.score,
+        highest=arguments.highest,
+        parallel=arguments.parallel,
+        keep=arguments.keep,
+        with_ignored=arguments.with_ignored,
+        provider=arguments.provider,
+    )
+
+
+def _experiment(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.cli.experiment_attempts import cancellable
+    from holdfast.engine.experiments.experiment import experiment
+
+    order = _order(arguments)
+
+    def attempt(stop: threading.Event) -> int:
+        with ExitStack() as shown:
+            tell = _board(console, order, shown)
+            with experiment(make, session, order, tell=tell, stop=stop) as found:
+                shown.close()
+                return _answer(console, arguments, session, found)
+
+    with opened(console, arguments.session, arguments.agent) as (make, session):
+        return cancellable(console, attempt)
+
+
+def _board(console: Console, order: Order, shown: ExitStack) -> Tell | None:
+    if console.quiet or not is_terminal(sys.stderr):
+        return None
+    from holdfast.cli.progress_board import Board
+
+    return shown.enter_context(Board(list(order.attempts), sys.stderr))
+
+
+def _answer(console: Console, arguments: argparse.Namespace, session: Session, found: Experiment) -> int:
+    """Say what came of it, and adopt the best if that was asked for; the exit code."""
+    from holdfast.cli.experiment_attempts import table
+    from holdfast.engine.experiments import experiment_json
+
+    winner = found.comparison.winner
+    adopted: Adopted | None = None
+    failed: HoldfastError | OSError | None = None
+    # (First: what is printed may reach nobody.)
+    if arguments.adopt and winner is not None:
+        try:
+            adopted = found.adopt()
+        except (HoldfastError, OSError) as error:
+            failed = error
+    try:
+        if console.json:
+            console.give(experiment_json.experiment(found, adopted))
+        else:
+            console.answer(table(console.paint, found.comparison, found.files))
+            if arguments.diff:
+                console.answer(_differences(console, session, found))
+            console.say("", *_closing(session, found, adopted, arguments.adopt))
+            sys.stdout.flush()
+    finally:
+        if failed is not None:
+            raise failed
+    if adopted is not None and adopted.restored.skipped:
+        raise left_alone(adopted.restored.skipped)
+    return 0 if winner is not None else 1
+
+
+def _closing(session: Session, found: Experiment, adopted: Adopted | None, adopts: bool) -> Iterator[str]:
+    comparison = found.comparison
+    if comparison.winner is None:
+        yield "None of them is any good: nothing has succeeded, or been given a score."
+    elif adopted is not None:
+        restored = adopted.restored
+        yield (
+            f"Adopted {visible(comparison.winner.attempt.name)}: {files(len(restored.written))} written, "
+            f"{len(restored.deleted):,} deleted."
+        )
+        yield from reasons(restored.skipped)
+        if restored.undo_command is not None and restored.rescue is not None:
+            before, undo = short(restored.rescue), restored.undo_command
+            yield f"What was there before is checkpoint {before}; `{undo}` brings it back."
+    elif adopts:
+        yield f"The best is {visible(comparison.winner.attempt.name)}, which was not adopted."
+    else:
+        yield f"The best is {visible(comparison.winner.attempt.name)}."
+    yield from _not_captured(comparison)
+    winner = comparison.winner
+    if winner is not None and found.is_kept(winner) and not comparison.kept:
+        if not comparison.stays(winner):
+            yield "Its fork is kept, as a session:"
+            yield f"  {winner.fork}  {show_path(winner.root)}"
+        if adopts and adopted is None:
+            yield f"`holdfast session merge {winner.fork} -s {session.id}` brings what it has done here."
+    if comparison.kept:
+        yield "Kept as sessions:"
+        yield from (
+            f"  {one.fork}  {show_path(one.root)}  {visible(one.attempt.name)}"
+            for one in sorted(comparison.ranked, key=lambda one: one.attempt.number)
+            if one.fork is not None
+        )
+
+
+def _not_captured(comparison: Comparison) -> Iterator[str]:
+    """What attempts have left that no checkpoint holds, and where that of the best still is."""
+    for one in comparison.ranked:
+        if not one.not_captured:
+            continue
+        name, number = visible(one.attempt.name), plural(len(one.not_captured), "path")
+        if comparison.stays(one):
+            yield f"{name} has left {number} that no checkpoint holds, in its fork alone:"
+        else:
+            goes = "goes" if len(one.not_captured) == 1 else "go"
+            yield f"{name} has left {number} that no checkpoint holds, and that {goes} with its fork:"
+        yield from reasons(one.not_captured[:_MOST_NAMED])
+        if len(one.not_captured) > _MOST_NAMED:
+            yield f"  and {len(one.not_captured) - _MOST_NAMED:,} more"
+        if comparison.stays(one) and not comparison.kept:
+            yield (
+                f"So that fork stays, as the session {one.fork}, in {show_path(one.root)}: take from there what you "
+                f"need; `holdfast session delete {one.fork}` deletes it."
+            )
+
+
+def _differences(console: Console, session: Session, found: Experiment) -> Iterator[str]:
+    """How the others differ from the best: what they have printed, then the files."""
+    from holdfast.cli.colored_patch import for_terminal
+
+    by_number: dict[int, Outcome] = {one.attempt.number: one for one in found.comparison.ranked}
+    first = found.comparison.ranked[0].attempt.number
+    for one in found.comparison.differences:
+        if one.a != first:
+            continue
+        names = [visible(by_number[number].attempt.name) for number in (one.a, one.b)]
+        yield ""
+        yield console.paint(f"{names[0]} -> {names[1]}", "bold")
+        for title, difference in (("output", one.stdout), ("errors", one.stderr)):
+            if difference:
+                yield console.paint(f"  {title}:", "dim")
+                pieces = [difference.encode("utf-8", "surrogateescape")]
+                yield from for_terminal(console.paint, pieces)
+        if one.files is not None:
+            yield from for_terminal(console.paint, session.workspace.patch(one.files))
+
+
+COMMANDS = {
+    "experiment": Command(
+        description="Try several commands side by side, each in a fork of a session of its own, from the state that "
+        "the session is in; compare how they end, and keep the best. The session is not touched, unless the best is "
+        "adopted, which `holdfast undo` takes back. What attempts leave running is ended, and their forks are deleted, "
+        "also if it is cancelled (Ctrl-C). The fork of the best stays where that could not be adopted, or not all of "
+        "it.",
+        configure=_configure,
+        run=_experiment,
+        examples=(
+            ("holdfast experiment 'npm test' 'pnpm test' --compare-by duration", "which is the quickest"),
+            ("holdfast experiment ./fix-a.sh ./fix-b.sh --setup 'make deps' --adopt", "and keep what it has done"),
+            ("holdfast experiment make --with CC=gcc --with 'CC=clang timeout=60'", "one command in several ways"),
+            ("holdfast experiment ./a ./b --score 'wc -c < out'", "by a number of your own"),
+        ),
+        exits=(
+            (1, "failed; or no attempt is any good: none succeeded, or has a score"),
+            (4, "refused: the session is in use, another's, or was changed meanwhile; or a path was left alone"),
+            (130, "cancelled from the keyboard: nothing is left of it (143: by SIGTERM)"),
+        ),
+    ),
+}

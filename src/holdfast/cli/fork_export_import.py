@@ -1,0 +1,150 @@
+"""``fork``, ``export`` and ``import``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast import UsageError
+from holdfast.cli.command import Command, text
+from holdfast.cli.phrases import files, short
+from holdfast.cli.terminal import show_path
+from holdfast.model.message_text import plural, visible
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast.cli.console import Console
+
+
+def _configure_fork(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "holdfast fork [ID] DIR [--mount]\n       holdfast fork --materialise DIR"
+    parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint (default: @)")
+    parser.add_argument("directory", metavar="DIR", help="the new directory; it must not exist, or be empty")
+    parser.add_argument(
+        "--mount",
+        action="store_true",
+        help="write nothing out: mount the checkpoint, and keep in the home what is changed in DIR; needs root",
+    )
+    parser.add_argument(
+        "--materialise", action="store_true", help="make DIR, a fork by mount, a plain directory with all that is in it"
+    )
+
+
+def _fork(console: Console, arguments: argparse.Namespace) -> int:
+    if arguments.materialise:
+        return _materialise(console, arguments)
+    name: str = arguments.name or "@"
+    if arguments.mount:
+        from holdfast.engine.forks.mount_server import MountServer
+
+        # Before anything is opened: see there.
+        with MountServer() as server, console.open() as workspace:
+            result = workspace.fork(name, arguments.directory, mount=True, server=server)
+    else:
+        with console.open() as workspace, console.progress() as progress:
+            result = workspace.fork(name, arguments.directory, progress=progress)
+    from holdfast.engine.encoding import workspace_json
+
+    if console.json:
+        console.give(workspace_json.forked(result))
+    elif result.mounted:
+        console.say(
+            f"Forked {short(result.source)}, mounted on {show_path(result.path)}.",
+            "It is a workspace of its own, with its own history. `holdfast unmount` and `holdfast mount`, each with "
+            "that directory, unmount it and mount it again.",
+        )
+    else:
+        console.say(
+            f"Forked {short(result.source)} into {show_path(result.path)}: {files(result.written)} written.",
+            "It is a workspace of its own, with its own history.",
+        )
+    return 0
+
+
+def _materialise(console: Console, arguments: argparse.Namespace) -> int:
+    if arguments.mount or arguments.name is not None:
+        raise UsageError(
+            "--materialise takes a fork by mount, and nothing else", hint="holdfast fork --materialise DIR"
+        )
+    with console.open_home() as home:
+        path = home.materialise(arguments.directory)
+    if console.json:
+        console.give({"path": display(path), "mounted": False})
+    else:
+        console.say(f"{show_path(path)} is a plain directory now.")
+    return 0
+
+
+def _configure_export(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "holdfast export ID [ID ...] FILE"
+    parser.add_argument("names", metavar="ID", nargs="+", type=text, help="the checkpoints; their ancestors come along")
+    parser.add_argument("file", metavar="FILE", help="the bundle to write, customarily called *.tar.zst")
+
+
+def _export(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace:
+        ids = workspace.export(arguments.names, arguments.file)
+    if console.json:
+        console.give({"file": _as_text(arguments.file), "checkpoints": list(ids)})
+    else:
+        console.say(f"Wrote {plural(len(ids), 'checkpoint')} to {visible(arguments.file)}.")
+    return 0
+
+
+def _configure_import(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a bundle that `holdfast export` wrote")
+
+
+def _import(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open() as workspace:
+        ids = workspace.import_(arguments.file)
+    if console.json:
+        console.give({"file": _as_text(arguments.file), "checkpoints": list(ids)})
+    else:
+        console.say(
+            f"Took in {plural(len(ids), 'checkpoint')} from {visible(arguments.file)}.",
+            *(f"  {short(checkpoint)}" for checkpoint in ids),
+        )
+    return 0
+
+
+def _as_text(path: str) -> str:
+    from os import fsencode
+
+    return display(fsencode(path))
+
+
+COMMANDS = {
+    "fork": Command(
+        description="Write a checkpoint out into a new directory, as a workspace of its own whose history "
+        "begins there. What both share is stored once. With --mount nothing is written out: the checkpoint is mounted, "
+        "and what is changed in DIR is kept in the home, until `holdfast unmount DIR` (or a restart of the machine) "
+        "and beyond: `holdfast mount DIR` mounts it again.",
+        configure=_configure_fork,
+        run=_fork,
+        examples=(
+            ("holdfast fork ../attempt-2", "the state that the tree stands on"),
+            ("holdfast fork before-upgrade ../other", "another one"),
+            ("holdfast fork ../attempt-3 --mount", "of any size, in the time of a mount"),
+            ("holdfast fork --materialise ../attempt-3", "write that one out after all"),
+        ),
+        exits=((4, "refused: the directory is not empty, or in use"), (5, "stored content is damaged")),
+    ),
+    "export": Command(
+        description="Write checkpoints, with all their ancestors and content, to one file. It appears whole or "
+        "not at all.",
+        configure=_configure_export,
+        run=_export,
+        examples=(("holdfast export @ backup.tar.zst", "the state that the tree stands on, and all before it"),),
+        exits=((5, "stored content is damaged"),),
+    ),
+    "import": Command(
+        description="Take in the checkpoints of a bundle, as checkpoints of this workspace. The tree is not "
+        "changed. All of the file is verified before anything of it is taken in.",
+        configure=_configure_import,
+        run=_import,
+        examples=(("holdfast import backup.tar.zst && holdfast log", "take it in and look"),),
+        exits=((4, "refused: a checkpoint of the same id is here and is another one"), (5, "the file is damaged")),
+    ),
+}

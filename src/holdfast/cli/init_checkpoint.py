@@ -1,0 +1,170 @@
+"""``init`` and ``checkpoint``."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast import RefusedError
+from holdfast.cli.command import Command, text
+from holdfast.cli.phrases import counted, files, named, short
+from holdfast.cli.terminal import ask, show_path
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.message_text import plural, size, visible
+
+if TYPE_CHECKING:
+    import argparse
+
+    from holdfast import Workspace
+    from holdfast.cli.console import Console
+
+
+def _configure_init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("directory", metavar="DIR", nargs="?", help="the directory (default: -w, else the current one)")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="also a directory that nobody means, such as $HOME, that is mounted over a workspace, or the "
+        "empty mount point of one",
+    )
+    parser.add_argument(
+        "--write-ignore",
+        action="store_true",
+        help="write the default exclusions to .checkpointignore, to be edited and committed",
+    )
+
+
+def _init(console: Console, arguments: argparse.Namespace) -> int:
+    import holdfast
+
+    where = arguments.directory or console.directory or "."
+    with holdfast.init(where, home=console.home, force=arguments.force) as workspace:
+        wrote = arguments.write_ignore and workspace.write_ignore()
+        if console.json:
+            console.give(
+                {
+                    "workspace": workspace.id,
+                    "path": os_text(workspace.path),
+                    "created": workspace.new,
+                    "ignore_written": wrote,
+                }
+            )
+        elif workspace.new:
+            console.say(
+                f"Remembering {show_path(workspace.path)}. `holdfast checkpoint` saves its state.",
+                "  What the ignore rules leave out is not saved; `holdfast status --ignored` lists it.",
+            )
+        else:
+            console.say(f"{show_path(workspace.path)} is remembered already.")
+    if arguments.write_ignore:
+        told = (
+            "The default exclusions are in .checkpointignore now." if wrote else ".checkpointignore is there already."
+        )
+        console.say(told)
+    return 0
+
+
+def os_text(path: bytes) -> str:
+    """A path as JSON has it."""
+    from holdfast.model.paths import display
+
+    return display(path)
+
+
+def _configure_checkpoint(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-m", "--label", metavar="LABEL", type=text, default="", help="a name to find it by; labelled ones are kept"
+    )
+    parser.add_argument("--message", metavar="TEXT", type=text, default=None, help="why it was made")
+    parser.add_argument("--author", metavar="NAME", type=text, default=None, help="who made it: a person or an agent")
+    parser.add_argument("--command", metavar="LINE", type=text, default=None, help="the command it was made for")
+    parser.add_argument(
+        "--full-hash", action="store_true", help="read every file, instead of trusting what is known of unchanged ones"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before capturing something huge")
+
+
+def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
+    with console.open(strict=True, scan=True) as workspace:
+        warn_if_huge(console, workspace, ask_first=not arguments.yes)
+        with console.progress() as progress:
+            result = workspace.checkpoint(
+                arguments.label,
+                message=_given(arguments.message, "HOLDFAST_MESSAGE"),
+                author=arguments.author,
+                command=_given(arguments.command, "HOLDFAST_COMMAND"),
+                full_hash=arguments.full_hash,
+                progress=progress,
+            )
+    if console.json:
+        from holdfast.engine.encoding import workspace_json
+
+        console.give(workspace_json.checkpoint(result))
+        return 0
+    made = result.checkpoint
+    if result.created:
+        console.say(
+            f"Saved {console.paint(named(made), 'bold')}: {counted(made.changes)}.",
+            f"  {files(made.total_files)}, {size(made.stored_bytes)} stored, {result.elapsed_ms:.0f} ms",
+        )
+    elif not arguments.label:
+        console.say(f"Nothing has changed since {named(made)}.")
+    elif result.labelled:
+        console.say(f'Nothing has changed since {short(made.id)}, which now has the label "{visible(made.label)}".')
+    else:
+        console.say(
+            f"Nothing has changed since {named(made)}.",
+            f'  The label "{visible(arguments.label)}" was NOT given: this state belongs to that checkpoint, '
+            "which keeps the label it has.",
+        )
+    if not result.created and (message := _given(arguments.message, "HOLDFAST_MESSAGE")) != made.provenance.message:
+        console.say(f'  The message "{visible(message)}" was NOT taken: that checkpoint keeps what was said of it.')
+    if result.not_captured:
+        number = plural(len(result.not_captured), "path is", "paths are")
+        where = f"show {short(made.id)}" if result.created else "status"
+        console.say(f"  {number} not captured; `holdfast {where}` lists them with the reasons")
+    return 0
+
+
+def _given(value: str | None, variable: str) -> str:
+    return os.environ.get(variable, "") if value is None else value
+
+
+def warn_if_huge(console: Console, workspace: Workspace, *, ask_first: bool) -> None:
+    """Before a first checkpoint of something huge: say what makes it so; at a terminal, go on only if told to."""
+    estimate = workspace.estimate()
+    if estimate is None:
+        return
+    amount = f"{files(estimate.files)}, {size(estimate.bytes)}"
+    console.warn(f"{show_path(workspace.path)} holds {'' if estimate.complete else 'more than '}{amount}")
+    for path, number, total in estimate.biggest:
+        console.warn(f"  of them {files(number)}, {size(total)} in {os_text(path)}")
+    console.warn("what should not be saved can be listed in .checkpointignore, in the syntax of .gitignore")
+    if ask_first and console.interactive and ask("Save all of it? [y/n] ", "yn") == "n":
+        raise RefusedError("nothing was saved", hint="--yes saves it without asking", code="declined")
+
+
+COMMANDS = {
+    "init": Command(
+        description="Begin to remember a directory. Nothing is written into it; everything is kept in the home "
+        "(--home). Doing it again is harmless.",
+        configure=_configure_init,
+        run=_init,
+        examples=(
+            ("holdfast init", "the current directory"),
+            ("holdfast init ~/work/shop --write-ignore", "another one, with the default exclusions as a file"),
+        ),
+        exits=((4, "refused: what nobody means, a mount over a workspace, or its empty mount point; --force insists"),),
+    ),
+    "checkpoint": Command(
+        description="Save the present state of the workspace. If nothing has changed there is no new "
+        "checkpoint, and it says so. What .gitignore and .checkpointignore exclude is not saved.",
+        configure=_configure_checkpoint,
+        run=_checkpoint,
+        examples=(
+            ("holdfast checkpoint", "save now"),
+            ("holdfast checkpoint -m before-upgrade", "save under a name that can be used later"),
+            ("holdfast save --author claude --message 'tests pass'", "say who and why"),
+        ),
+        exits=((4, "refused: another process holds the workspace, or the store is at its quota"),),
+    ),
+}

@@ -1,0 +1,247 @@
+"""``integrate``, which configures coding agents, and ``hook``, which their hooks call."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from holdfast import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.cli.command import Command
+from holdfast.cli.console import here
+from holdfast.cli.terminal import ask, show_path
+from holdfast.model.log import Log
+from holdfast.model.message_text import visible
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.integrations.client import Place
+    from holdfast.engine.integrations.config_plan import Change, Plan
+
+_LOG = Log(__name__)
+
+_WITHOUT_RUN = (
+    "The hooks save the state before each prompt. Started as `holdfast run -- {}`, they also make one step of each "
+    "tool call; without `run` there are checkpoints only."
+)
+
+
+# -- integrate --------------------------------------------------------------------------------------------------------
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    from holdfast.engine.integrations.hook_call import CLIENTS
+
+    parser.add_argument("client", metavar="CLIENT", choices=CLIENTS, help=f"one of {', '.join(CLIENTS)}")
+    parser.add_argument("--remove", action="store_true", help="take out again what was written")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be written, and write nothing")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    scope = parser.add_mutually_exclusive_group()
+    scope.add_argument(
+        "--project",
+        dest="scope",
+        action="store_const",
+        const="project",
+        default="project",
+        help="for this workspace, or directory, alone (the default)",
+    )
+    scope.add_argument("--user", dest="scope", action="store_const", const="user", help="for all that you work in")
+
+
+def _integrate(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.integrations.config_plan import carry_out, plan
+
+    home = None if console.home is None else os.fsencode(console.home)
+    place = _place(console, arguments.scope)
+    found = plan(arguments.client, place, home=home, remove=arguments.remove)
+    if not console.json:
+        console.answer(_shown(console, found))
+    if found.changes and not arguments.dry_run:
+        _make_sure(console, arguments.yes)
+        carry_out(found)
+    if console.json:
+        console.give(_as_json(found, done=not arguments.dry_run))
+    else:
+        console.say(*_told(found, dry_run=arguments.dry_run))
+    return 0
+
+
+def _place(console: Console, scope: Any) -> Place:
+    from holdfast.engine.integrations.client import Place
+
+    root = _project(console) if scope == "project" else os.environ.get("HOME", "")
+    if not os.path.isabs(root):
+        raise NotFoundError("no home directory is known", hint="set HOME")
+    home = () if console.home is None else ("--home", os.path.abspath(console.home))
+    return Place(scope, root, os.environ, (*_program(), *home))
+
+
+def _project(console: Console) -> str:
+    """The root of the workspace; outside of any the directory itself."""
+    try:
+        with console.open(offer=False) as workspace:
+            return os.fsdecode(workspace.path)
+    except NotFoundError as error:
+        directory = os.path.abspath(console.directory or here())
+        if error.code not in ("no_workspace", "no_home") or not os.path.isdir(directory):
+            raise
+        console.warn(f"{directory} is not remembered yet: nothing is saved there before `holdfast init`")
+        return directory
+
+
+def _program() -> Sequence[str]:
+    """By which command line this Holdfast can be called from anywhere."""
+    import shutil
+
+    called = shutil.which(sys.argv[0]) if os.path.basename(sys.argv[0]) == "holdfast" else None
+    return (os.path.abspath(called),) if called else (sys.executable, "-P", "-m", "holdfast")
+
+
+def _shown(console: Console, plan: Plan) -> Iterator[str]:
+    from holdfast.cli.colored_patch import for_terminal
+    from holdfast.engine.diffs.git_patch import hunks
+
+    for change in plan.changes:
+        yield console.paint(f"{show_path(change.found.path)} ({_fate(change)})", "bold")
+        yield from for_terminal(console.paint, hunks(change.found.content or b"", change.after or b""))
+
+
+def _fate(change: Change) -> str:
+    return "new" if change.found.content is None else "deleted" if change.after is None else "changed"
+
+
+def _make_sure(console: Console, yes: bool) -> None:
+    if yes:
+        return
+    if not console.interactive:
+        raise RefusedError(
+            "nothing was written: there is nobody to ask", hint="--yes writes it, --dry-run shows it", code="declined"
+        )
+    if ask("Write this? [y/n] ", "yn") == "n":
+        raise RefusedError("nothing was written", code="declined")
+
+
+def _told(plan: Plan, *, dry_run: bool) -> Iterator[str]:
+    client = plan.client
+    if not plan.changes:
+        yield (
+            f"{client.title} is configured so already." if not plan.remove else f"Nothing of ours is in {client.title}."
+        )
+    elif dry_run:
+        yield "Nothing was written."
+    elif plan.remove:
+        yield f"Taken out of {client.title}."
+        yield from _kept(plan)
+    else:
+        yield f"Configured {client.title}; `holdfast integrate {client.name} --remove` takes it out again."
+        yield from _kept(plan)
+        yield _WITHOUT_RUN.format(client.program)
+        yield client.note
+
+
+def _kept(plan: Plan) -> Iterator[str]:
+    for change in plan.changes:
+        if change.keeps and change.found.content is not None:
+            yield f"  What {show_path(change.found.path)} was is kept as {show_path(change.kept)}."
+
+
+def _as_json(plan: Plan, *, done: bool) -> dict[str, Any]:
+    from holdfast.model.paths import display
+
+    return {
+        "client": plan.client.name,
+        "removed": plan.remove,
+        "written": done and bool(plan.changes),
+        "files": [
+            {
+                "path": display(change.found.path),
+                "change": _fate(change),
+                "kept": display(change.kept) if change.keeps and change.found.content is not None else None,
+            }
+            for change in plan.changes
+        ],
+    }
+
+
+# -- hook -------------------------------------------------------------------------------------------------------------
+
+
+def _configure_hook(parser: argparse.ArgumentParser) -> None:
+    # (Not `choices`: a client takes exit code 2, that of wrong usage, for the order to stop.)
+    parser.add_argument("client", metavar="CLIENT", nargs="?", default="", help="who calls")
+    parser.add_argument(
+        "event", metavar="EVENT", nargs="?", default="", help="what has happened, in the client's words"
+    )
+
+
+def _hook(console: Console, arguments: argparse.Namespace) -> int:
+    """Never fails: whatever goes wrong is the hook's own affair, and the client goes on."""
+    try:
+        said = _performed(console, arguments.client, arguments.event)
+    except HoldfastError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        _say_to_client(f"holdfast: {visible(error.message)}{visible(hint)}")
+    except Exception as error:  # noqa: BLE001 - see above
+        _say_to_client(f"holdfast: this is a bug: {error!r}")
+    else:
+        if said and not console.quiet:
+            _say_to_client(f"holdfast: {visible(said)}")
+    return 0
+
+
+def _performed(console: Console, name: str, event: str) -> str:
+    from holdfast.engine.integrations.hook_call import client, concerns, read
+
+    about = client(name)
+    if about.quiet_answer:
+        sys.stdout.write(f"{about.quiet_answer}\n")
+        sys.stdout.flush()
+    data = read(0)
+    action = about.events.get(event)
+    if action is None:
+        raise UsageError(f"{event!r} is no event of {about.title}", hint=f"one of {', '.join(about.events)}")
+    if not concerns(action, os.environ):
+        return ""
+    from holdfast.engine.integrations.hook_handler import perform
+    from holdfast.engine.integrations.hook_input import decode
+
+    found = decode(data, os.fsencode(here()))
+    home = None if console.home is None else os.fsencode(console.home)
+    return perform(name, action, found, home=home, environ=os.environ)
+
+
+def _say_to_client(text: str) -> None:
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except OSError:
+        return  # nobody listens
+
+
+COMMANDS = {
+    "integrate": Command(
+        description="Configure a coding agent: its MCP entry for `holdfast mcp`, and hooks that save the state before "
+        "each prompt and, under `holdfast run`, make one step of each tool call. What would be written is shown, and "
+        "asked for. Comments, layout and everything else in the files stay; --remove takes exactly our part out again.",
+        configure=_configure,
+        run=_integrate,
+        examples=(
+            ("holdfast integrate claude", "Claude Code, in this project"),
+            ("holdfast integrate codex --user --dry-run", "what it would be for Codex, everywhere"),
+            ("holdfast integrate claude --remove", "take it back"),
+        ),
+        exits=((4, "refused: nobody to ask, or a file that is malformed, in the way, or has just been changed"),),
+    ),
+    "hook": Command(
+        description="What the hooks call that `integrate` writes; the client says on standard input what has happened. "
+        "The exit code is always 0: what goes wrong is said on standard error, and never stops the client.",
+        configure=_configure_hook,
+        run=_hook,
+        examples=(("holdfast hook claude UserPromptSubmit", "as Claude Code does it"),),
+        exits=((0, "whatever happens"),),
+        usual_exits=False,
+    ),
+}

@@ -1,0 +1,103 @@
+"""The phrases that several commands share: checkpoints, counts, lists of paths."""
+
+from __future__ import annotations
+
+from holdfast import RefusedError
+from holdfast.cli.terminal import STATUS_COLOURS, Palette, show_path
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.message_text import plural, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any
+
+    from holdfast import Change, Checkpoint, Counts, NotCaptured
+
+SHORT = 12
+"""How many digits of an id people are shown; any unique prefix is enough to name it."""
+
+
+_MOST_NAMED = 10
+"""So many paths are named that nothing is to be done about."""
+
+
+def short(checkpoint_id: str) -> str:
+    """The beginning of an id."""
+    return checkpoint_id[:SHORT]
+
+
+def named(checkpoint: Checkpoint) -> str:
+    """``3f2a9c1b04de "before the refactoring"``."""
+    label = f' "{visible(checkpoint.label)}"' if checkpoint.label else ""
+    return f"{short(checkpoint.id)}{label}"
+
+
+def counted(counts: Counts) -> str:
+    """``12 added, 3 modified, 1 deleted``, without what is 0; ``no changes`` if all are."""
+    parts = ((counts.added, "added"), (counts.modified, "modified"), (counts.deleted, "deleted"))
+    return ", ".join(f"{number:,} {what}" for number, what in parts if number) or "no changes"
+
+
+def compact(counts: Counts) -> str:
+    """``+12 ~3 -1``, without what is 0."""
+    parts = (("+", counts.added), ("~", counts.modified), ("-", counts.deleted))
+    return " ".join(f"{sign}{number}" for sign, number in parts if number) or "="
+
+
+def status_line(paint: Palette, letter: str, *paths: bytes) -> str:
+    """``M src/main.py``; two paths for a rename."""
+    return paint(f"{letter} {' -> '.join(map(show_path, paths))}", STATUS_COLOURS[letter])
+
+
+def changed(paint: Palette, changes: Iterable[Change]) -> list[str]:
+    """One line for each of ``changes``."""
+    return [f"  {status_line(paint, change.status, change.path)}" for change in changes]
+
+
+def reasons(items: Sequence[NotCaptured]) -> list[str]:
+    """One line for each path, with the reason behind it."""
+    return [f"  {show_path(item.path)}: {visible(item.reason)}" for item in items]
+
+
+def left_alone(items: Sequence[NotCaptured]) -> RefusedError:
+    """What a command ends with that has done its work but for these paths."""
+    number = plural(len(items), "path was", "paths were")
+    return RefusedError(
+        f"{number} left alone, not to lose what is there",
+        hint="; ".join(f"{show_path(item.path)}: {item.reason}" for item in items[:3]),
+        code="left_alone",
+    )
+
+
+def uncaptured(paths: Sequence[str]) -> list[str]:
+    """What a fork captures no more and that stays, for people; empty for nothing."""
+    if not paths:
+        return []
+    lines = [f"  {visible(path)}" for path in paths[:_MOST_NAMED]]
+    if len(paths) > _MOST_NAMED:
+        lines.append(f"  and {len(paths) - _MOST_NAMED:,} more")
+    return ["Not captured in the fork by now and not deleted there, so that it stays as it is here:", *lines]
+
+
+def only_there(items: Sequence[NotCaptured], what: str) -> list[str]:
+    """What is in the directory of ``what`` alone, for people; empty for nothing."""
+    if not items:
+        return []
+    lines = reasons(items[:_MOST_NAMED])
+    if len(items) > _MOST_NAMED:
+        lines.append(f"  and {len(items) - _MOST_NAMED:,} more")
+    return [f"No checkpoint holds this; it is in the directory of {what} alone:", *lines]
+
+
+def foreseen(expected: Mapping[str, Any]) -> list[str]:
+    """What the rungs of the ladder would do about a file, as a dry run foresees it."""
+    words = {"applies": "would apply it", "declines": "declines", "asked": "would be asked"}
+    return [
+        f"{one['rung']}: {words[one['result']]}{', ' if 'said' in one else ''}{visible(one.get('said', ''))}"
+        for one in expected["rungs"]
+    ]
+
+
+def files(number: int) -> str:
+    """``1 file``, ``2 files``."""
+    return plural(number, "file")

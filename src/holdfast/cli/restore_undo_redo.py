@@ -1,0 +1,249 @@
+"""``restore``, ``undo`` and ``redo``."""
+
+from __future__ import annotations
+
+from holdfast import RefusedError, UsageError
+from holdfast.cli.command import HELD, Command, text, whole_number
+from holdfast.cli.phrases import files, left_alone, reasons, short
+from holdfast.cli.steps_barriers_safeguard import step_number
+from holdfast.cli.terminal import ask, show_path
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.message_text import listed, named_steps, visible
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+    from holdfast import RestoreResult, Workspace
+    from holdfast.cli.console import Console
+    from holdfast.model.content import Progress
+
+    Work = Callable[[Workspace, Progress | None], RestoreResult]
+
+
+_FORWARD = "Went forward"
+
+
+def _configure_restore(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="ID", nargs="?", type=text, help="the checkpoint to go back to")
+    parser.add_argument(
+        "paths", metavar="PATH", nargs="*", help="only these files and directories (default: everything)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be written and deleted")
+    unfinished = parser.add_mutually_exclusive_group()
+    unfinished.add_argument(
+        "--continue", dest="finish", action="store_true", help="finish a restore that was cut short"
+    )
+    unfinished.add_argument(
+        "--abort", action="store_true", help="go back to what was before a restore that was cut short"
+    )
+
+
+def _restore(console: Console, arguments: argparse.Namespace) -> int:
+    if arguments.finish or arguments.abort:
+        if arguments.name is not None or arguments.dry_run:
+            raise UsageError(
+                "--continue and --abort stand alone", hint="`holdfast restore --help` shows how they are used"
+            )
+        step = _finish if arguments.finish else _abort
+        with console.open(offer=False) as workspace:
+            return _carry_out(console, workspace, step, "Restored")
+    if arguments.name is None:
+        raise UsageError(
+            "restore needs the name of a checkpoint",
+            hint="`holdfast log` lists them, and marks with @ where the tree stands",
+        )
+
+    def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
+        def restore(paths: list[bytes]) -> RestoreResult:
+            return workspace.restore(arguments.name, paths, dry_run=arguments.dry_run, progress=progress)
+
+        return console.with_paths(workspace, arguments.paths, restore)
+
+    return _go(console, work, "Restored", asks=not arguments.dry_run)
+
+
+def _configure_steps(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("count", metavar="N", nargs="?", type=whole_number, help="how many (default: 1)")
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="only say what would be written and deleted, or why not; not what others have changed since",
+    )
+
+
+def _configure_undo(parser: argparse.ArgumentParser) -> None:
+    _configure_steps(parser)
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--run", metavar="ID", nargs="?", const="", type=text, help="all that a run did (default: the newest)"
+    )
+    chosen.add_argument(
+        "--step", metavar="ID", type=step_number, action="append", help="this step alone (several: together)"
+    )
+    parser.add_argument(
+        "--stop", action="store_true", help="with --run: end what the run has left running first, such as a server"
+    )
+    parser.add_argument("--force", action="store_true", help="also over what somebody else has changed since")
+
+
+def _configure_redo(parser: argparse.ArgumentParser) -> None:
+    _configure_steps(parser)
+    parser.add_argument(
+        "--step",
+        metavar="ID",
+        type=step_number,
+        action="append",
+        help="this step, whatever came since (several: together)",
+    )
+    parser.add_argument("--force", action="store_true", help="also over what somebody else has changed since")
+
+
+def _count(arguments: argparse.Namespace, *, alone: bool) -> int:
+    if alone and arguments.count is not None:
+        raise UsageError("N counts changes, and stands alone: not beside --run or --step")
+    return 1 if arguments.count is None else arguments.count
+
+
+def _undo(console: Console, arguments: argparse.Namespace) -> int:
+    count = _count(arguments, alone=bool(arguments.step) or arguments.run is not None)
+    if arguments.stop and (arguments.run is None or arguments.dry_run):
+        raise UsageError("--stop ends a run: it stands beside --run, and not beside --dry-run")
+
+    def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
+        return workspace.undo(
+            count,
+            step=arguments.step,
+            run=arguments.run,
+            stop=arguments.stop,
+            force=arguments.force,
+            dry_run=arguments.dry_run,
+            progress=progress,
+        )
+
+    return _go(console, work, "Went back", asks=not arguments.dry_run)
+
+
+def _redo(console: Console, arguments: argparse.Namespace) -> int:
+    count = _count(arguments, alone=bool(arguments.step))
+
+    def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
+        return workspace.redo(
+            count, step=arguments.step, force=arguments.force, dry_run=arguments.dry_run, progress=progress
+        )
+
+    return _go(console, work, _FORWARD, asks=not arguments.dry_run)
+
+
+def _finish(workspace: Workspace, progress: Progress | None) -> RestoreResult:
+    return workspace.restore_continue(progress=progress)
+
+
+def _abort(workspace: Workspace, progress: Progress | None) -> RestoreResult:
+    return workspace.restore_abort(progress=progress)
+
+
+def _go(console: Console, work: Work, verb: str, *, asks: bool) -> int:
+    """Do ``work``; at a terminal, ask first what shall become of a restore that was cut short."""
+    with console.open(scan=True) as workspace:
+        if asks and console.interactive and workspace.unfinished() is not None:
+            choice = ask("[f]inish it, go [b]ack to what was before it, or [q]uit? ", "fbq")
+            if choice == "q":
+                raise RefusedError("nothing was done", code="declined")
+            _carry_out(console, workspace, _finish if choice == "f" else _abort, "Restored")
+        return _carry_out(console, workspace, work, verb)
+
+
+def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) -> int:
+    """Do ``work``, say what came of it, and refuse to call it done if anything had to be left alone."""
+    from holdfast.engine.encoding import workspace_json
+
+    with console.progress() as progress:
+        result = work(workspace, progress)
+    if console.json:
+        from holdfast.engine.history.undo_guards import told_processes
+
+        console.give({**workspace_json.restored(result), "stopped": told_processes(result.stopped)})
+    else:
+        console.say(*_lines(result, verb))
+    if result.skipped:
+        raise left_alone(result.skipped)
+    return 0
+
+
+def _lines(result: RestoreResult, verb: str) -> Iterator[str]:
+    done = f"{files(len(result.written))} written, {len(result.deleted):,} deleted"
+    by = f" by {named_steps(result.steps)}" if result.steps else ""
+    together = f"{'brought forward' if verb == _FORWARD else 'undone'} together."
+    groups = [f"Steps {listed(group)} depend on each other, and " for group in result.together]
+    if result.dry_run:
+        where = f"go{by}" if result.steps else f"bring the tree to {short(result.checkpoint)}"
+        yield f"Would {where}: {done}."
+        yield from (f"{group}would be {together}" for group in groups)
+        yield from (f"  would write   {show_path(path)}" for path in result.written)
+        yield from (f"  would delete  {show_path(path)}" for path in result.deleted)
+        return
+    if result.stopped:
+        from holdfast.engine.history.undo_guards import named_processes
+
+        yield visible(f"Ended {named_processes(result.stopped)}.")
+    if result.written or result.deleted or result.skipped:
+        yield f"{verb}{by} to {short(result.checkpoint)}: {done}."
+    else:
+        yield f"{verb} to {short(result.checkpoint)}: nothing differed, nothing was touched."
+    yield from (f"{group}were {together}" for group in groups)
+    if result.skipped:
+        yield "Left alone:"
+        yield from reasons(result.skipped)
+    if result.undo_command is None:
+        return
+    saved = f"What was there before is checkpoint {short(result.rescue)}; " if result.rescue else ""
+    yield f"{saved}`{result.undo_command}` brings it back."
+
+
+_EXITS = (
+    (3, "no such workspace, checkpoint or path; nothing to undo or redo"),
+    (4, f"refused; some paths were left alone because they had changed meanwhile; or (also --dry-run) {HELD}"),
+    (5, "stored content that is needed is damaged; nothing was touched"),
+)
+
+COMMANDS = {
+    "restore": Command(
+        description="Bring the tree, or only some paths, to a checkpoint. What is there now is saved first, so "
+        "that it can be undone. Only what differs is touched. Ignored files, and files that no "
+        "checkpoint holds, are never deleted. PATHs are relative to the current directory.",
+        configure=_configure_restore,
+        run=_restore,
+        examples=(
+            ("holdfast restore before-upgrade --dry-run", "see what it would do"),
+            ("holdfast restore before-upgrade", "go back to it"),
+            ("holdfast restore @ src/main.py", "one file, as it was last saved"),
+            ("holdfast restore --continue", "finish a restore that was cut short"),
+        ),
+        exits=_EXITS,
+    ),
+    "undo": Command(
+        description="Take back the newest change to the tree. Changes that are not saved yet are saved first, "
+        "and are the first to be taken back. What a step of `holdfast run` did is reversed exactly, ignored "
+        "files included; everything else goes by checkpoints. Nothing is lost by it: `holdfast redo` goes "
+        "forward again.",
+        configure=_configure_undo,
+        run=_undo,
+        examples=(
+            ("holdfast undo", "one state back"),
+            ("holdfast undo 3", "three"),
+            ("holdfast undo --run", "all that the last run did"),
+            ("holdfast undo --run --stop", "end its server first"),
+            ("holdfast undo --step 7", "one step alone"),
+            ("holdfast undo --dry-run", "look first"),
+        ),
+        exits=_EXITS,
+    ),
+    "redo": Command(
+        description="Bring back what `holdfast undo` took back, one state at a time.",
+        configure=_configure_redo,
+        run=_redo,
+        examples=(("holdfast redo", "one state forward"), ("holdfast redo 3", "three")),
+        exits=_EXITS,
+    ),
+}

@@ -1,0 +1,1 @@
+"""``holdfast session``: one module for a few commands of the family each."""

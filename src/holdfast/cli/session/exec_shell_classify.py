@@ -1,0 +1,208 @@
+"""``session exec``, ``shell`` and ``classify``: commands in a session."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast import NotFoundError, UsageError
+from holdfast.cli.command import Command, text
+from holdfast.cli.console import here
+from holdfast.cli.plain_parser import REST
+from holdfast.cli.session.checkpoint_branch_checkout import BUSY
+from holdfast.cli.session.selection import add_options, opened
+from holdfast.cli.terminal import is_terminal
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Generator, Mapping, Sequence
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.sessions.shell.execution import StreamName
+    from holdfast.model.session_types import Level
+
+
+def command_of(words: Sequence[str], verb: str) -> str:
+    """What a shell is to be given: one word is a command line, several are a command with its arguments."""
+    import shlex
+
+    words = words[1:] if words[:1] == ["--"] else words
+    if not words:
+        raise UsageError("a command is needed", hint=f"holdfast session {verb} 'cd src; make'")
+    return words[0] if len(words) == 1 else shlex.join(words)
+
+
+# -- exec -------------------------------------------------------------------------------------------------------------
+
+
+def _configure_exec(parser: argparse.ArgumentParser) -> None:
+    from holdfast.cli.forget_gc_verify_stats import duration
+
+    add_options(parser)
+    parser.add_argument("--timeout", metavar="T", type=duration, help="end it after this time: 90, 10m; 0: never")
+    parser.add_argument("--input", metavar="TEXT", type=text, help="what was asked for, in words, for the history")
+    parser.add_argument("--generated", action="store_true", help="the command was made from --input by a model")
+    parser.add_argument("words", metavar="COMMAND", nargs=REST, help="a command line, or several words")
+
+
+def _exec(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.sessions.shell.execution import execute
+
+    command = command_of(arguments.words, "exec")
+    if arguments.generated and arguments.input is None:
+        raise UsageError("--generated says what became of --input", hint="give what was asked for with --input")
+    with (
+        opened(console, arguments.session, arguments.agent, begins=True) as (_, session),
+        stopped_by_signals() as stop,
+    ):
+        entry = execute(
+            session,
+            command,
+            input=arguments.input,
+            generated=arguments.generated,
+            timeout=arguments.timeout,
+            stdin=None if is_terminal(sys.stdin) else 0,
+            output=None if console.json else _pass_on,
+            stop=stop,
+        )
+        assert entry.result is not None
+        if console.json:
+            console.give(encoding_sessions.executed(session.id, entry, session.state.cwd, session.too_long))
+        elif entry.result.timed_out and not console.quiet:
+            sys.stderr.write(f"holdfast: the command was ended: its time was over ({entry.duration_ms / 1000:.1f} s)\n")
+    return entry.result.exit_code
+
+
+def _pass_on(stream: StreamName, data: bytes) -> None:
+    out = 1 if stream == "stdout" else 2
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(out, rest) :]
+
+
+@contextmanager
+def stopped_by_signals() -> Generator[threading.Event]:
+    """An event that is set by what asks this process to end, so that what it has started is ended first."""
+    stop = threading.Event()
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+
+    def ask(_number: int, _frame: object) -> None:
+        stop.set()
+
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] != signal.SIG_IGN:
+            signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number] or signal.SIG_DFL)
+
+
+# -- shell ------------------------------------------------------------------------------------------------------------
+
+
+def _configure_shell(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+
+
+def _shell(console: Console, arguments: argparse.Namespace) -> int:
+    if console.json:
+        raise UsageError("`session shell` is for people", hint="`holdfast session exec --json` is for programs")
+    if not is_terminal(sys.stdin) or not is_terminal(sys.stdout):
+        raise UsageError("`session shell` needs a terminal", hint="`holdfast session exec` runs one command")
+    from holdfast.engine.sessions.shell.interactive_shell import interact
+
+    with opened(console, arguments.session, arguments.agent) as (_, session):
+        if not console.quiet:
+            sys.stderr.write(f"holdfast: session {session.id}; `exit` leaves it as it is then\n")
+        return interact(session)
+
+
+# -- classify ---------------------------------------------------------------------------------------------------------
+
+
+def _configure_classify(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("words", metavar="COMMAND", nargs=REST, help="a command line, or several words")
+
+
+def _classify(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.safety.classify import classify
+
+    command = command_of(arguments.words, "classify")
+    root, cwd, env, programs = _surroundings(console, arguments)
+    level = classify(command, cwd=cwd, root=root, env=env, programs=programs)
+    if console.json:
+        console.give(encoding_sessions.classified(command, level))
+    else:
+        console.answer([level])
+    return 0
+
+
+def _surroundings(
+    console: Console, arguments: argparse.Namespace
+) -> tuple[bytes, bytes, dict[str, str], Mapping[str, Level]]:
+    """The root, the directory and the variables: a session's, or where there is none, those of this process; and what
+    the settings say of programs.
+    """
+    from holdfast.cli.session.selection import all_of, choose
+    from holdfast.engine.sessions.state import journal
+
+    with all_of(console, arguments.agent) as sessions:
+        programs = sessions.programs
+        try:
+            info = sessions.info(choose(console, sessions, arguments.session))
+        except NotFoundError:
+            if arguments.session is not None:
+                raise
+            info = None
+    if info is not None and info.root is not None and info.state is not None:
+        env = journal.environment(info.state, os.environ)
+        return info.root, journal.absolute(info.root, info.state.cwd), env, programs
+    directory = os.path.realpath(os.fsencode(console.directory or here()))
+    try:
+        with console.open(offer=False) as workspace:
+            return workspace.path, directory, dict(os.environ), programs
+    except NotFoundError:
+        return directory, directory, dict(os.environ), programs
+
+
+COMMANDS = {
+    "session exec": Command(
+        description="Run a command in a session, by its shell, where the last command has left it: in that directory, "
+        "with those exported variables. One word is a command line for the shell, several are a command and its "
+        "arguments. It reads this command's standard input, unless that is a terminal. The exit code is the command's "
+        "(128 and the number of the signal that ended it). With --json its output is in the object, and not passed on.",
+        configure=_configure_exec,
+        run=_exec,
+        examples=(
+            ("holdfast session exec 'cd src; export CC=clang'", "what a shell remembers …"),
+            ("holdfast session exec make -j2", "… the next command finds"),
+            ("holdfast session exec --timeout 10m --json 'npm test'", "for programs"),
+        ),
+        exits=(BUSY,),
+    ),
+    "session shell": Command(
+        description="Work in a session at the terminal, with its shell, your own settings of that, and job control. "
+        "Every line is journalled with what it has shown and how it ended. `exit` leaves the session as it is then.",
+        configure=_configure_shell,
+        run=_shell,
+        examples=(("holdfast session shell", "your newest one here"),),
+        exits=(BUSY,),
+    ),
+    "session classify": Command(
+        description="Say what a command may do in a session, from a parse of it, without running it: safe, changes, "
+        "unknown, risky or dangerous (docs/guide/safety.md).",
+        configure=_configure_classify,
+        run=_classify,
+        examples=(("holdfast session classify 'rm -rf build'", "before it is run"),),
+    ),
+}

@@ -1,0 +1,248 @@
+"""``session list``, ``info``, ``history`` and ``branches``: looking, which waits for nobody."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.cli.command import Command, whole_number
+from holdfast.cli.console import here
+from holdfast.cli.session.selection import add_options, all_of, choose
+from holdfast.cli.terminal import show_path, when
+from holdfast.model.message_text import plural, size, visible
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.sessions.outcomes import SessionInfo
+    from holdfast.model.session_types import CommandEntry, SessionRef
+
+SHORT_HASH = 12
+
+
+# -- list -------------------------------------------------------------------------------------------------------------
+
+
+def _configure_list(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-a", "--all", action="store_true", help="those of all workspaces of the home")
+
+
+def _list(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import session_json as encoding_sessions
+
+    with all_of(console) as sessions:
+        found = sessions.list(None if arguments.all else os.fsencode(console.directory or here()))
+    if console.json:
+        console.give({"sessions": [encoding_sessions.info(one) for one in found]})
+    else:
+        console.answer(_line(console, one) for one in reversed(found))
+    return 0
+
+
+def _line(console: Console, one: SessionInfo) -> str:
+    commands = 0 if one.state is None else one.state.seq
+    state = "" if one.status == "live" else f"  [{one.status}]"
+    busy = "  in use" if one.busy else ""
+    parent = f"  from {one.parent}" if one.parent else ""
+    root = "" if one.root is None else f"  {show_path(one.root)}"
+    forks = f"  {plural(len(one.forks), 'fork')}" if one.forks else ""
+    return (
+        f"{console.paint(f'{one.id:<20}', 'yellow')}  {when(one.updated_at)}  {plural(commands, 'command'):<12}  "
+        f"{_provider(one)}  {one.mode}  {(one.tree or '-')[:SHORT_HASH]}  "
+        f"{visible(one.owner)}{parent}{forks}{busy}{state}{root}"
+    )
+
+
+def _provider(one: SessionInfo) -> str:
+    """What has made its directory."""
+    return visible(one.provider) or "none"
+
+
+# -- info -------------------------------------------------------------------------------------------------------------
+
+
+def _configure_info(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+
+
+def _info(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import session_json as encoding_sessions
+
+    with all_of(console, arguments.agent) as sessions:
+        found = sessions.info(choose(console, sessions, arguments.session))
+    if console.json:
+        console.give(encoding_sessions.info(found))
+    else:
+        console.answer(_about(found))
+    return 0
+
+
+def _about(one: SessionInfo) -> Iterator[str]:
+    state = one.state
+    facts = [
+        ("session", one.id),
+        ("owner", visible(one.owner) + (f", shared with {visible(', '.join(one.shared))}" if one.shared else "")),
+        ("forked from", one.parent or ""),
+        ("status", "" if one.status == "live" else one.status),
+        ("provider", _provider(one) + ("" if one.provider else ": it works in the workspace as it is")),
+        ("mode", one.mode),
+        ("path", "" if one.root is None else show_path(one.root)),
+        ("snapshot", f"{one.tree or 'none'}, the newest checkpoint of its files"),
+        ("begun", when(one.created_at)),
+        ("last used", when(one.updated_at) + (", in use now" if one.busy else "")),
+    ]
+    if state is not None:
+        metrics, config = state.metrics, state.config
+        facts += [
+            ("directory", show_path(os.fsencode(state.cwd))),
+            ("shell", config.shell),
+            ("variables", visible(", ".join([*state.env, *(f"-{name}" for name in state.unset)]))),
+            ("commands", f"{metrics.commands:,}, {metrics.total_ms / 1000:,.1f} s"),
+        ]
+    facts += [
+        ("running", "" if one.running is None else visible(_one_line(one.running))),
+        ("saved as", (one.newest or "")[:SHORT_HASH]),
+        (
+            "states",
+            f"{one.checkpoints:,}, {size(one.stored_bytes)}; since then {plural(one.journal, 'entry', 'entries')}",
+        ),
+        ("forks", ", ".join(one.forks) or "none"),
+    ]
+    yield from (f"{name:<13}{value}" for name, value in facts if value)
+
+
+# -- history ----------------------------------------------------------------------------------------------------------
+
+
+def _configure_history(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("-n", "--limit", metavar="N", type=whole_number, help="only the last N")
+    parser.add_argument("-o", "--output", action="store_true", help="with what they have written")
+
+
+def _history(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import session_json as encoding_sessions
+
+    with all_of(console, arguments.agent) as sessions:
+        session = choose(console, sessions, arguments.session)
+        found = sessions.history(session, arguments.limit)
+        if arguments.limit is not None and len(found) >= arguments.limit:
+            dropped = None  # nobody has looked so far
+        elif found:
+            dropped = found[-1].seq - 1
+        else:
+            state = sessions.info(session).state
+            dropped = 0 if state is None else state.seq
+    if console.json:
+        console.give(encoding_sessions.history(session, found, dropped))
+    else:
+        console.answer(_history_lines(console, found, dropped, with_output=arguments.output))
+    return 0
+
+
+def _history_lines(
+    console: Console, found: Sequence[CommandEntry], dropped: int | None, *, with_output: bool
+) -> Iterator[str]:
+    for entry in found:
+        yield from _command(console, entry, with_output=with_output)
+    if dropped:
+        yield f"{plural(dropped, 'older command')} not kept any more (session.max_history_bytes)"
+
+
+def _command(console: Console, entry: CommandEntry, *, with_output: bool) -> Iterator[str]:
+    result = entry.result
+    if result is None:
+        ended = console.paint("cut short", "red")
+    else:
+        colour = "green" if result.exit_code == 0 else "red"
+        ended = console.paint(f"exit {result.exit_code}", colour) + ("  timed out" if result.timed_out else "")
+    changed = "" if entry.before == entry.after else "  changed files"
+    yield (
+        f"{console.paint(f'{entry.seq:>5}', 'yellow')}  {when(entry.started_at)}  {ended}  "
+        f"{entry.duration_ms / 1000:.1f} s  {entry.level}{changed}  {visible(_one_line(entry))}"
+    )
+    if with_output and result is not None:
+        for text in (result.stdout, result.stderr):
+            yield from (f"        {visible(line)}" for line in text.splitlines())
+
+
+def _one_line(entry: CommandEntry) -> str:
+    from holdfast.engine.encoding.session_json import plain
+
+    first, _, more = plain(entry.command).strip().partition("\n")
+    return first + (" …" if more else "")
+
+
+# -- branches ---------------------------------------------------------------------------------------------------------
+
+
+def _configure_branches(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+
+
+def _branches(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import session_json as encoding_sessions
+
+    with all_of(console, arguments.agent) as sessions:
+        session = choose(console, sessions, arguments.session)
+        found = sessions.branches(session)
+    if console.json:
+        console.give({"session": session, "branches": [encoding_sessions.reference(one) for one in found]})
+    else:
+        console.answer(_branch(console, one) for one in found)
+    return 0
+
+
+def branch_name(reference: SessionRef) -> str:
+    """What its session calls a branch."""
+    return reference.name.removeprefix(f"branches/{reference.session}/")
+
+
+def _branch(console: Console, one: SessionRef) -> str:
+    message = one.metadata.get("message", "")
+    return f"{console.paint(one.checkpoint[:SHORT_HASH], 'yellow')}  {when(one.updated_at)}  {branch_name(one)}" + (
+        f"  {visible(message)}" if message else ""
+    )
+
+
+_NONE = (3, "no such session, or no session of yours in this workspace")
+
+COMMANDS = {
+    "session list": Command(
+        description="The sessions of this workspace, the last begun first: with what has made its directory, in which "
+        "mode, the newest checkpoint of its files, whose it is, its forks, and where it works.",
+        configure=_configure_list,
+        run=_list,
+        examples=(("holdfast session list", "here"), ("holdfast session list --all", "in all workspaces")),
+    ),
+    "session info": Command(
+        description="All about one session: whose it is, where it works, what has made its directory and in which "
+        "mode, the newest checkpoint of its files, its shell, what runs in it, its newest saved state, and its forks.",
+        configure=_configure_info,
+        run=_info,
+        examples=(("holdfast session info", "your newest one here"), ("holdfast session info -s try-2", "another")),
+        exits=(_NONE,),
+    ),
+    "session history": Command(
+        description="The commands that have led to a session's state, the last one first, with how each ended, how "
+        "long it took, how safe it was taken to be, and whether it changed files.",
+        configure=_configure_history,
+        run=_history,
+        examples=(
+            ("holdfast session history -n 5", "the last five"),
+            ("holdfast session history --output", "with what they have written"),
+            ("holdfast session history --json", "with the checkpoints before and after each"),
+        ),
+        exits=(_NONE,),
+    ),
+    "session branches": Command(
+        description="The names that a session's states were given, by `holdfast session branch`, and (`_auto/…`) "
+        "by `holdfast session checkout`.",
+        configure=_configure_branches,
+        run=_branches,
+        examples=(("holdfast session branches", "where `session checkout` can go"),),
+        exits=(_NONE,),
+    ),
+}

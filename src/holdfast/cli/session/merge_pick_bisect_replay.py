@@ -1,0 +1,307 @@
+"""``session merge``, ``pick``, ``bisect`` and ``replay``: what goes on between sessions, and through their states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast import RefusedError, UsageError
+from holdfast.cli.command import Command, text, whole_number
+from holdfast.cli.phrases import changed, files, left_alone, named, only_there, reasons, short, uncaptured
+from holdfast.cli.session.selection import add_options, opened
+from holdfast.cli.terminal import show_path
+from holdfast.model.message_text import plural, visible
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    import argparse
+    import threading
+    from collections.abc import Sequence
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.merging.three_way import Conflict, Prefer
+    from holdfast.engine.sessions.exchange.bisection import Bisected, Tried
+    from holdfast.engine.sessions.exchange.command_replay import Repeated, Replayed
+    from holdfast.engine.sessions.exchange.state_merge import SessionMerged
+
+_SHOWN = 20
+_PLACED: dict[Prefer, str] = {"ours": "this session's", "theirs": "the other's"}
+
+
+# -- merge and pick ---------------------------------------------------------------------------------------------------
+
+
+def _configure_merge(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("other", metavar="OTHER", type=text, help="the session to bring in, such as a fork")
+    _configure_conflicts(parser)
+
+
+def _configure_pick(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("other", metavar="OTHER", type=text, help="the session that has run the command")
+    parser.add_argument("which", metavar="COMMAND", type=text, help="its number in that history, or its id")
+    _configure_conflicts(parser)
+
+
+def _configure_conflicts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--prefer",
+        metavar="SIDE",
+        choices=("ours", "theirs"),
+        help="ours or theirs wins in a conflict (default: refuse)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
+def _merge(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.sessions.exchange.state_merge import merge
+
+    with opened(console, arguments.session, arguments.agent) as (make, session):
+        found = merge(make, session, arguments.other, prefer=arguments.prefer, dry_run=arguments.dry_run)
+    return _merged(console, arguments, found, f"the session {visible(found.source)}")
+
+
+def _pick(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.sessions.exchange.state_merge import find_command, history_of, pick
+
+    with opened(console, arguments.session, arguments.agent) as (make, session):
+        with make() as sessions:
+            source, history = history_of(sessions, arguments.other)
+            entry = find_command(history, arguments.which)
+        found = pick(session, source, entry, prefer=arguments.prefer, dry_run=arguments.dry_run)
+    return _merged(console, arguments, found, f"the command {entry.seq} of {visible(source)}")
+
+
+def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerged, what: str) -> int:
+    from holdfast.engine.experiments import experiment_json
+
+    plan = found.merged.plan
+    if console.json:
+        console.give(experiment_json.merged(found, arguments.dry_run))
+    elif plan.conflicts or arguments.dry_run or found.merged.restored is None:
+        would = [] if plan.conflicts else changed(console.paint, plan.changes)
+        if not would and not plan.conflicts and not plan.settled:
+            saved = "saved " if found.not_captured else ""
+            console.say(f"There is nothing {saved}in {what} that is not here.")
+        elif not would and not plan.conflicts:
+            console.say(f"All of this session stays as it is beside {what}:", *_settled(arguments, plan.settled))
+        elif would:
+            console.say(f"Would bring in {what}: {files(len(plan.changes))} changed.", *would)
+    else:
+        restored = found.merged.restored
+        console.say(
+            f"Brought in {what}: {files(len(restored.written))} written, {len(restored.deleted):,} deleted.",
+            *_settled(arguments, plan.settled),
+        )
+        if restored.rescue is not None and restored.undo_command is not None:
+            before, undo = short(restored.rescue), restored.undo_command
+            console.say(f"What was there before is checkpoint {before}; `{undo}` brings it back.")
+        if restored.skipped:
+            console.say(*reasons(restored.skipped))
+    if not console.json:
+        console.say(*uncaptured([display(path) for path in found.merged.uncaptured]))
+        console.say(*only_there(found.not_captured, what))
+    if plan.conflicts:
+        if not console.json:
+            console.say(f"In conflict with {what}:", *(_conflict_line(one) for one in plan.conflicts))
+        raise RefusedError(
+            f"{plural(len(plan.conflicts), 'file is', 'files are')} in conflict; nothing was changed",
+            hint=_what_settles(plan.conflicts),
+            code="conflicts",
+        )
+    if found.merged.restored is not None and found.merged.restored.skipped:
+        raise left_alone(found.merged.restored.skipped)
+    return 0
+
+
+def _what_settles(conflicts: Sequence[Conflict]) -> str:
+    in_the_way = sum(one.why == "in_the_way" for one in conflicts)
+    if not in_the_way:
+        return "change one side so that they agree, or settle it with --prefer ours or --prefer theirs"
+    hint = "of a file and a directory of one name, rename or remove the one that is here, and run the same again"
+    return hint if in_the_way == len(conflicts) else f"{hint}; --prefer ours or --prefer theirs settles the rest"
+
+
+def _settled(arguments: argparse.Namespace, settled: Sequence[Conflict]) -> list[str]:
+    return [_conflict_line(one, f", {_PLACED[arguments.prefer]} taken") for one in settled]
+
+
+def _conflict_line(conflict: Conflict, more: str = "") -> str:
+    from holdfast.engine.merging.three_way import WORDS
+
+    there = "" if conflict.there == conflict.path else f" (there {show_path(conflict.there)})"
+    return f"  {show_path(conflict.path)}{there}: {WORDS[conflict.why]}{more}"
+
+
+# -- bisect -----------------------------------------------------------------------------------------------------------
+
+
+def _configure_bisect(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("command", metavar="COMMAND", type=text, help="ends with 0 where it is good, 125: cannot tell")
+    parser.add_argument("--good", metavar="STATE", type=text, required=True, help="a checkpoint or branch that is good")
+    parser.add_argument("--bad", metavar="STATE", type=text, default="@", help="one that is bad (default: @)")
+    parser.add_argument("--timeout", metavar="SECONDS", help="what takes longer is ended, and bad")
+    parser.add_argument(
+        "--with-ignored", action="store_true", help="the fork needs what ignore rules leave out, such as dependencies"
+    )
+
+
+def _bisect(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.cli.experiment_attempts import cancellable, seconds
+    from holdfast.engine.experiments import experiment_json
+    from holdfast.engine.sessions.exchange import bisection
+
+    timeout = None if arguments.timeout is None else seconds(arguments.timeout)
+
+    def tell(tried: Tried) -> None:
+        if not console.json:
+            left = f", about {plural(tried.left, 'step')} left" if tried.left else ""
+            console.say(f"  {named(tried.checkpoint)}: {tried.verdict} (exit {tried.exit_code}){left}")
+
+    def search(stop: threading.Event) -> int:
+        good, bad = (bisection.state_named(session, name) for name in (arguments.good, arguments.bad))
+        found = bisection.bisect(
+            make,
+            session,
+            arguments.command,
+            good=good,
+            bad=bad,
+            timeout=timeout,
+            with_ignored=arguments.with_ignored,
+            tell=tell,
+            stop=stop,
+        )
+        if console.json:
+            console.give(experiment_json.bisected(found))
+        else:
+            console.answer(_bisected(found))
+        return 0
+
+    with opened(console, arguments.session, arguments.agent) as (make, session):
+        return cancellable(console, search)
+
+
+def _bisected(found: Bisected) -> Sequence[str]:
+    if len(found.candidates) > 1:
+        return [
+            "The first bad state is one of these, of which all but the last could not be told:",
+            *(f"  {named(one)}" for one in found.candidates),
+        ]
+    first = found.candidates[0]
+    lines = [f"The first bad state is {named(first)}; `holdfast show {short(first.id)}` tells what it changed."]
+    if found.command is not None:
+        lines.append(f"The command {found.command.seq} made it: {visible(found.command.command)}")
+    return lines
+
+
+# -- replay -----------------------------------------------------------------------------------------------------------
+
+
+def _configure_replay(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("other", metavar="OTHER", type=text, help="the session whose commands are run again")
+    parser.add_argument("--from", dest="first", metavar="N", type=whole_number, required=True, help="the first of them")
+    parser.add_argument("--to", dest="last", metavar="N", type=whole_number, help="the last (default: the newest)")
+    parser.add_argument("--keep-going", action="store_true", help="go on where one ends otherwise than it did")
+    parser.add_argument("--timeout", metavar="SECONDS", help="what takes longer is ended")
+
+
+def _replay(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.cli.experiment_attempts import cancellable, seconds
+    from holdfast.engine.experiments import experiment_json
+    from holdfast.engine.sessions.exchange import command_replay
+    from holdfast.engine.sessions.exchange.state_merge import history_of
+
+    if arguments.last is not None and arguments.last < arguments.first:
+        raise UsageError(f"{arguments.last} is before {arguments.first}")
+    timeout = None if arguments.timeout is None else seconds(arguments.timeout)
+
+    def tell(repeated: Repeated) -> None:
+        if not console.json:
+            console.say(_repeated_line(repeated))
+
+    def again(stop: threading.Event) -> int:
+        with make() as sessions:
+            source, history = history_of(sessions, arguments.other)
+            commands = command_replay.since(history, arguments.first, arguments.last)
+        done = command_replay.replay(
+            session, commands, keep_going=arguments.keep_going, timeout=timeout, tell=tell, stop=stop
+        )
+        if console.json:
+            console.give(experiment_json.replayed(source, done))
+        if done.stopped:
+            raise _stopped(done)
+        return 0
+
+    with opened(console, arguments.session, arguments.agent) as (make, session):
+        return cancellable(console, again)
+
+
+def _stopped(done: Replayed) -> RefusedError:
+    number, last = len(done.left), done.repeated[-1].before.seq
+    return RefusedError(
+        f"the command {last} ended otherwise than it did; {plural(number, 'command was', 'commands were')} not run",
+        hint=f"--keep-going goes on; --from {done.left[0].seq} runs the rest" if done.left else None,
+        code="ended_differently",
+    )
+
+
+def _repeated_line(repeated: Repeated) -> str:
+    first, second = repeated.before.result, repeated.now.result
+    code = "?" if second is None else str(second.exit_code)
+    was = "" if repeated.same_end or first is None else f", was {first.exit_code}"
+    output = "" if repeated.same_output else "  other output"
+    return f"  {repeated.before.seq:>4}  exit {code}{was}{output}  {visible(repeated.before.command)[:100]}"
+
+
+_REFUSED = "refused: files are in conflict, the session is in use, or another's, or was changed meanwhile"
+
+COMMANDS = {
+    "session merge": Command(
+        description="Bring what another session has done since both parted, such as a fork, into this one: files, and "
+        "nothing of its shell. What one side alone has changed is taken, also under a name that the other has given "
+        "it; where both have, nothing is done, and the conflicts are listed. `holdfast undo` takes it back.",
+        configure=_configure_merge,
+        run=_merge,
+        examples=(
+            ("holdfast session merge fork-3f2a91c0be", "bring a fork's work in"),
+            ("holdfast session merge fork-3f2a91c0be --dry-run", "what would be changed, and what is in conflict"),
+            ("holdfast session merge first -s second", "one fork into another"),
+        ),
+        exits=((4, _REFUSED),),
+    ),
+    "session pick": Command(
+        description="Bring what one command of another session, or of this one, has changed into this session: the "
+        "files that it changed, as it left them. Where this session has changed the same, nothing is done. "
+        "`holdfast undo` takes it back.",
+        configure=_configure_pick,
+        run=_pick,
+        examples=(("holdfast session pick fork-3f2a91c0be 12", "what its command number 12 has changed"),),
+        exits=((4, _REFUSED),),
+    ),
+    "session bisect": Command(
+        description="Find the first bad state among those that led from a good one to a bad one: a fork is brought to "
+        "one state after another, and COMMAND is run in it, which ends with 0 where all is well, with 125 where it "
+        "cannot tell, and with another code up to 124 where not. Both ends are asked about first. The session stays "
+        "as it is.",
+        configure=_configure_bisect,
+        run=_bisect,
+        examples=(
+            ("holdfast session bisect --good v1 'make test'", "which state has broken the tests"),
+            ("holdfast session bisect --good @-20 --bad @-2 ./check.sh", "between these"),
+        ),
+        exits=((4, "refused: the ends are not what they are said to be, or the command says nothing"),),
+    ),
+    "session replay": Command(
+        description="Run the commands of another session again, in this one, from the state that it is in. It stops at "
+        "the first that ends with another exit code than it did.",
+        configure=_configure_replay,
+        run=_replay,
+        examples=(
+            ("holdfast session replay main --from 4 -s rebased", "from its fourth command on"),
+            ("holdfast session replay main --from 4 --to 9 --keep-going", "these, however they end"),
+        ),
+        exits=((4, "refused: a command ended otherwise than it did, and what comes behind it was not run"),),
+    ),
+}

@@ -1,0 +1,81 @@
+"""Which session a command is about, and who asks."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast import NotFoundError
+from holdfast.cli.command import text
+from holdfast.cli.console import here
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Generator, Mapping
+
+    from holdfast.cli.console import Console
+    from holdfast.engine.sessions.holder.request_client import Usable
+    from holdfast.engine.sessions.registry import Sessions
+    from holdfast.engine.sessions.session import Session
+
+
+def add_options(parser: argparse.ArgumentParser, *, session: bool = True) -> None:
+    """``--agent``, and ``--session`` unless the command names it in another way."""
+    if session:
+        parser.add_argument(
+            "-s", "--session", metavar="ID", type=text, help="which (default: $HOLDFAST_SESSION, else your newest here)"
+        )
+    parser.add_argument("--agent", metavar="NAME", type=text, help="who asks (default: $HOLDFAST_AGENT, else the user)")
+
+
+def all_of(console: Console, agent: str | None = None, flags: Mapping[str, object] | None = None) -> Sessions:
+    """The sessions of the home."""
+    from holdfast.engine.sessions.registry import Sessions
+
+    home = None if console.home is None else os.path.abspath(os.fsencode(console.home))
+    return Sessions(home=home, agent=agent, flags=flags)
+
+
+def choose(console: Console, sessions: Sessions, name: str | None) -> str:
+    """The session ``name``; None: ``$HOLDFAST_SESSION``, else the newest of the workspace that whoever asks may use.
+
+    Raises `NotFoundError` (code ``no_session``).
+    """
+    from holdfast.engine.sessions.identifiers import SESSION_VARIABLE
+
+    chosen = name or os.environ.get(SESSION_VARIABLE)
+    if chosen:
+        return chosen
+    found = [
+        one.id
+        for one in sessions.list(os.fsencode(console.directory or here()))
+        if one.status == "live" and sessions.agent in (one.owner, *one.shared)
+    ]
+    if not found:
+        raise NotFoundError(
+            "no session of yours works in this workspace", hint="`holdfast session start` begins one", code="no_session"
+        )
+    return found[-1]
+
+
+@contextmanager
+def used(console: Console, name: str | None, agent: str | None = None, *, begins: bool = False) -> Generator[Usable]:
+    """The session that is meant (see `choose`), for what can be asked of it also while another process has it open.
+    ``begins``: see `Sessions.open`.
+    """
+    with all_of(console, agent) as sessions, sessions.use(choose(console, sessions, name), begins=begins) as session:
+        yield session
+
+
+@contextmanager
+def opened(
+    console: Console, name: str | None, agent: str | None = None, *, begins: bool = False
+) -> Generator[tuple[Callable[[], Sessions], Session]]:
+    """What makes `Sessions`, and the session that is meant (see `choose`), open. ``begins``: see `Sessions.open`."""
+
+    def make() -> Sessions:
+        return all_of(console, agent)
+
+    with make() as sessions, sessions.open(choose(console, sessions, name), begins=begins) as session:
+        yield make, session

@@ -1,0 +1,269 @@
+"""``session start``, ``fork``, ``delete`` and ``share``: which sessions there are, and whose they are."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast import RefusedError
+from holdfast.cli.command import Command, text
+from holdfast.cli.console import here
+from holdfast.cli.phrases import only_there
+from holdfast.cli.session.checkpoint_branch_checkout import BUSY, HELD_BACK
+from holdfast.cli.session.list_info_history_branches import SHORT_HASH
+from holdfast.cli.session.selection import add_options, all_of, used
+from holdfast.cli.terminal import ask, show_path
+from holdfast.model.config.keys import KEYS
+from holdfast.model.message_text import plural, visible
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from holdfast import Deleted, NotCaptured
+    from holdfast.cli.console import Console
+    from holdfast.engine.sessions.outcomes import SessionInfo
+
+_SETTINGS = {
+    "shell": "session.shell",
+    "timeout": "session.timeout",
+    "max_output": "session.max_output_bytes",
+    "demand": "session.demand",
+}
+"""The keys that options stand for."""
+
+
+def _variable(argument: str) -> tuple[str, str]:
+    name, equals, value = argument.partition("=")
+    if not equals or not name.isidentifier() or "\0" in value:
+        import argparse
+
+        raise argparse.ArgumentTypeError(f"{argument!r} is not NAME=VALUE")
+    return name, value
+
+
+# -- start ------------------------------------------------------------------------------------------------------------
+
+
+def _configure_start(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, session=False)
+    parser.add_argument("id", metavar="ID", nargs="?", type=text, help="what to call it (default: a fresh name)")
+    parser.add_argument("--shell", metavar="NAME", choices=KEYS["session.shell"].choices, help="bash, sh or zsh")
+    parser.add_argument("--timeout", metavar="T", type=text, help="a command that takes longer is ended: 90, 10m")
+    parser.add_argument("--max-output", metavar="SIZE", type=text, help="what is kept of each output of a command")
+    parser.add_argument(
+        "--demand",
+        metavar="LEVEL",
+        choices=KEYS["session.demand"].choices,
+        help="save the state before a command of this level or above (docs/guide/safety.md); or never",
+    )
+    parser.add_argument(
+        "--env", metavar="NAME=VALUE", type=_variable, action="append", default=[], help="a variable of its own"
+    )
+
+
+def _start(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import session_json as encoding_sessions
+
+    flags = {key: getattr(arguments, name) for name, key in _SETTINGS.items() if getattr(arguments, name) is not None}
+    with all_of(console, arguments.agent, flags) as sessions:
+        path = os.fsencode(console.directory or here())
+        with sessions.start(path, arguments.id, env=dict(arguments.env)) as session:
+            if console.json:
+                console.give(encoding_sessions.begun(session))
+            else:
+                console.say(f"Session {session.id} works in {show_path(session.root)}, with {session.config.shell}.")
+                if console.quiet:
+                    console.answer([session.id])
+    return 0
+
+
+# -- fork -------------------------------------------------------------------------------------------------------------
+
+
+def _configure_fork(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("id", metavar="ID", nargs="?", type=text, help="what to call the fork (default: a fresh name)")
+    parser.add_argument(
+        "--from", dest="state", metavar="STATE", type=text, help="a branch, or a saved state's hash (default: now)"
+    )
+    parser.add_argument(
+        "--with-ignored", action="store_true", help="it needs what ignore rules leave out, such as dependencies"
+    )
+    parser.add_argument(
+        "--provider", metavar="NAME", type=text, help="what makes its directory (docs/guide/snapshots.md)"
+    )
+
+
+def _fork(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import session_json as encoding_sessions
+
+    with used(console, arguments.session, arguments.agent, begins=True) as session:
+        made = session.fork(
+            arguments.id,
+            checkpoint=arguments.state,
+            with_ignored=arguments.with_ignored,
+            provider=arguments.provider,
+        )
+    if console.json:
+        console.give(encoding_sessions.forked(made))
+    else:
+        console.say(
+            f"Forked {session.id} at {made.fork_point[:SHORT_HASH]}: session {made.id} works in "
+            f"{show_path(made.root)}, made by {visible(made.provider)}.",
+            f"`holdfast session exec -s {made.id} …` runs commands in it; `holdfast session checkout forks/{made.id}` "
+            "brings this one to what it has made.",
+        )
+        if console.quiet:
+            console.answer([made.id])
+    return 0
+
+
+# -- delete -----------------------------------------------------------------------------------------------------------
+
+
+def _configure_delete(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, session=False)
+    parser.add_argument("id", metavar="ID", type=text, help="which session")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask before a fork's directory is deleted")
+
+
+def _delete(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding.workspace_json import not_captured
+
+    with all_of(console, arguments.agent) as sessions:
+        found = sessions.info(arguments.id)
+        goes = sessions.delete(found.id, dry_run=True)
+        forked, missed = found.purpose != "session", goes.not_captured
+        if missed and not console.json:
+            for line in only_there(missed, f"the session {found.id}"):
+                console.warn(line.strip())
+        if not arguments.dry_run:
+            if forked and not arguments.yes and not _agrees(console, _what_goes(found, goes)):
+                raise RefusedError(
+                    f"nothing was deleted: {_what_goes(found, goes)}{_alone(missed)}",
+                    hint="--yes deletes it without asking",
+                    code="declined",
+                )
+            goes = sessions.delete(found.id, look=False)
+    if console.json:
+        console.give(
+            {
+                "id": found.id,
+                "deleted": not arguments.dry_run,
+                "with_directory": goes.directory is not None,
+                "not_found": None if goes.not_found is None else display(goes.not_found),
+                "now_at": None if goes.now_at is None else display(goes.now_at),
+                "not_captured": not_captured(missed),
+            }
+        )
+    else:
+        console.say(f"{'Would delete' if arguments.dry_run else 'Deleted'} {_what_goes(found, goes)}")
+    return 0
+
+
+def _what_goes(found: SessionInfo, goes: Deleted) -> str:
+    if goes.directory is not None:
+        return f"session {found.id}, {show_path(goes.directory)} with all that is in it, and what was saved of that."
+    if goes.now_at is not None and goes.not_found is not None:
+        return (
+            f"session {found.id}, and what was saved of it. Its directory is not at {show_path(goes.not_found)}: it is "
+            f"at {show_path(goes.now_at)}, and stays there."
+        )
+    if goes.not_found is not None:
+        return (
+            f"session {found.id}, and what was saved of it. Its directory is not at {show_path(goes.not_found)}, and "
+            "was not found near by: if somebody has moved it, it stays where it is."
+        )
+    if found.purpose != "session":
+        return f"session {found.id}, its directory with all that is in it, and what was saved of that."
+    where = "its directory" if found.root is None else show_path(found.root)
+    return f"session {found.id} and its states; the files in {where} stay as they are."
+
+
+def _alone(missed: Sequence[NotCaptured]) -> str:
+    """How much is nowhere else of what goes."""
+    return f" No checkpoint holds {plural(len(missed), 'path')} of that." if missed else ""
+
+
+def _agrees(console: Console, what: str) -> bool:
+    return console.interactive and ask(f"This deletes {what} Go on? [y/n] ", "yn") == "y"
+
+
+# -- share ------------------------------------------------------------------------------------------------------------
+
+
+def _configure_share(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("name", metavar="NAME", type=text, help="the agent or user")
+    parser.add_argument("--remove", action="store_true", help="let it use the session no more")
+
+
+def _share(console: Console, arguments: argparse.Namespace) -> int:
+    with used(console, arguments.session, arguments.agent) as session:
+        if arguments.remove:
+            session.unshare(arguments.name)
+        else:
+            session.share(arguments.name)
+        shared = session.shared
+    if console.json:
+        console.give({"id": session.id, "owner": session.owner, "shared": list(shared)})
+    else:
+        names = visible(", ".join(shared)) if shared else "nobody"
+        console.say(f"{session.id} is {visible(session.owner)}'s, and shared with {names}.")
+    return 0
+
+
+COMMANDS = {
+    "session start": Command(
+        description="Begin a session in this workspace, in the current directory. It belongs to whoever begins it "
+        "(--agent, $HOLDFAST_AGENT, or the user). Several sessions may work in one workspace; what one changes the "
+        "others see. With -q only its name is printed.",
+        configure=_configure_start,
+        run=_start,
+        examples=(
+            ("holdfast session start", "begin one"),
+            ("holdfast session start try --shell zsh --timeout 10m", "with a name, another shell, and a limit"),
+            ("export HOLDFAST_SESSION=$(holdfast -q session start)", "and use it from now on"),
+        ),
+        exits=((4, "refused: there is a session of that name"),),
+    ),
+    "session fork": Command(
+        description="Begin another session from the state of this one, in a directory of its own, which the best "
+        "snapshot provider makes. Neither sees what the other does from there on. With -q only its name is printed.",
+        configure=_configure_fork,
+        run=_fork,
+        examples=(
+            ("holdfast session fork try-2", "from the present state"),
+            ("holdfast session fork --from before-upgrade", "from a branch"),
+            ("holdfast session fork --with-ignored", "with node_modules and the like"),
+            ("fork=$(holdfast -q session fork)", "for a script"),
+        ),
+        exits=(HELD_BACK,),
+    ),
+    "session delete": Command(
+        description="Delete a session and its states. Of a fork its directory goes, and what was saved of that, for "
+        "good: at a terminal it asks, elsewhere it wants --yes. A directory that was moved elsewhere stays. In place "
+        "the workspace stays as it is. Only the owner may.",
+        configure=_configure_delete,
+        run=_delete,
+        examples=(
+            ("holdfast session delete try-2 --dry-run", "what would go"),
+            ("holdfast session delete try-2 --yes", "a fork, without being asked"),
+        ),
+        exits=((4, f"{BUSY[1]}; or it has forks, or nobody has said yes"),),
+    ),
+    "session share": Command(
+        description="Let another agent or user work in a session. Only the owner may. Names are no protection: whoever "
+        "can write Holdfast's home can take any name.",
+        configure=_configure_share,
+        run=_share,
+        examples=(
+            ("holdfast session share claude", "from now on"),
+            ("holdfast session share claude --remove", "no more"),
+        ),
+        exits=(BUSY,),
+    ),
+}

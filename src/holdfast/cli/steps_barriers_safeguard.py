@@ -1,0 +1,268 @@
+"""``steps``, ``step``, ``barriers`` and ``safeguard``: what the undo log holds, and what waits for an answer."""
+
+from __future__ import annotations
+
+from holdfast import UsageError
+from holdfast.cli.command import Command, text, whole_number
+from holdfast.cli.phrases import left_alone, reasons
+from holdfast.cli.terminal import show_path, when
+from holdfast.model.entries import NotCaptured
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.message_text import named_steps, plural, size, visible
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from holdfast.cli.console import Console
+    from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo
+
+_LETTERS = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R", "metadata": "M"}
+
+
+def step_number(argument: str) -> int:
+    """A step's id: a whole number, below 0 for ambient ones."""
+    import argparse
+
+    try:
+        return int(argument)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{argument!r} is not the id of a step") from None
+
+
+# -- steps ------------------------------------------------------------------------------------------------------------
+
+
+def _configure_steps(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("verb", metavar="show", nargs="?", choices=("show",), help="all about one step")
+    parser.add_argument("id", metavar="ID", nargs="?", type=step_number, help="the step")
+    parser.add_argument(
+        "--discard", action="store_true", help="forget all steps, also those that another version has recorded"
+    )
+
+
+def _steps(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import step_json as encoding_undo
+
+    if (arguments.verb is None) != (arguments.id is None) or (arguments.discard and arguments.verb is not None):
+        raise UsageError("`steps`, `steps show ID` or `steps --discard`")
+    with console.open() as workspace:
+        if arguments.discard:
+            number = workspace.discard_steps()
+            if console.json:
+                console.give({"discarded": number})
+            else:
+                console.say("Forgot the undo log." if number is None else f"Forgot {plural(number, 'step')}.")
+        elif arguments.verb is None:
+            found = workspace.steps()
+            if console.json:
+                console.give(encoding_undo.steps(found))
+            else:
+                console.answer(_step_line(console, step) for step in reversed(found))
+        else:
+            step, changes = workspace.step(arguments.id)
+            left = workspace.conflicts(step.id) if step.state == "partly" else ()
+            if console.json:
+                console.give(encoding_undo.step_with_changes(step, changes, left))
+            else:
+                console.answer(_about(step, changes, left))
+    return 0
+
+
+def _step_line(console: Console, step: StepInfo) -> str:
+    state = "" if step.state == "done" else f"  [{step.state}]"
+    code = f"  exit {step.exit_code}" if step.exit_code else ""
+    bare = "  not protected" if step.unprotected else ""
+    barrier = "  (others have changed something since)" if step.barrier_after else ""
+    return (
+        f"{console.paint(f'{step.id:>5}', 'yellow')}  {when(step.started_at // 1000)}  {step.kind:<8}  "
+        f"{plural(step.paths, 'path'):<12}  {_command(step)}{code}{state}{bare}{barrier}"
+    ).rstrip()
+
+
+def _command(step: StepInfo) -> str:
+    return visible(" ".join(show_path(word) for word in step.command))
+
+
+def _about(step: StepInfo, changes: Sequence[PathChange], left: Sequence[ConflictInfo]) -> Iterator[str]:
+    facts = (
+        ("step", str(step.id)),
+        ("kind", step.kind),
+        ("state", step.state),
+        ("command", _command(step)),
+        ("directory", show_path(step.directory)),
+        ("run", step.run),
+        ("began", when(step.started_at // 1000)),
+        ("ended", "" if step.ended_at is None else when(step.ended_at // 1000)),
+        ("exit code", "" if step.exit_code is None else str(step.exit_code)),
+        ("copied", size(step.copied)),
+        ("not protected", visible(step.unprotected)),
+    )
+    yield from (f"{name:<14}{value}" for name, value in facts if value)
+    yield ""
+    for change in changes:
+        source = "" if change.source is None else f"{show_path(change.source)} -> "
+        yield f"  {_LETTERS[change.change]} {source}{show_path(change.path)}"
+    if left:
+        yield "Left alone when it was last taken back, or brought forward:"
+        yield from reasons(_items(left))
+
+
+def _items(left: Sequence[ConflictInfo]) -> list[NotCaptured]:
+    return [NotCaptured(one.path, one.account) for one in left]
+
+
+# -- step -------------------------------------------------------------------------------------------------------------
+
+
+def _configure_step(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("verb", choices=("begin", "commit", "rollback"), help="open a step, close it, or take it back")
+    parser.add_argument("label", metavar="LABEL", nargs="?", type=text, default="", help="what a new step is for")
+
+
+def _step(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import step_json as encoding_undo
+
+    if arguments.label and arguments.verb != "begin":
+        raise UsageError(f"step {arguments.verb} takes no label")
+    left: Sequence[ConflictInfo] = ()
+    with console.open() as workspace:
+        if arguments.verb == "begin":
+            number = workspace.begin_step(arguments.label)
+            answer, line = {"id": number}, f"Step {number} is open: all that follows belongs to it."
+        elif arguments.verb == "commit":
+            step = workspace.commit_step()
+            answer, line = encoding_undo.step(step), f"Closed step {step.id}: {plural(step.paths, 'path')} changed."
+        else:
+            report = workspace.rollback_step()
+            left = report.conflicts
+            answer = encoding_undo.rolled_back(report)
+            line = f"Took {named_steps(report.steps)} back{_but_for(left)}"
+    _say(console, answer, line, left)
+    return 0
+
+
+def _but_for(left: Sequence[ConflictInfo]) -> str:
+    return ", but for what is left alone:" if left else "."
+
+
+def _say(console: Console, answer: Mapping[str, object], line: str, left: Sequence[ConflictInfo]) -> None:
+    """Say what was done, and refuse to call it done if anything had to be left alone."""
+    if console.json:
+        console.give(answer)
+    else:
+        console.say(line, *reasons(_items(left)))
+    if left:
+        raise left_alone(_items(left))
+
+
+# -- barriers ---------------------------------------------------------------------------------------------------------
+
+
+def _configure_barriers(_parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+def _barriers(console: Console, _arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import step_json as encoding_undo
+
+    with console.open() as workspace:
+        found = workspace.barriers()
+    if console.json:
+        console.give(encoding_undo.barriers(found))
+    else:
+        console.answer(map(_barrier_line, found))
+    return 0
+
+
+def _barrier_line(barrier: BarrierInfo) -> str:
+    paths = ", ".join(show_path(path) for path in barrier.paths[:3] if path) or "anything"
+    more = ", …" if len(barrier.paths) > 3 else ""
+    after = "" if barrier.after is None else f"after step {barrier.after}  "
+    only = "" if barrier.blocks else "  (only noted)"
+    return f"{when(barrier.at // 1000)}  {after}{visible(barrier.who) or 'somebody else'}: {paths}{more}{only}"
+
+
+# -- safeguard --------------------------------------------------------------------------------------------------------
+
+
+def _configure_safeguard(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("verb", nargs="?", default="list", choices=("list", "allow", "deny"), help="default: list")
+    parser.add_argument("id", metavar="ID", nargs="?", type=whole_number, help="which operation")
+
+
+def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
+    from holdfast.engine.encoding import step_json as encoding_undo
+
+    if (arguments.verb == "list") != (arguments.id is None):
+        raise UsageError("`safeguard list`, `safeguard allow ID` or `safeguard deny ID`")
+    with console.open() as workspace:
+        if arguments.verb == "list":
+            held = workspace.held()
+            if console.json:
+                console.give(encoding_undo.tickets(held))
+            else:
+                console.answer(map(_ticket_line, held))
+            return 0
+        ticket = workspace.answer(arguments.id, allow=arguments.verb == "allow")
+    left = ticket.conflicts
+    if arguments.verb == "allow":
+        line = f"Allowed; step {ticket.step} goes on."
+    else:
+        line = f"Denied; step {ticket.step} was taken back{_but_for(left)}"
+    _say(console, {**encoding_undo.ticket(ticket), "conflicts": encoding_undo.conflicts(left)}, line, left)
+    return 0
+
+
+def _ticket_line(ticket: TicketInfo) -> str:
+    return f"{ticket.id:>5}  {visible(ticket.message)}  (denied by itself at {when(ticket.denied_at // 1000)})"
+
+
+_REFUSED = "refused: by a process that is supervised itself, or nothing is being recorded"
+_KEEPER = (4, f"{_REFUSED}; or what others had changed was left alone (rollback, deny)")
+
+COMMANDS = {
+    "steps": Command(
+        description="The steps that the undo log holds, newest first: what ran, and how many paths it changed. "
+        "`holdfast undo` takes back the newest, `holdfast undo --step ID` any of them.",
+        configure=_configure_steps,
+        run=_steps,
+        examples=(
+            ("holdfast steps", "what can be undone step by step"),
+            ("holdfast steps show 7", "which paths step 7 changed"),
+            ("holdfast steps --discard", "forget them all"),
+        ),
+        exits=((4, "refused: another process has the undo log"), (5, "the undo log is damaged, or of another version")),
+    ),
+    "step": Command(
+        description="Group what follows, under `holdfast run`, into one step, whoever does it; until it is committed, "
+        "or taken back.",
+        configure=_configure_step,
+        run=_step,
+        examples=(
+            ("holdfast step begin 'the upgrade'", "all that follows is one step"),
+            ("holdfast step commit", "until here"),
+            ("holdfast step rollback", "until here, and take it back"),
+        ),
+        exits=(_KEEPER,),
+    ),
+    "barriers": Command(
+        description="Edits by others between the steps, as far as they were noticed. Undo does not cross one that "
+        "has to do with the same paths, unless it is forced.",
+        configure=_configure_barriers,
+        run=_barriers,
+        examples=(("holdfast barriers", "who has changed what in between"),),
+    ),
+    "safeguard": Command(
+        description="Operations that wait for a person (see `holdfast run --guard`): let one happen, or deny it; then "
+        "its step is taken back. What nobody answers in time is denied.",
+        configure=_configure_safeguard,
+        run=_safeguard,
+        examples=(
+            ("holdfast safeguard list", "what waits"),
+            ("holdfast safeguard allow 3", "let it happen"),
+            ("holdfast safeguard deny 3", "take its step back"),
+        ),
+        exits=(_KEEPER,),
+    ),
+}

@@ -1,0 +1,256 @@
+"""A `Diff` as text: a patch that ``git apply`` accepts, the lines it adds and removes, and its JSON object."""
+
+from __future__ import annotations
+
+import base64
+
+from holdfast.engine.diffs import git_patch
+from holdfast.model.content import whole
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeAlias
+
+    from holdfast.engine.results import json_types
+    from holdfast.engine.results.command_results import Diff, Renamed
+    from holdfast.model.content import Content
+    from holdfast.model.entries import Entry
+
+
+Fetch: TypeAlias = "Callable[[Sequence[Entry]], Iterator[Content]]"
+"""Gives the content of entries, in their order, as `BlobReader.fetch` does."""
+
+MAX_TEXT_BYTES = 16 << 20
+"""Content beyond this size counts as binary, and is read only to be put into a binary patch."""
+
+MAX_BINARY_PATCH_BYTES = 128 << 20
+"""Content beyond this size is not put into a binary patch: all of it would have to be in memory."""
+
+_BATCH_BYTES = 16 << 20
+_BATCH_FILES = 256
+
+
+class FileStat(NamedTuple):
+    """How many lines one file gains and loses."""
+
+    path: bytes
+    before_path: bytes
+    """Where it was before a rename; else the same as ``path``."""
+    status: str
+    """``A``, ``D``, ``M``, ``T`` as in `Change.status`, or ``R`` for a rename."""
+    added: int
+    removed: int
+    binary: bool
+    """Then no lines are counted."""
+    before_size: int
+    after_size: int
+    """Bytes; 0 where there is no file."""
+
+
+class _Item(NamedTuple):
+    """One change or rename."""
+
+    path: bytes
+    before_path: bytes
+    before: Entry | None
+    after: Entry | None
+    similarity: int
+    status: str
+
+    @property
+    def same_content(self) -> bool:
+        return self.before is not None and self.after is not None and self.before.hash == self.after.hash
+
+    def larger(self) -> int:
+        return max(self.before.size if self.before else 0, self.after.size if self.after else 0)
+
+
+class _Loaded(NamedTuple):
+    item: _Item
+    before: bytes
+    after: bytes
+    opaque: bool
+    """Too large to be read; ``before`` and ``after`` are then empty."""
+
+    @property
+    def binary(self) -> bool:
+        return self.opaque or git_patch.is_binary(self.before) or git_patch.is_binary(self.after)
+
+
+def describe_binary(before_size: int, after_size: int) -> str:
+    """``Binary file changed (8192 → 8448 bytes)``: what people read in place of lines."""
+    return f"Binary file changed ({before_size} → {after_size} bytes)"
+
+
+def patch(
+    diff: Diff,
+    fetch: Fetch,
+    *,
+    context: int = 3,
+    binary: bool = False,
+) -> Iterator[bytes]:
+    """The patch from the base to the target of ``diff``, sorted by path, in pieces; nothing if they are the same.
+
+    ``git apply`` takes it and makes exactly the target, but for permissions beyond the owner's execute bit, which
+    no Git patch carries, and for binary files unless ``binary`` is set. Text keeps its bytes, whatever its encoding
+    and line ends. ``context`` is in lines. Content is fetched in batches as the patch is read; of a file beyond
+    `MAX_TEXT_BYTES` (with ``binary``: `MAX_BINARY_PATCH_BYTES`) it only says that it differs.
+
+    Raises what ``fetch`` raises.
+    """
+    for loaded in _load(_items(diff), fetch, MAX_BINARY_PATCH_BYTES if binary else MAX_TEXT_BYTES):
+        item = loaded.item
+        before = git_patch.Side(item.before_path, item.before.mode, loaded.before) if item.before else None
+        after = git_patch.Side(item.path, item.after.mode, loaded.after) if item.after else None
+        sides = [(before, None), (None, after)] if item.status == "T" else [(before, after)]
+        for one, other in sides:
+            yield from git_patch.file_patch(
+                one,
+                other,
+                similarity=item.similarity,
+                context=context,
+                binary=binary and not loaded.opaque,
+                opaque=loaded.opaque or (not item.same_content and item.larger() > MAX_TEXT_BYTES),
+            )
+
+
+def stat(diff: Diff, fetch: Fetch) -> list[FileStat]:
+    """Lines added and removed by each file of ``diff``, sorted by path; the counts are those of `patch`."""
+    stats: list[FileStat] = []
+    for loaded in _load(_items(diff), fetch, MAX_TEXT_BYTES):
+        item = loaded.item
+        added, removed = (0, 0) if loaded.binary else git_patch.count_lines(loaded.before, loaded.after)
+        if item.status == "T" and not loaded.binary:
+            added = len(git_patch.split_lines(loaded.after))
+            removed = len(git_patch.split_lines(loaded.before))
+        stats.append(
+            FileStat(
+                item.path,
+                item.before_path,
+                item.status,
+                added,
+                removed,
+                loaded.binary,
+                item.before.size if item.before else 0,
+                item.after.size if item.after else 0,
+            )
+        )
+    return stats
+
+
+def to_json(diff: Diff, fetch: Fetch) -> json_types.Diff:
+    """The JSON object of ``diff``.
+
+    ``base`` and ``target`` are ids or null; ``added`` holds {path, size}, ``deleted`` {path}, ``modified`` {path,
+    diff} or {path, binary, before_size, after_size} and, where they differ, ``mode`` {before, after}; ``renamed``
+    {from, to, similarity} and the same where there is more to say; ``stats`` the counts of them and of
+    ``unchanged`` files. Paths are as `display` writes them, ``diff`` is the hunks of a unified diff. One that is
+    not UTF-8 stands in full in ``diff_base64``, and in ``diff`` with a replacement character for each byte that is
+    not.
+    """
+    added: list[json_types.AddedFile] = []
+    deleted: list[json_types.DeletedFile] = []
+    modified: list[json_types.ModifiedFile] = []
+    renamed: list[json_types.RenamedFile] = []
+    both: list[_Item] = []
+    for item in _items(diff):
+        if item.before is None and item.after is not None:
+            added.append({"path": display(item.path), "size": item.after.size})
+        elif item.after is None:
+            deleted.append({"path": display(item.path)})
+        else:
+            both.append(item)
+    for loaded in _load(both, fetch, MAX_TEXT_BYTES):
+        item = loaded.item
+        if item.status == "R":
+            renamed.append(
+                {
+                    "from": display(item.before_path),
+                    "to": display(item.path),
+                    "similarity": item.similarity,
+                    **_difference_json(loaded),
+                }
+            )
+        else:
+            modified.append({"path": display(item.path), **_difference_json(loaded)})
+    return {
+        "base": diff.base,
+        "target": diff.target,
+        "added": added,
+        "deleted": deleted,
+        "modified": modified,
+        "renamed": renamed,
+        "stats": {
+            "added": len(added),
+            "deleted": len(deleted),
+            "modified": len(modified),
+            "renamed": len(renamed),
+            "unchanged": diff.unchanged,
+        },
+    }
+
+
+def _difference_json(loaded: _Loaded) -> json_types.Difference:
+    item = loaded.item
+    found: json_types.Difference = {} if item.status == "R" and item.same_content else _content_json(loaded)
+    if item.before is not None and item.after is not None and item.before.mode != item.after.mode:
+        found["mode"] = {"before": f"{item.before.mode:06o}", "after": f"{item.after.mode:06o}"}
+    return found
+
+
+def _content_json(loaded: _Loaded) -> json_types.Difference:
+    if loaded.binary:
+        before, after = loaded.item.before, loaded.item.after
+        sizes = (before.size if before else 0, after.size if after else 0)
+        return {"binary": describe_binary(*sizes), "before_size": sizes[0], "after_size": sizes[1]}
+    text = b"".join(git_patch.hunks(loaded.before, loaded.after))
+    try:
+        return {"diff": text.decode()}
+    except UnicodeDecodeError:
+        return {"diff": text.decode(errors="replace"), "diff_base64": base64.b64encode(text).decode("ascii")}
+
+
+def _items(diff: Diff) -> list[_Item]:
+    items = [_Item(c.path, c.path, c.before, c.after, 0, c.status) for c in diff.changes]
+    items += [_rename(renamed) for renamed in diff.renamed]
+    return sorted(items, key=lambda item: item.path)
+
+
+def _rename(renamed: Renamed) -> _Item:
+    return _Item(renamed.path, renamed.before_path, renamed.before, renamed.after, renamed.similarity, "R")
+
+
+def _load(items: Iterable[_Item], fetch: Fetch, limit: int) -> Iterator[_Loaded]:
+    """Each item with the content that its text needs, some hundred at a time; none where both sides have the same."""
+    batch: list[_Item] = []
+    size = 0
+    for item in items:
+        if batch and (size + item.larger() > _BATCH_BYTES or len(batch) == _BATCH_FILES):
+            yield from _load_batch(batch, fetch, limit)
+            batch, size = [], 0
+        batch.append(item)
+        size += min(item.larger(), limit)
+    yield from _load_batch(batch, fetch, limit)
+
+
+def _load_batch(batch: list[_Item], fetch: Fetch, limit: int) -> Iterator[_Loaded]:
+    wanted = [
+        entry
+        for item in batch
+        if not item.same_content and item.larger() <= limit
+        for entry in (item.before, item.after)
+        if entry is not None
+    ]
+    contents = map(whole, fetch(wanted)) if wanted else iter(())
+    for item in batch:
+        if item.same_content:
+            yield _Loaded(item, b"", b"", opaque=False)
+        elif item.larger() > limit:
+            yield _Loaded(item, b"", b"", opaque=True)
+        else:
+            before = next(contents) if item.before else b""
+            after = next(contents) if item.after else b""
+            yield _Loaded(item, before, after, opaque=False)

@@ -1,0 +1,122 @@
+"""How two checkpoints differ, or a checkpoint and the tree as it is now."""
+
+from __future__ import annotations
+
+from holdfast.engine.results.command_results import Diff
+from holdfast.model.content import whole
+from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.ids import hash_bytes
+from holdfast.model.paths import display, under
+from holdfast.store.manifests import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.entries import Change, Entry
+    from holdfast.model.ids import CheckpointId, Hash
+
+
+def diff(
+    context: Context,
+    base: CheckpointId | None,
+    target: CheckpointId | None,
+    *,
+    paths: Sequence[bytes] = (),
+    renames: bool = True,
+) -> Diff:
+    """How ``target`` (None: the tree) differs from ``base`` (None: nothing at all), limited to ``paths``.
+
+    Pages that both share are not read. With ``renames``, files that went and came back elsewhere are told apart from
+    deleted and added ones: the same content first, then at least half of it the same.
+    """
+    before = None if base is None else context.catalog.checkpoint(base)
+    if target is None:
+        from holdfast.engine.history.status import present
+
+        with context.lock():
+            now = present(context)
+        pages, root, files = now.pages, now.root, now.files
+    else:
+        after = context.catalog.checkpoint(target)
+        pages, root, files = context.store.pages, after.root, after.total_files
+    changes = None if target is None or base is None else _recorded(context, base, target)
+    if changes is None:
+        changes = manifest.diff(pages, None if before is None else before.root, root)
+    unchanged = files - sum(1 for change in changes if change.after is not None)
+    if paths:
+        changes = [change for change in changes if any(under(change.path, path) for path in paths)]
+        for path in paths:
+            # What is the same on both sides is in the target.
+            if not path or any(under(change.path, path) for change in changes):
+                continue
+            if not any(manifest.iterate(pages, root, path)):
+                raise NotFoundError(
+                    f"{display(path)} is in neither state",
+                    hint="paths are relative to the current directory; what is ignored is in no state",
+                    code="no_such_path",
+                )
+    renamed = []
+    if renames and any(change.before is None for change in changes) and any(change.after is None for change in changes):
+        from holdfast.engine.diffs.renames import detect
+
+        found = Diff(base, target, changes, [], unchanged)
+        changes, renamed = detect(changes, Contents(context, found).read_small)
+    return Diff(base, target, changes, renamed, unchanged)
+
+
+def _recorded(context: Context, base: CheckpointId, target: CheckpointId) -> list[Change] | None:
+    """The changes that are recorded with ``target``, if they are against ``base``: then no page is read at all."""
+    from holdfast.store.codecs.changeset import decode_changeset
+
+    if context.catalog.checkpoint(target).parent != base:
+        return None
+    stored = context.catalog.changeset(target)
+    return None if stored is None else decode_changeset(stored)
+
+
+class Contents:
+    """The content of both sides of a diff: blobs of the store, or files of the tree where that is the target."""
+
+    def __init__(self, context: Context, diff: Diff) -> None:
+        self._context = context
+        self._in_tree: dict[Hash, bytes] = {}
+        if diff.target is None:
+            for change in diff.changes:
+                if change.after is not None:
+                    self._in_tree[change.after.hash] = change.path
+            for renamed in diff.renamed:
+                self._in_tree[renamed.after.hash] = renamed.path
+            for side in (*diff.changes, *diff.renamed):
+                if side.before is not None:
+                    self._in_tree.pop(side.before.hash, None)
+
+    def fetch(self, entries: Sequence[Entry]) -> Iterator[bytes]:
+        """The whole content of each of ``entries``, in their order.
+
+        Raises `RefusedError` if a file of the tree has changed since it was looked at.
+        """
+        for entry in entries:
+            path = self._in_tree.get(entry.hash)
+            content = (
+                next(self._context.store.reader.fetch((entry,))) if path is None else self._context.tree.read(path)
+            )
+            data = whole(content)
+            if path is not None and hash_bytes(data) != entry.hash:
+                raise RefusedError(f"{display(path)} changed while the diff was made", hint="run the same diff again")
+            yield data
+
+    def read_small(self, entries: Sequence[Entry]) -> list[bytes | None]:
+        """The content of each entry that is small enough to compare, None for the others and for what changed
+        meanwhile.
+        """
+        from holdfast.model.content import SMALL_BLOB_BYTES
+
+        out: list[bytes | None] = []
+        for entry in entries:
+            try:
+                out.append(next(self.fetch((entry,))) if entry.size <= SMALL_BLOB_BYTES else None)
+            except (RefusedError, NotFoundError):
+                out.append(None)
+        return out

@@ -1,0 +1,259 @@
+"""Running the attempts of an experiment side by side, each in the fork that was made for it."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import tempfile
+import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.engine.experiments import scores
+from holdfast.engine.experiments.attempts import Moved, Outcome
+from holdfast.engine.history.status import only_there, only_uncaptured
+from holdfast.engine.sessions.shell.execution import execute
+from holdfast.model.entries import NotCaptured
+from holdfast.model.errors import HoldfastError
+from holdfast.model.message_text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+    from contextlib import AbstractContextManager
+
+    from holdfast.engine.experiments._attempt_forks import Forks
+    from holdfast.engine.experiments.attempts import Attempt, Order, Phase, Score, Tell
+    from holdfast.engine.sessions.holder.request_server import Door
+    from holdfast.engine.sessions.outcomes import ForkResult
+    from holdfast.engine.sessions.session import Session
+    from holdfast.model.config.settings import Capture
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.session_types import CommandEntry, SessionId
+
+    Open = Callable[[SessionId], AbstractContextManager[Session]]
+    """Opens a session, on any thread, for the length of a block."""
+
+_MAX_LINE = 200
+
+
+class Runner:
+    """Runs attempts on threads of their own, and tells of it."""
+
+    def __init__(
+        self,
+        order: Order,
+        open_session: Open,
+        began: CheckpointId,
+        root: bytes,
+        capture: Capture,
+        tell: Tell | None,
+        stop: threading.Event,
+        door: Door | None = None,
+    ) -> None:
+        """Every fork has to begin with the tree ``began``, which was captured by the rules ``capture``, and is made of
+        the directory ``root``. ``stop`` ends all of them: what runs is ended with its children, what waits is not
+        begun. What is asked at ``door`` is done while they run, on the thread of `run`.
+        """
+        self._door = door
+        self._order = order
+        self._open = open_session
+        self._began = began
+        self._root = root
+        self._capture = capture
+        self._tell = tell
+        self._telling = threading.Lock()
+        self._stop = stop
+
+    def run(self, forks: Forks, parallel: int) -> list[Outcome]:
+        """Run every attempt in a fork of its own, which it begins in as soon as that is there, ``parallel`` of them at
+        once; how they ended, in their order.
+
+        If one fails in a way that is no attempt's own, or a fork cannot be made, the others are stopped, and that is
+        raised. No thread and no command of it is left when this returns or raises; forks are.
+        """
+        attempts = self._order.attempts
+        with ExitStack() as behind:
+            ended = os.eventfd(0, os.EFD_CLOEXEC)
+            behind.callback(os.close, ended)  # when no thread is left that tells of an end
+            pool = behind.enter_context(ThreadPoolExecutor(parallel, thread_name_prefix="attempt"))
+            # (It ends first: what it has made goes on in the other one.)
+            making = behind.enter_context(ThreadPoolExecutor(max(1, forks.at_once), thread_name_prefix="fork"))
+
+            def begin(attempt: Attempt) -> Future[Outcome]:
+                return pool.submit(self._attempt, attempt, self._forked(attempt, forks))
+
+            try:
+                if forks.at_once:
+                    made = [making.submit(begin, attempt) for attempt in attempts]
+                    wait(made, return_when=FIRST_EXCEPTION)
+                    for future in made:
+                        if future.done():
+                            future.result()
+                    begun = [future.result() for future in made]
+                else:
+                    begun = [begin(attempt) for attempt in attempts]
+                forks.all_made()
+                self._serve_until(begun, ended)
+                return [future.result() for future in begun]
+            except BaseException:
+                self._stop.set()
+                making.shutdown(wait=True, cancel_futures=True)
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+
+    def _forked(self, attempt: Attempt, forks: Forks) -> ForkResult | None:
+        """The fork for an attempt; None if it is not to be made any more."""
+        if self._stop.is_set():
+            return None
+        self.moved(attempt, "forking")
+        made = forks.make(attempt)
+        self.moved(attempt, "waiting")
+        return made
+
+    def _serve_until(self, begun: Sequence[Future[Outcome]], ended: int) -> None:
+        """Do what is asked of the session until all have ended, of which the eventfd ``ended`` tells."""
+        if self._door is None:
+            return
+        for future in begun:
+            future.add_done_callback(lambda _: os.eventfd_write(ended, 1))
+        poll = select.poll()
+        poll.register(ended, select.POLLIN)
+        poll.register(self._door.fileno(), select.POLLIN)
+        while not all(future.done() for future in begun):
+            for fd, _ in poll.poll():
+                if fd == ended:
+                    os.eventfd_read(ended)
+                else:
+                    self._door.serve()
+
+    def scored(self, outcome: Outcome, score: Score) -> Outcome:
+        """An attempt with the score that a function gives it. What that raises is why it has none."""
+        if outcome.phase not in ("done", "failed") or outcome.result is None:
+            return outcome
+        self.moved(outcome.attempt, "scoring")
+        try:
+            found = score(outcome)
+            number, error = (None, "") if found is None else (float(found), "")
+        except (Exception, SystemExit) as failure:  # noqa: BLE001 - a function of the caller's may do anything
+            number, error = None, f"the scoring function failed: {type(failure).__name__}: {failure}"
+        self.moved(outcome.attempt, outcome.phase)
+        if number is not None and not math.isfinite(number):
+            number, error = None, f"the scoring function gave {number}"
+        return outcome._replace(score=number, error=error)
+
+    def moved(self, attempt: Attempt, phase: Phase, line: str = "") -> None:
+        """Tell where an attempt is."""
+        if self._tell is not None:
+            with self._telling:
+                self._tell(Moved(attempt.number, phase, line))
+
+    def _attempt(self, attempt: Attempt, fork: ForkResult | None) -> Outcome:
+        if fork is None:
+            return Outcome(attempt, "cancelled", None, b"", None, 0, None, None)
+        outcome = Outcome(attempt, "cancelled", fork.id, fork.root, None, 0, None, None)
+        if not self._stop.is_set():
+            try:
+                with self._open(fork.id) as session:
+                    outcome = self._in_fork(session, outcome)
+                    outcome = outcome._replace(not_captured=only_there(session.root, self._root, session.not_captured))
+            except HoldfastError as error:
+                outcome = outcome._replace(phase="failed", error=error.message)
+        self.moved(attempt, outcome.phase)
+        return outcome
+
+    def _in_fork(self, session: Session, outcome: Outcome) -> Outcome:
+        attempt, order = outcome.attempt, self._order
+        tree = session.state.tree
+        if tree is None or self._begins_otherwise(session, tree):
+            return outcome._replace(
+                phase="failed", error="it would have begun with another state: the tree was changed while it was forked"
+            )
+        if attempt.shell is not None and attempt.shell != session.config.shell:
+            session.configure(msgspec.structs.replace(session.config, shell=attempt.shell))
+        if order.setup:
+            setup = self._command(session, attempt, "setting up", order.setup)
+            if (ended := _phase(setup, self._stop)) != "done":
+                return outcome._replace(
+                    phase=ended, before=setup.before, after=setup.after, error=f"the setup {_ending(setup)}"
+                )
+        entry = self._command(session, attempt, "running", attempt.command)
+        outcome = outcome._replace(
+            phase=_phase(entry, self._stop),
+            result=entry.result,
+            duration_ms=entry.duration_ms,
+            before=entry.before,
+            after=entry.after,
+        )
+        if isinstance(order.score, str) and outcome.phase in ("done", "failed"):
+            score, error = self._score(session, attempt, entry, order.score)
+            outcome = outcome._replace(score=score, error=error)
+        return outcome
+
+    def _begins_otherwise(self, fork: Session, tree: CheckpointId) -> bool:
+        """Whether a fork begins with other files than it was made of. By other rules, as somebody may have changed them
+        since the session was opened, the same files make another tree.
+        """
+        changes = fork.workspace.diff(self._began, tree, renames=False).changes
+        if not changes or fork.context.settings.capture == self._capture:
+            return bool(changes)
+        left_out = only_uncaptured(fork.context, tree, changes)
+        rest = [one for one in changes if one.path not in left_out]
+        if any(one.before is not None for one in rest):
+            return True
+        return bool(only_there(fork.root, self._root, [NotCaptured(one.path, "") for one in rest]))
+
+    def _command(self, session: Session, attempt: Attempt, phase: Phase, command: str) -> CommandEntry:
+        self.moved(attempt, phase)
+        lines = _Lines(lambda line: self.moved(attempt, phase, line))
+        return execute(
+            session,
+            command,
+            timeout=attempt.timeout_seconds,
+            env=dict(attempt.env),
+            output=None if self._tell is None else lambda _stream, data: lines.add(data),
+            stop=self._stop,
+        )
+
+    def _score(self, session: Session, attempt: Attempt, entry: CommandEntry, command: str) -> tuple[float | None, str]:
+        self.moved(attempt, "scoring")
+        with tempfile.TemporaryDirectory(prefix="holdfast-attempt-") as directory:
+            told = scores.told(entry, attempt.number, directory.encode())
+            scored = execute(session, command, timeout=attempt.timeout_seconds, env={**told}, stop=self._stop)
+        return scores.score_of(scored.result)
+
+
+class _Lines:
+    """Finds the lines in what a command prints, and tells the last whole one of each piece."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._rest = b""
+
+    def add(self, data: bytes) -> None:
+        *lines, rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
+        self._rest = rest[-_MAX_LINE * 4 :]
+        last = next((line for line in reversed(lines) if line.strip()), None)
+        if last is not None:
+            self._tell(visible(last.decode("utf-8", "surrogateescape").strip())[:_MAX_LINE])
+
+
+def _phase(entry: CommandEntry, stop: threading.Event) -> Phase:
+    """How a command has ended."""
+    result = entry.result
+    if result is not None and result.exit_code == 0:
+        return "done"
+    if stop.is_set():
+        return "cancelled"
+    return "timed out" if result is not None and result.timed_out else "failed"
+
+
+def _ending(entry: CommandEntry) -> str:
+    result = entry.result
+    if result is None:
+        return "did not run to its end"
+    return "took too long" if result.timed_out else f"ended with {result.exit_code}"

@@ -1,0 +1,247 @@
+"""What is done for one export all the time: a watch service of its own, driven by whoever has many of them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.engine.exports.named_workspaces import Exports
+from holdfast.engine.upkeep.checkpoint_removal import forget
+from holdfast.engine.watching.listener import claim
+from holdfast.engine.watching.service import Service, setup_of
+from holdfast.engine.watching.tree_comparison import Differing
+from holdfast.engine.watching.watcher import Saver
+from holdfast.files.local_tree import LocalTree
+from holdfast.files.tree import ROOT_GONE
+from holdfast.files.watch import open_watcher
+from holdfast.model.errors import NotFoundError, UnsupportedError
+from holdfast.model.log import Log
+from holdfast.model.paths import TEMPORARY_PREFIX, display
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.opener import Opener
+    from holdfast.engine.results.command_results import CheckpointResult, Request, Status
+    from holdfast.engine.watching.service import Setup
+    from holdfast.files.tree import Dirty, DirtySource
+    from holdfast.files.watch import Watcher
+    from holdfast.store.catalog.export_rows import ExportRow
+
+_LOG = Log(__name__)
+
+_LOCK_WAIT = 2.0
+"""Seconds that saving by itself waits for another process; then it is tried again later."""
+
+
+class Told(Protocol):
+    """Is told what happens to an export. Called from any thread; has to be quick, and not to raise."""
+
+    def changed(self, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
+        """Something has changed in its tree: at ``paths``, or (None) nobody can tell where."""
+        ...
+
+    def listens(self, tenant: str, export: str) -> bool:
+        """Whether somebody wants to hear of it just now: then a tree that only looking tells of is looked at."""
+        ...
+
+    def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
+        """A checkpoint was taken."""
+        ...
+
+
+class Care:
+    """The watch service of one export, with a store of its own. For one thread at a time."""
+
+    def __init__(self, opener: Opener, tenant: str, row: ExportRow, told: Told) -> None:
+        """Open it and begin. ``opener`` is this object's from now on.
+
+        Raises `LockedError` if somebody else watches the workspace, `NotFoundError` if its directory is gone.
+        """
+        with ExitStack() as stack:
+            stack.callback(opener.close)
+            exports = Exports(opener)
+            if not os.path.isdir(path := exports.path_of(row)):
+                # (To look where it may have been moved takes seconds: that is done for all of them together.)
+                raise NotFoundError(f"{display(path)} is gone", code=ROOT_GONE)
+            context = exports.context(row)
+            self._exports, self._row, self.root = exports, row, context.workspace.path
+            tree = context.tree
+            if not isinstance(tree, LocalTree):
+                raise UnsupportedError("only a directory of this machine can be watched")
+            stack.enter_context(claim(context.folder))
+            # (A worker that waited longer for who changes one tree would be missed by the others.)
+            lock = context.settings.lock
+            context.settings = context.settings._replace(lock=lock._replace(timeout=min(lock.timeout, _LOCK_WAIT)))
+            setup = setup_of(context, poll_interval=context.settings.serve.poll_interval)
+            # (Many exports share the processor and the memory, and most are saved by other ways.)
+            setup = setup._replace(prepare=False)
+            watcher = _watcher(setup, tree, tenant, row, told)
+            self._told, self._tenant = told, tenant
+            self._clock, self._interval = context.clock, setup.poll_interval
+            self._look_at = context.clock.monotonic()
+            self._database = context.catalog.database
+            self._differing = (
+                Differing(context, lambda paths: _tell_changed(told, tenant, row.name, paths))
+                if watcher.backend == "polling"
+                else None
+            )
+
+            def open_saver(changes: DirtySource) -> _ExportSaver:
+                tree.dirty = changes
+                return _ExportSaver(context, tree, tenant, row.name, told, self._differing)
+
+            try:
+                self.service = Service(setup, watcher, tree.excluded, open_saver, context.clock)
+            except BaseException:
+                watcher.close()
+                raise
+            self.backend = watcher.backend
+            try:
+                self.service.save_by_itself(row.saves_itself)
+                self.service.begin()
+            except BaseException:
+                self.service.end()
+                raise
+            self._rest = stack.pop_all()
+
+    def turn(self) -> None:
+        """Do what is due. What nobody is told of is looked for at every interval, while somebody wants to hear it."""
+        self.service.turn()
+        if self._differing is None or self.service.stopping or self._clock.monotonic() < self._look_at:
+            return
+        self._look_at = self._clock.monotonic() + self._interval
+        if self._told.listens(self._tenant, self._row.name):
+            self.service.look_by(self._differing.look)
+            self._database.save_memory()
+        else:
+            self._differing.forget()
+
+    def patience(self) -> float:
+        """How many seconds from now `turn` has something to do, even if `Service.fileno` is not readable until then."""
+        patience = self.service.patience()
+        if self._differing is None:
+            return patience
+        return max(0.0, min(patience, self._look_at - self._clock.monotonic()))
+
+    def has_moved(self) -> bool:
+        """Whether its directory is known to be elsewhere by now: whoever opened it there has noted that."""
+        return not os.path.isdir(self.root) and self._exports.path_of(self._row) != self.root
+
+    def end(self) -> str | None:
+        """Save once more and close everything. None if all is saved that should be, else why not."""
+        with self._rest:
+            return self.service.end()
+
+
+def _watcher(setup: Setup, tree: LocalTree, tenant: str, row: ExportRow, told: Told) -> Watcher:
+    """A watcher that tells. fanotify would bring each event of the file system to every export on it: unless it was
+    asked for, each has an inotify instance, or is looked at now and then where there are no more of those.
+    """
+    backend = "inotify" if setup.backend == "auto" else setup.backend
+    try:
+        watcher = open_watcher(setup.root, backend, tree.excluded, poll_interval=setup.poll_interval)
+    except UnsupportedError as error:
+        if setup.backend != "auto":
+            raise
+        _LOG.info("%s; looking at it every %g s", error.message, setup.poll_interval)
+        watcher = open_watcher(setup.root, "polling", tree.excluded, poll_interval=setup.poll_interval)
+    return _TellingWatcher(watcher, tenant, row.name, told)
+
+
+def _tell_changed(told: Told, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
+    """Tell of changes, but for those that a restore makes on its way."""
+    if paths is None:
+        told.changed(tenant, export, None)
+    elif shown := [path for path in paths if not _is_temporary(path)]:
+        told.changed(tenant, export, shown)
+
+
+def _is_temporary(path: bytes) -> bool:
+    """Whether it is what a restore writes before it renames it into place."""
+    return path.rpartition(b"/")[2].startswith(TEMPORARY_PREFIX)
+
+
+class _TellingWatcher:
+    """A `Watcher` whose answers are told as well, but for the first, which is everything."""
+
+    def __init__(self, watcher: Watcher, tenant: str, export: str, told: Told) -> None:
+        self._watcher = watcher
+        self._told = told
+        self._tenant, self._export = tenant, export
+        self._first = True
+
+    @property
+    def backend(self) -> str:
+        return self._watcher.backend
+
+    @property
+    def limits(self) -> str | None:
+        return self._watcher.limits
+
+    def fileno(self) -> int:
+        return self._watcher.fileno()
+
+    def drain(self) -> Dirty:
+        answer = self._watcher.drain()
+        # (Polling knows nothing, all the time: `Differing` tells in its stead.)
+        if not self._first and not (answer.everything and self.backend == "polling"):
+            _tell_changed(self._told, self._tenant, self._export, None if answer.everything else answer.paths)
+        self._first = False
+        return answer
+
+    def refresh(self) -> bool:
+        return self._watcher.refresh()
+
+    def close(self) -> None:
+        self._watcher.close()
+
+
+class _ExportSaver:
+    """Does what the service asks for. Collection is about a whole store: it is not done here."""
+
+    def __init__(
+        self, context: Context, tree: LocalTree, tenant: str, export: str, told: Told, differing: Differing | None
+    ) -> None:
+        self._context = context
+        self._differing = differing
+        self._saver = Saver(context, tree)
+        self._told = told
+        self._tenant, self._export = tenant, export
+
+    def checkpoint(self, request: Request) -> CheckpointResult:
+        try:
+            result = self._saver.checkpoint(request)
+            if result.created and self._differing is not None:
+                self._differing.saved(result.checkpoint)
+        finally:
+            self._rest()
+        if result.created:
+            self._told.saved(self._tenant, self._export, result)
+        return result
+
+    def status(self) -> Status:
+        try:
+            return self._saver.status()
+        finally:
+            self._rest()
+
+    def prepare(self, paths: Sequence[bytes], *, last: bool) -> None:
+        self._saver.prepare(paths, last=last)
+
+    def retention(self) -> None:
+        try:
+            removed = forget(self._context, ()).removed
+        finally:
+            self._rest()
+        if removed:
+            _LOG.info("retention of %s: %d checkpoints removed", self._export, len(removed))
+
+    def _rest(self) -> None:
+        """Hold no memory until there is something to do: each of many has a store of its own."""
+        self._context.catalog.database.save_memory()
+
+    def close(self) -> None:
+        self._saver.close()

@@ -1,0 +1,327 @@
+"""What the snapshot provider `holdfast.snapshot.checkpoints` has of the engine: see `Checkpoints` there.
+
+Nothing is held open between two calls, so that any thread, and any process, can make them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from holdfast.bridge.mount import fuse_device
+from holdfast.bridge.mount.overlayfs import detach_overlays
+from holdfast.engine.forks.fork import fork
+from holdfast.engine.forks.materialization import discard
+from holdfast.engine.forks.mount_server import MountServer, Order
+from holdfast.engine.forks.mounted_forks import fork_mounted, mount_again
+from holdfast.engine.history.checkpoint import take_locked
+from holdfast.engine.history.mount_pins import release_dead
+from holdfast.engine.opening.context import freeing
+from holdfast.engine.opening.current_run import current_run
+from holdfast.engine.opening.fork_layers import taken
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.results.command_results import Request
+from holdfast.files.directories.removal_obstacles import refuse_others
+from holdfast.files.directories.replication import make_read_only, remove_whole
+from holdfast.model.checkpoint import Provenance
+from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
+from holdfast.model.ids import CheckpointId
+from holdfast.model.log import Log
+from holdfast.model.paths import display, under
+from holdfast.snapshot.checkpoints import KEEPER, Means
+from holdfast.snapshot.copied_repositories import keep_apart
+from holdfast.snapshot.private_directories import make_private
+from holdfast.store.catalog_records import seen_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from holdfast.engine.opening.context import Context, HomeContext
+    from holdfast.model.clock import Clock
+    from holdfast.store.catalog.catalog import Catalog
+    from holdfast.store.catalog_records import Workspace
+
+_LOG = Log(__name__)
+_TREE: Final = b"tree"
+"""What is worked in, in a directory that is made and removed around it: what is gone cannot be mounted on any more."""
+_SECONDS: Final = 5.0
+"""That whoever serves a mount has to end when it is unmounted."""
+_PAUSE: Final = 0.005
+_TRIES: Final = 10
+
+
+class OwnCheckpoints:
+    """See `holdfast.snapshot.checkpoints.Checkpoints`."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        home: bytes,
+        directory: bytes,
+        clock: Clock,
+        random: Callable[[int], bytes],
+        mounts: bool = True,
+    ) -> None:
+        """For ``workspace``; ``directory`` is where forks of all workspaces lie. Without ``mounts`` everything is
+        written out. Makes nothing.
+        """
+        self._workspace = workspace
+        self._home = home
+        self._directory = os.path.join(os.path.realpath(directory), workspace.id.encode())
+        self._clock = clock
+        self._random = random
+        self._mounts = mounts
+
+    def means(self) -> Means:
+        """See `Checkpoints.means`."""
+        with self._opened() as home:
+            run = current_run(home)
+            if run is not None:
+                return Means(f"what runs supervised, in the run {run}, makes no snapshots")
+            if home.store.catalog.database.read_only:
+                return Means("what Holdfast keeps can only be read here")
+        if under(self._directory, self._workspace.path):
+            where = display(os.path.dirname(self._directory))
+            return Means(f"forks would lie in the workspace, in {where}, unless snapshot.directory names another place")
+        why_not = self._lacking()
+        return Means(mounts=not why_not, why_not=why_not)
+
+    def directory(self) -> bytes:
+        """See `Checkpoints.directory`."""
+        return self._directory
+
+    def where_to_work(self, place: bytes) -> bytes:
+        """See `Checkpoints.where_to_work`."""
+        return os.path.join(place, _TREE)
+
+    def take(self, place: bytes | None, keeper: str, message: str) -> str:
+        """See `Checkpoints.take`."""
+        with self._opener() as opener:
+            context = opener.open(self._workspace.path) if place is None else self._fork(opener, place)
+            request = Request(kind="auto", provenance=Provenance(message=message or keeper))
+            with context.lock():  # until it is pinned, the workspace stands on it, and so it stays
+                checkpoint = take_locked(context, request).checkpoint
+                context.catalog.pin(checkpoint.root, keeper, checkpoint=checkpoint.id)
+            return checkpoint.id
+
+    def fork(self, checkpoint: str, place: bytes) -> None:
+        """See `Checkpoints.fork`."""
+        self._make(checkpoint, place, mounted=self._mounts)
+
+    def show(self, checkpoint: str, place: bytes) -> None:
+        """See `Checkpoints.show`."""
+        if self._mounts:
+            make_private(place)
+            keep_apart(place)
+            order = Order(self._home, self._workspace.path, self.where_to_work(place), checkpoint)
+            try:
+                with MountServer() as server:
+                    server.mount(order)
+                return
+            except UnsupportedError as error:
+                _LOG.info("%s is written out, as it cannot be mounted: %s", display(place), error.message)
+        forked = self._make(checkpoint, place, mounted=False)
+        with self._opened() as home:
+            _forget_fork(home, forked)
+        make_read_only(forked.path)
+
+    def resume(self, place: bytes) -> None:
+        """See `Checkpoints.resume`."""
+        with self._opener() as opener:
+            self._fork(opener, place)
+
+    def remove(self, place: bytes) -> None:
+        """See `Checkpoints.remove`."""
+        path = self.where_to_work(place)
+        with self._opened() as home:
+            known = home.store.catalog.find_workspace(path)
+            served = None
+            try:
+                if known is None:
+                    _unmount(path)
+                else:
+                    served = _end(home.folder_of(known), path)
+                    _forget_fork(home, known)
+                _wait_for_view(home, path)
+                _remove(place, path)
+            finally:
+                if served is not None:
+                    os.close(served)
+            self._forget_what_nobody_keeps(home)
+        for empty in (self._directory, os.path.dirname(self._directory)):
+            with suppress(OSError):  # there are others in it; or whoever was killed here had removed it
+                os.rmdir(empty)
+
+    def let_go(self, keeper: str) -> None:
+        """See `Checkpoints.let_go`."""
+        with self._opened() as home:
+            freeing(home, partial(home.store.catalog.unpin_all, keeper))
+            self._forget_what_nobody_keeps(home)  # also if there was no pin: whoever took it away may have been killed
+
+    def let_go_of_all(self) -> None:
+        """See `Checkpoints.let_go_of_all`."""
+        with self._opened() as home:
+            catalog = home.store.catalog
+            for checkpoint, reasons in catalog.protections().items():
+                keepers = [reason.by for reason in reasons if reason.kind == "pin" and KEEPER.match(reason.by)]
+                if keepers and self._is_in_ours(catalog, checkpoint):
+                    for keeper in keepers:
+                        freeing(home, partial(catalog.unpin_all, keeper))
+            self._forget_what_nobody_keeps(home)
+
+    # -- the rest -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _opener(self) -> Generator[Opener]:
+        opener = Opener(home=self._home, clock=self._clock, random=self._random)
+        try:
+            yield opener
+        finally:
+            opener.close()
+
+    @contextmanager
+    def _opened(self) -> Generator[HomeContext]:
+        with self._opener() as opener:
+            yield opener.open_home()
+
+    def _lacking(self) -> str:
+        """What keeps forks from being mounted, as far as that can be told without trying; else empty."""
+        if not self._mounts:
+            return "they are not to be mounted"
+        if os.geteuid():
+            return "mounting them needs root, or a namespace in which you are"
+        if not os.access(fuse_device.DEVICE, os.R_OK | os.W_OK):
+            return f"there is no access to {fuse_device.DEVICE}"
+        with open("/proc/filesystems", encoding="ascii") as file:
+            if not any(line.split()[-1] == "overlay" for line in file):
+                return "the kernel has no overlayfs loaded"
+        return ""
+
+    def _make(self, checkpoint: str, place: bytes, *, mounted: bool) -> Workspace:
+        source = CheckpointId(checkpoint)
+        with self._opener() as opener:
+            context = opener.open(self._workspace.path)
+            make_private(place)
+            keep_apart(place)
+
+            def open_fork() -> Context:
+                return opener.make_fork(self.where_to_work(place), source, context.workspace)
+
+            if mounted:
+                try:
+                    return opener.store().catalog.workspace(fork_mounted(context, source, open_fork).workspace)
+                except UnsupportedError as error:
+                    _LOG.info("%s is written out, as it cannot be mounted: %s", display(place), error.message)
+            return opener.store().catalog.workspace(fork(context, source, open_fork).workspace)
+
+    def _fork(self, opener: Opener, place: bytes) -> Context:
+        path = self.where_to_work(place)
+        try:
+            context = opener.open(path)
+        except RefusedError as error:
+            if error.code != "not_mounted":
+                raise
+            mount_again(opener, path)
+            context = opener.open(path)
+        if context.workspace.path != path:
+            raise NotFoundError(f"{display(path)} is no fork any more", hint="prepare it again")
+        return context
+
+    def _forget_what_nobody_keeps(self, home: HomeContext) -> None:
+        """Forget the checkpoints of forks that are no more, but for those that something stands on."""
+        catalog = home.store.catalog
+        gone = [one for one in catalog.workspaces() if not one.live and self._is_ours(one)]
+        if not gone:
+            return
+        release_dead(home)
+        protected = catalog.protections()
+        for workspace in gone:
+            for checkpoint in catalog.checkpoints(workspace.id):
+                if not any(reason.hard for reason in protected.get(checkpoint.id, ())):
+                    with suppress(RefusedError):  # something has come to stand on it just now
+                        freeing(home, partial(catalog.forget, (checkpoint.id,)))
+
+    def _is_in_ours(self, catalog: Catalog, checkpoint: CheckpointId) -> bool:
+        """Whether a checkpoint is the workspace's, or of a fork or a view of this provider."""
+        try:
+            of = catalog.workspace(catalog.checkpoint(checkpoint).workspace)
+        except NotFoundError:  # somebody has forgotten it just now, as who deletes another fork
+            return False
+        return of.id == self._workspace.id or self._is_ours(of)
+
+    def _is_ours(self, workspace: Workspace) -> bool:
+        """True of a fork or a view of this provider, wherever it was made."""
+        parts = seen_at(workspace.path).split(b"/")
+        return parts[-1] == _TREE and parts[-3:-2] == [self._workspace.id.encode()]
+
+
+def _forget_fork(home: HomeContext, forked: Workspace) -> None:
+    """Have nothing of a fork, which nobody serves, but its checkpoints. It is let go last: so what was begun is found
+    again, and done once more, by whoever comes after a kill.
+    """
+    freeing(home, partial(discard, home, forked))
+    remove_whole(home.folder_of(forked))
+    freeing(home, partial(home.store.catalog.let_go, forked.id))
+
+
+def _unmount(path: bytes) -> None:
+    """Take away what we have mounted on ``path``, at once for whoever comes. Raises `RefusedError` (``mounted_over``)
+    if somebody else has mounted something there.
+    """
+    refuse_others(path)
+    fuse_device.detach(path, helped=os.geteuid() != 0)
+    if os.geteuid() == 0:
+        detach_overlays(path)
+
+
+def _remove(place: bytes, path: bytes) -> None:
+    """Remove the directory of a fork or a view, also while a process that was told to mount it begins, or ends."""
+    for left in reversed(range(_TRIES)):
+        _unmount(path)
+        try:
+            remove_whole(place)
+            return
+        except OSError:
+            if not left:
+                raise
+        time.sleep(_PAUSE)
+
+
+def _end(folder: bytes, path: bytes) -> int | None:
+    """Unmount a fork, and keep anybody from serving it for as long as the file that this returns is open.
+
+    None if its folder is gone, or a process uses what was mounted: that goes on, with what the kernel still has.
+    """
+    _unmount(path)
+    deadline = time.monotonic() + _SECONDS  # (unmounting has written all of a disk back, which may have taken longer)
+    while os.path.isdir(folder):
+        lock = taken(folder)
+        if lock is not None:
+            _unmount(path)
+            return lock
+        if time.monotonic() > deadline:
+            _LOG.warning(
+                "%s is removed, though what was mounted there is still in use, by a process that is in it or one in a "
+                "mount namespace of its own, such as a container",
+                display(path),
+            )
+            return None
+        _unmount(path)
+    return None
+
+
+def _wait_for_view(home: HomeContext, path: bytes) -> None:
+    """Wait until whoever has served a view has let go of its checkpoint, unless somebody still uses it."""
+    reason = f"mounted on {display(path)}"
+    deadline = time.monotonic() + _SECONDS
+    while time.monotonic() < deadline:
+        protections = home.store.catalog.protections().values()
+        if not any(one.by == reason for reasons in protections for one in reasons):
+            return
+        release_dead(home)
+        time.sleep(_PAUSE)
+    _LOG.info("the process that served %s goes on: somebody still uses what was mounted", display(path))

@@ -1,0 +1,518 @@
+"""Walking along the history of a workspace, back and forward: by the undo log where steps lie, else by checkpoints."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import ne
+
+from holdfast.engine.history._step_reversal import (
+    bring_forward,
+    brought,
+    dry_result,
+    foreseen,
+    reverse_steps,
+    reversible,
+    summed,
+)
+from holdfast.engine.history.restore import (
+    REDO_COMMAND,
+    UNDO_COMMAND,
+    carry_out,
+    new_nonce,
+    preview,
+    refuse_unfinished,
+)
+from holdfast.engine.history.status import present
+from holdfast.engine.history.undo_guards import (
+    Between,
+    Held,
+    ahead,
+    came_to_light,
+    foresee,
+    goes_by_itself,
+    is_behind,
+    kept,
+    nothing,
+    out_of_sight,
+    refuse_mixed,
+    refuse_redo,
+    refuse_state,
+    steps_since,
+    steps_that_wrote_late,
+)
+from holdfast.engine.opening import operation_journal
+from holdfast.engine.opening.operation_journal import Journal
+from holdfast.engine.opening.undo_log import infos, required, touched
+from holdfast.engine.results.command_results import RestoreResult
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, rebuilt
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING, Literal
+from holdfast.model.ids import CheckpointId
+from holdfast.model.log import Log
+from holdfast.model.message_text import named_steps
+from holdfast.model.paths import display
+from holdfast.store.catalog_records import HistoryEvent
+from holdfast.store.manifests import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.engine.history._step_reversal import Effect
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.content import Progress
+    from holdfast.model.entries import Change
+    from holdfast.model.ids import Hash
+    from holdfast.store.catalog_records import Cursor
+    from holdfast.undo.service import StepInfo, UndoService
+
+_LOG = Log(__name__)
+
+_OWN = ("restore", "redo", "promote")
+"""Operations whose state is all that they did: what an undo leaves may stand beside what others have done."""
+_SHOWN = 5
+_TOLD = 100
+
+
+class _Target(NamedTuple):
+    """Where an undo leads next."""
+
+    state: HistoryEvent
+    back: int
+    """How many changes lie between, which checkpoints take back."""
+    steps: Sequence[StepInfo]
+    """With ``back`` 0: the steps, newest first, of which the first is to be taken back, and what is connected to it."""
+
+
+class HistoryNavigator:
+    """Goes along the history of one workspace, whose lock is held."""
+
+    def __init__(
+        self,
+        context: Context,
+        service: UndoService | None,
+        *,
+        force: bool,
+        progress: Progress | None,
+        recorded_only: bool = False,
+    ) -> None:
+        """``recorded_only``: `back` takes back what steps and Holdfast itself have done, and refuses what others have
+        (``barrier``).
+        """
+        self._context = context
+        self._service = service
+        self._force = force
+        self._progress = progress
+        self._recorded_only = recorded_only
+        self._pages = context.store.pages
+        self._held = Held(service, force=force)
+        self.new: Checkpoint | None = None
+        """The checkpoint that was made for what was not saved yet, if one was."""
+
+    def is_out_of_sight(self, before: Cursor, saved: Checkpoint) -> bool:
+        """Whether a state that was saved just now is new, and only by what went out of sight."""
+        if before.head is None or before.head == saved.id or steps_since(self._context, self._service, self.now()):
+            return False
+        head = self._context.catalog.checkpoint(before.head)
+        return out_of_sight(self._context, manifest.diff(self._context.store.pages, head.root, saved.root))
+
+    def touched(self, before: Cursor) -> set[bytes]:
+        """What the steps have changed of which the newest is the newest change, if steps made that; ``before``: where
+        the history was when nothing of them was saved.
+        """
+        unsaved = HistoryEvent(0, self._context.clock.now(), "checkpoint", CheckpointId(""), before.position)
+        return touched(self._service, (step.id for step in steps_since(self._context, self._service, unsaved)))
+
+    def now(self) -> HistoryEvent:
+        """The state that the tree is in."""
+        cursor = self._context.catalog.cursor(self._context.workspace.id)
+        if cursor.position is None:
+            raise nothing("undo", self.new)
+        return self._context.catalog.event(cursor.position)
+
+    def refuse_unsaved(self) -> None:
+        """With ``recorded_only``, refuse before anything is saved if what is not saved yet was made by others, and so
+        is the newest change.
+        """
+        cursor = self._context.catalog.cursor(self._context.workspace.id)
+        if not self._recorded_only or cursor.position is None:
+            return
+        found = present(self._context, gone_is_empty=True)
+        changes = found.changes()
+        if not changes or out_of_sight(self._context, changes):
+            return
+        unsaved = HistoryEvent(0, self._context.clock.now(), "checkpoint", CheckpointId(""), cursor.position)
+        if steps_since(self._context, self._service, unsaved):
+            return
+        if found.head is not None and steps_that_wrote_late(self._service, found.pages, found.head.root, found.root):
+            return
+        if rest := self._held.rest(changes):
+            raise _by_others([change.path for change in rest])
+
+    def back(self, count: int) -> RestoreResult:
+        """Take back ``count`` changes, from the state that was just saved: all of them, or none."""
+        done: list[RestoreResult] = []
+        start = self.now()
+        try:
+            while count:
+                count -= self._back(count, done)
+        except HoldfastError as error:
+            raise self.forward_again(start, done, error) from error
+        result = merge_results(done)
+        if result.skipped or not any(one.undo_command for one in done):
+            return result
+        onward = self._onward(start)
+        if not onward:
+            return result  # the checkpoint that it began with was forgotten
+        return result._replace(undo_command=_in_turn([REDO_COMMAND] * len(onward)))
+
+    def _back(self, most: int, done: list[RestoreResult]) -> int:
+        """Take back one step, or up to ``most`` changes that checkpoints know; how many."""
+        now = self.now()
+        target = self._next(now, self._root(now), most)
+        if not target.back:
+            done.append(self._take_back(target.steps[0]))
+            return 1
+        checkpoint = self._context.catalog.checkpoint(target.state.checkpoint)
+        self._say_forgotten(now, target.state)
+        done.append(self._go("undo", now, target.state, checkpoint))
+        return target.back
+
+    def _say_forgotten(self, now: HistoryEvent, target: HistoryEvent) -> None:
+        """Say so where checkpoints alone lead back past steps that the undo log does not hold."""
+        if is_behind(self._context, target):
+            _LOG.warning(
+                "what a log of another version holds, which was set aside, is taken back by checkpoints; ignored files "
+                "that its steps changed are not"
+            )
+            return
+        steps = () if self._service is None else self._service.steps()
+        known = {step.id for step in steps}
+        at = now
+        while at.seq != target.seq and at.previous is not None:
+            if at.operation == "run" and not known.issuperset(at.steps):
+                _LOG.warning(
+                    "the undo log has forgotten steps of the run %s: it is taken back by checkpoints; ignored files "
+                    "that it changed are not",
+                    at.run,
+                )
+            at = self._context.catalog.event(at.previous)
+
+    def _onward(self, start: HistoryEvent) -> list[HistoryEvent]:
+        """The states from just after the present one to ``start``, which lies ahead; none if that is not kept."""
+        cursor = self._context.catalog.cursor(self._context.workspace.id)
+        assert cursor.position is not None
+        assert cursor.redo_tip is not None
+        onward = ahead(self._context, cursor.position, cursor.redo_tip)
+        return onward[: [state.seq for state in onward].index(start.seq) + 1] if start in onward else []
+
+    def forward_again(self, start: HistoryEvent, done: Sequence[RestoreResult], error: HoldfastError) -> HoldfastError:
+        """Bring forward what was done of an undo, from the state ``start``, before ``error`` put an end to it. Returns
+        the error to raise, which says so if that fails too.
+        """
+        if not done:
+            return error
+        try:
+            refuse_unfinished(self._context)
+            onward = self._onward(start)
+            if (
+                operation_journal.read_undo_note(self._context.folder) is None
+                and onward
+                and not self.forward(onward).skipped
+            ):
+                return error
+        except HoldfastError as failure:
+            _LOG.warning("what was taken back could not be brought forward again: %s", failure.message)
+        redo = len(self._onward(start))
+        steps = sorted(step for result in done for step in result.steps)
+        what = named_steps(steps) if steps else f"{len(done)} of the changes"
+        return rebuilt(
+            type(error).__name__,
+            f"{error.message}; {what} had been taken back, and could not be brought forward again",
+            hint=f"`{_in_turn([REDO_COMMAND] * redo)}` brings it forward" if redo else error.hint,
+            code=error.code,
+            data={**(error.data or {}), "taken_back": steps, "redo": redo},
+        )
+
+    def forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
+        """Go to the last of ``states``, which lie ahead, one behind the other."""
+        done: list[RestoreResult] = []
+        ways_back: list[str] = []
+        at = 0
+        while at < len(states):
+            now = self.now()
+            if now.steps and now.ahead == states[at].seq:
+                groups = self._depending(now.steps)
+                result = self._bring_forward(states[at])
+                if result is not None:
+                    done.append(result._replace(together=groups))
+                    ways_back.append(result.undo_command or UNDO_COMMAND)
+                    at += 1
+                    continue
+            first = at
+            at += 1
+            while at < len(states) and not (states[at - 1].steps and states[at - 1].ahead == states[at].seq):
+                at += 1
+            state = states[at - 1]
+            done.append(self._go("redo", now, state, self._context.catalog.checkpoint(state.checkpoint)))
+            roots = [self._root(one) for one in (now, *states[first:at])]
+            ways_back += [UNDO_COMMAND] * sum(map(ne, roots, roots[1:]))
+        result = merge_results(done)
+        if result.skipped or not any(one.undo_command for one in done):
+            return result
+        return result._replace(undo_command=_in_turn(reversed(ways_back)))
+
+    def foresee(self, count: int) -> RestoreResult:
+        """What `back` would do, as far as it can be told without doing it. Changes nothing.
+
+        Refuses what `back` does, but for steps that it comes to after checkpoints: by then the tree is another.
+        """
+        context = self._context
+        cursor = context.catalog.cursor(context.workspace.id)
+        now = None if cursor.position is None else context.catalog.event(cursor.position)
+        at_present = present(context, gone_is_empty=True)
+        self._pages = at_present.pages
+        root, target = at_present.root, None
+        effects: list[Effect] = []
+        steps: list[int] = []
+        went_back = 0
+        groups: list[Sequence[int]] = []
+        changes = at_present.changes()
+        if changes and not came_to_light(context, cursor) and not out_of_sight(context, changes):
+            now = HistoryEvent(0, context.clock.now(), "checkpoint", CheckpointId(""), cursor.position)
+        if now is None:
+            raise nothing("undo", self.new)
+        while count:
+            found = self._next(now, root, count, done=steps)
+            if found.back:
+                now, count = found.state, count - found.back
+                target = context.catalog.checkpoint(now.checkpoint)
+                root, went_back = target.root, len(effects)
+            else:
+                assert self._service is not None
+                ids = [step for step in self._service.connected(found.steps[0].id) if step not in steps]
+                if target is None and not self._force:
+                    foresee(self._context, self._service, [*steps, *ids])
+                effects.append(foreseen(self._service, ids))
+                steps += ids
+                if not self._force:
+                    self._service.check_connected(steps)
+                groups += _groups(ids)
+                count -= 1
+        if target is not None:
+            effects.insert(went_back, self._previewed(target))
+        reached = now.checkpoint or cursor.head or CheckpointId("") if target is None else target.id
+        return dry_result(self._context, reached, effects, steps)._replace(together=groups)
+
+    def foresee_forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
+        """What `forward` would do. Changes nothing.
+
+        What others have changed is refused where the first of the steps meet it: those after them come to another tree.
+        """
+        effects: list[Effect] = []
+        steps: list[int] = []
+        groups: list[Sequence[int]] = []
+        by_checkpoints = False
+        now = self.now()
+        for state in states:
+            if now.steps and now.ahead == state.seq and self._service is not None and self._can_redo(now.steps):
+                chosen = reversible(self._service, now.steps, backward=False)
+                if not by_checkpoints and not steps and not self._force:
+                    foresee(self._context, self._service, [step.id for step in chosen], forward=True)
+                effects.append(brought(self._service, [step.id for step in chosen]))
+                steps += [step.id for step in chosen]
+                groups += self._depending(now.steps)
+                if not self._force:
+                    self._service.check_connected(steps)
+            else:
+                if now.steps and now.ahead == state.seq and not self._force:
+                    refuse_redo(self._context, now)
+                by_checkpoints = True
+            now = state
+        if by_checkpoints:
+            # (The files that checkpoints hold are at the end as the last of them has it.)
+            effects.append(self._previewed(self._context.catalog.checkpoint(states[-1].checkpoint)))
+        return dry_result(self._context, states[-1].checkpoint, effects, steps)._replace(together=groups)
+
+    def _previewed(self, target: Checkpoint) -> Effect:
+        """What going to a checkpoint would write and delete."""
+        if self._held:
+            found = present(self._context, gone_is_empty=True)
+            self._held.refuse_in_place(manifest.diff(found.pages, found.root, target.root))
+        shown, held = preview(self._context, target), self._held.paths
+        return [path for path in shown.written if path not in held], [
+            path for path in shown.deleted if path not in held
+        ]
+
+    def has_changed(self, changes: Sequence[Change]) -> bool:
+        """Whether anything was changed but by what is going on."""
+        return bool(self._held.rest(changes))
+
+    def _can_redo(self, steps: Sequence[int]) -> bool:
+        assert self._service is not None
+        return set(steps).issubset(step.id for step in self._service.steps())
+
+    def _depending(self, steps: Sequence[int]) -> list[Sequence[int]]:
+        """The undone steps as a group, if each of them depends on all the others, so that they were one change."""
+        if self._service is None or len(steps) < 2 or not self._can_redo(steps):
+            return []
+        is_one = all(set(self._service.connected(step)) == set(steps) for step in steps)
+        return _groups(steps) if is_one else []
+
+    def _take_back(self, newest: StepInfo) -> RestoreResult:
+        """Undo a step, and those without which it cannot be."""
+        assert self._service is not None
+        steps = infos(self._service, self._service.connected(newest.id))
+        done = reverse_steps(self._context, self._service, steps, force=self._force, progress=self._progress)
+        return done._replace(together=_groups(done.steps))
+
+    def _root(self, state: HistoryEvent) -> Hash:
+        return self._context.catalog.checkpoint(state.checkpoint).root
+
+    def _next(self, now: HistoryEvent, root: Hash, most: int, done: Sequence[int] = ()) -> _Target:
+        """Where to go from ``now``: to where a step has to be taken back, or ``most`` changes back."""
+        state, back = now, 0
+        while True:
+            steps = [step for step in steps_since(self._context, self._service, state) if step.id not in done]
+            if steps:
+                return _Target(state, back, steps)
+            leaving, left = state, [state]
+            while True:
+                if state.previous is None:
+                    self._held.refuse_all()
+                    raise nothing("undo", self.new)
+                state = self._context.catalog.event(state.previous)
+                if not self._force:
+                    refuse_state(self._context, state)
+                checkpoint = kept(self._context, state)
+                if checkpoint is not None:
+                    break
+                left.append(state)
+            if checkpoint.root != root:
+                if self._held:
+                    changes = manifest.diff(self._pages, checkpoint.root, root)
+                    if not self._held.rest(changes):
+                        # What goes on has done that alone: it stays, and the changes before it are not behind it.
+                        self._held.refuse_edited(changes, state)
+                        root = checkpoint.root
+                        continue
+                    self._held.refuse_older(leaving)
+                late = steps_that_wrote_late(
+                    self._service, self._pages, checkpoint.root, root, (*done, *self._held.ids)
+                )
+                between = Between(state, checkpoint.root, root, self._pages)
+                is_ours = (
+                    bool(late)
+                    and not self._force
+                    and goes_by_itself(self._context, required(self._service), late[0], between, done)
+                )
+                if late and not is_ours:
+                    return _Target(leaving, back, late)
+                if not self._force and self._context.settings.undo.outside != "warn":
+                    refuse_mixed(self._service, between, done)
+                if self._recorded_only and not is_ours and not all(one.operation in _OWN for one in left):
+                    self._refuse_others(checkpoint.root, root, done)
+                root, back = checkpoint.root, back + 1
+            if back == most:
+                return _Target(state, back, ())
+
+    def _refuse_others(self, before: Hash, after: Hash, done: Sequence[int]) -> None:
+        """Raise `RefusedError` if others have made one state into the other; that is what no step has changed which the
+        undo log holds. ``done``: steps that are part of it, and only thought of as taken back.
+        """
+        changes = self._held.rest(manifest.diff(self._pages, before, after))
+        if done and self._service is not None:
+            by_steps = {change.path for step in done for change in self._service.changes(step)}
+            changes = [change for change in changes if change.path not in by_steps]
+        if changes and not out_of_sight(self._context, changes):
+            raise _by_others([change.path for change in changes])
+
+    def _bring_forward(self, target: HistoryEvent) -> RestoreResult | None:
+        """Redo by the undo log; None if it does not hold the steps any more."""
+        try:
+            if self._service is not None:
+                return bring_forward(self._context, self._service, target, force=self._force, progress=self._progress)
+        except NotFoundError:
+            if not self._force:
+                refuse_redo(self._context, self.now())
+        _LOG.warning(
+            "the undo log does not hold the steps any more: "
+            "what checkpoints hold is brought back, ignored files are not"
+        )
+        return None
+
+    def _go(
+        self, operation: Literal["undo", "redo"], now: HistoryEvent, state: HistoryEvent, target: Checkpoint
+    ) -> RestoreResult:
+        context = self._context
+        paths: tuple[bytes, ...] = ()
+        if self._held:
+            changes = manifest.diff(context.store.pages, self._root(now), target.root)
+            rest = self._held.rest(changes)
+            if changes and not rest:
+                return self._only_move(operation, now, state, target)
+            # (The paths of a restore stand for all below them, too.)
+            self._held.refuse_in_place(changes)
+            if len(rest) < len(changes):
+                paths = tuple(change.path for change in rest)
+        journal = Journal(
+            operation=operation,
+            target=target.id,
+            rescue=now.checkpoint,
+            position=now.seq,
+            state=state.seq,
+            paths=paths,
+            nonce=new_nonce(context),
+            at=context.clock.now(),
+            redo_tip=context.catalog.cursor(context.workspace.id).redo_tip,
+            undo_seq=context.undo_seq(),
+        )
+        return carry_out(context, journal, context.catalog.checkpoint(now.checkpoint), target, self._progress)
+
+    def _only_move(
+        self, operation: Literal["undo", "redo"], now: HistoryEvent, state: HistoryEvent, target: Checkpoint
+    ) -> RestoreResult:
+        """Go to a state that differs only in what steps hold, which stays as it is."""
+        catalog, workspace = self._context.catalog, self._context.workspace.id
+        cursor = catalog.cursor(workspace)
+        event, tip = self._context.event(operation, target.id), cursor.redo_tip
+        catalog.record_event(workspace, event, expected=cursor, head=target.id, position=state.seq, redo_tip=tip)
+        return RestoreResult(target.id, now.checkpoint, [], [], [], dry_run=False, undo_command=None)
+
+
+def merge_results(done: Sequence[RestoreResult]) -> RestoreResult:
+    """What several moves did, one after the other."""
+    last = done[-1]
+    if len(done) == 1:
+        return last
+    written, deleted = summed(([*result.written], [*result.deleted]) for result in done)
+    return last._replace(
+        rescue=done[0].rescue,
+        written=written,
+        deleted=deleted,
+        skipped=[item for result in done for item in result.skipped],
+        steps=[step for result in done for step in result.steps],
+        together=[group for result in done for group in result.together],
+    )
+
+
+def _in_turn(commands: Iterable[str]) -> str:
+    """One command line for several; what undoes one change, several times over, with their number."""
+    said: list[str] = []
+    for command, same in groupby(commands):
+        number = len(list(same))
+        said.append(command if number == 1 else f"{command} {number}")
+    return " && ".join(said)
+
+
+def _groups(steps: Sequence[int]) -> list[Sequence[int]]:
+    return [tuple(sorted(steps))] if len(steps) > 1 else []
+
+
+def _by_others(paths: Sequence[bytes]) -> RefusedError:
+    shown = [display(path) for path in paths[:_SHOWN]]
+    return RefusedError(
+        f"others have changed {', '.join(shown)}{', …' if len(paths) > _SHOWN else ''}, and undo would take that back",
+        code="barrier",
+        data={"paths": [display(path) for path in paths[:_TOLD]]},
+    )

@@ -1,0 +1,460 @@
+"""Taking steps back and bringing them forward by the undo log, and entering that in the workspace's history.
+
+The history is a chain of states; between two of them lie the steps that ended since the earlier one. What an undo of
+steps leaves is a state of its own: it stands on the newest state from before those steps began, and knows (``ahead``)
+the state that they were undone from, which redo brings forward by the same steps.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+
+from holdfast.engine.history.checkpoint import Recorded, take_touched
+from holdfast.engine.history.restore import REDO_COMMAND, UNDO_COMMAND
+from holdfast.engine.history.status import present
+from holdfast.engine.history.undo_guards import crossing, foresee, kept, refusal, with_processes
+from holdfast.engine.opening import operation_journal
+from holdfast.engine.opening.early_scan import recall
+from holdfast.engine.opening.operation_journal import UndoNote
+from holdfast.engine.opening.undo_log import infos, noting, touched
+from holdfast.engine.results.command_results import Request, RestoreResult
+from holdfast.model.entries import NotCaptured
+from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.ids import CheckpointId
+from holdfast.store.catalog_records import HistoryEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+    from typing import Literal, TypeAlias
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.content import Progress
+    from holdfast.undo.service import PathChange, StepInfo, UndoService
+
+
+# What changes to paths come to, one after the other: which are written by them, and which are deleted.
+#
+# What is written is named as it is called at the end, what is deleted as it was called before: a path lies where the
+# directories above it have been moved to by then.
+
+Effect: TypeAlias = tuple[list[bytes], list[bytes]]
+"""What is written, and what is deleted."""
+
+
+def effect(steps: Iterable[Sequence[PathChange]], *, backward: bool) -> Effect:
+    """What is written and what is deleted where the changes, step by step, are made or (``backward``) taken back.
+
+    What only comes and goes meanwhile is neither. What lies in a directory that is moved is not listed for that.
+    """
+    outcome = _Outcome()
+    for changes in steps:
+        outcome.add(changes, backward=backward)
+    return outcome.effect()
+
+
+def summed(effects: Iterable[Effect]) -> Effect:
+    """What several effects come to, one after the other, as far as that can be told by paths alone: something that was
+    written first and deleted then is listed as deleted, whether it was there before or not.
+    """
+    there: dict[bytes, bool] = {}
+    for written, deleted in effects:
+        gone = frozenset(deleted)
+        lost = [path for path, is_there in there.items() if is_there and not gone.isdisjoint(_above(path))]
+        for path in lost:
+            del there[path]
+        there |= dict.fromkeys(written, True) | dict.fromkeys(deleted, False)
+    return (
+        sorted(path for path, is_there in there.items() if is_there),
+        sorted(path for path, is_there in there.items() if not is_there),
+    )
+
+
+class _Outcome:
+    """What some steps have come to so far."""
+
+    def __init__(self) -> None:
+        self._there: dict[bytes, bool] = {}
+        """What is written, by the name that it has now, and (False) what has lost its name."""
+        self._before: dict[bytes, bool] = {}
+        """Whether there was anything of that name before all of them."""
+        self._ways: set[bytes] = set()
+        """The directories that any of these names lies in, or has."""
+
+    def add(self, changes: Sequence[PathChange], *, backward: bool) -> None:
+        """Make the changes of one step, or take them back."""
+        moves = [(one.path, one.source) for one in changes if one.source is not None]
+        moved = dict(moves if backward else [(source, path) for path, source in moves])
+        lost, gained = ("added", "deleted") if backward else ("deleted", "added")
+        self._move(moved)
+        # (Names that are exchanged lose what they named, and name something then.)
+        for path in (*(one.path for one in changes if one.change == lost), *moved):
+            self._before.setdefault(path, self._was_there(path))
+            self._put(path, is_there=False)
+        for path in (*(one.path for one in changes if one.change == gained), *moved.values()):
+            self._before.setdefault(path, False)
+            self._put(path, is_there=True)
+        for change in changes:
+            if change.change in ("modified", "metadata"):
+                # A change is told by the name that the step has left it with.
+                path = _moved(change.path, moved) if backward else change.path
+                self._before.setdefault(path, self._was_there(path))
+                self._put(path, is_there=True)
+
+    def _move(self, moved: Mapping[bytes, bytes]) -> None:
+        """What is there goes where it, or what it lies in, is moved."""
+        if any(path in self._ways for path in moved):  # (only a directory has anything below it)
+            going = [path for path, is_there in self._there.items() if is_there]
+        else:
+            going = [path for path in moved if self._there.get(path)]
+        there = {_moved(path, moved): True for path in going}
+        for path in going:
+            del self._there[path]
+        for path in there:
+            self._put(path, is_there=True)
+
+    def _put(self, path: bytes, *, is_there: bool) -> None:
+        self._there[path] = is_there
+        for above in _above(path):
+            if above in self._ways:
+                break
+            self._ways.add(above)
+
+    def effect(self) -> Effect:
+        """What that is."""
+        written = sorted(path for path, is_there in self._there.items() if is_there)
+        gone = (path for path, is_there in self._there.items() if not is_there)
+        return written, sorted(path for path in gone if self._before[path])
+
+    def _was_there(self, path: bytes) -> bool:
+        """Whether what has that name now had it before: it is not in what was made or moved here."""
+        return all(self._before.get(above, True) for above in _above(path))
+
+
+def _moved(path: bytes, moved: Mapping[bytes, bytes]) -> bytes:
+    """Where ``path`` is once the moves are made: it goes with the nearest of what is moved that it lies in."""
+    for above in (path, *_above(path)):
+        if above in moved:
+            return moved[above] + path[len(above) :]
+    return path
+
+
+def _above(path: bytes) -> Iterator[bytes]:
+    """The directories that a path lies in, the nearest first; without the root."""
+    at = path.rfind(b"/")
+    while at > 0:
+        yield path[:at]
+        at = path.rfind(b"/", 0, at)
+
+
+# What taking steps back, or bringing them forward, does to which paths: told of what was done, and before it is.
+
+
+def foreseen(service: UndoService, steps: Iterable[int]) -> Effect:
+    """What undoing the steps, in this order, writes and deletes; or has, where it is done."""
+    return effect([service.changes(step) for step in steps], backward=True)
+
+
+def brought(service: UndoService, steps: Iterable[int]) -> Effect:
+    """What redoing the steps has written and deleted."""
+    return effect([service.changes(step) for step in steps], backward=False)
+
+
+def reversible(service: UndoService, steps: Sequence[int], *, backward: bool) -> list[StepInfo]:
+    """The steps, the last that acted first, which can be undone (redone: not ``backward``) as far as they are at their
+    end (else `RefusedError`), and not undone (done) already (else `NotFoundError`).
+    """
+    chosen = sorted(infos(service, steps), key=lambda step: step.acted, reverse=True)
+    for step in chosen:
+        if step.state == "open":
+            if going_on := [one for one in service.going_on() if one.step == step.id]:
+                raise refusal(service, going_on)
+            raise RefusedError(f"step {step.id} is still going on", hint="wait until it ends", code="step_open")
+        if step.state == ("undone" if backward else "done"):
+            raise NotFoundError(f"step {step.id} is {'undone already' if backward else 'not undone'}")
+    return chosen
+
+
+def foresee_steps(
+    context: Context,
+    service: UndoService,
+    steps: Sequence[int],
+    *,
+    backward: bool,
+    force: bool = False,
+    begun: bool = False,
+) -> RestoreResult:
+    """What undoing the steps together (or redoing them: not ``backward``) would do. Changes nothing. ``begun``: it was
+    cut short, and is to be finished.
+
+    Raises as `reversible`, and `RefusedError` if they do not go without others, or others have changed the same since
+    (not with ``force``).
+    """
+    if begun:
+        chosen = sorted(infos(service, steps), key=lambda step: list(steps).index(step.id))
+    else:
+        chosen = reversible(service, steps, backward=backward)
+        if not force:
+            foresee(context, service, [step.id for step in chosen], forward=not backward)
+    seen = effect([service.changes(step.id) for step in chosen], backward=backward)
+    head = context.catalog.cursor(context.workspace.id).head
+    return dry_result(context, head or CheckpointId(""), [seen], [step.id for step in chosen])
+
+
+def dry_result(
+    context: Context, reached: CheckpointId, effects: Sequence[Effect], steps: Sequence[int]
+) -> RestoreResult:
+    """What a dry run answers: that the steps were to lead to ``reached``, with the effects, one after the other."""
+    written, gone = summed(effects)
+    # What the first of them bring, and others take away again, is not there now.
+    brought = {path for written, _ in effects for path in written}
+    deleted = [path for path in gone if path not in brought or context.tree.is_there(path, directories=True)]
+    return RestoreResult(
+        checkpoint=reached,
+        rescue=None,
+        written=written,
+        deleted=deleted,
+        skipped=[],
+        dry_run=True,
+        undo_command=None,
+        steps=steps,
+    )
+
+
+def reverse_steps(
+    context: Context,
+    service: UndoService,
+    steps: Sequence[StepInfo],
+    *,
+    force: bool,
+    progress: Progress | None,
+) -> RestoreResult:
+    """Undo steps from the state that the tree was just saved in, and save what that leaves. Needs the lock.
+
+    Raises what `UndoService.undo` raises; then nothing is touched. Killed in between, `catch_up` does the rest.
+    """
+    steps = sorted(steps, key=lambda step: step.acted, reverse=True)
+    note = _note(context, "undo", steps)
+    seen = [service.changes(step) for step in note.steps]
+    try:
+        recall()
+        with _noted(context, note):
+            crossing(context, service, note.steps, service.undo, force=force)
+    except RefusedError as error:
+        raise _with_a_way_out(context, with_processes(service, error), note.position) from None
+    return enter_undone(context, service, note, effect(seen, backward=True), progress)
+
+
+def enter_undone(
+    context: Context,
+    service: UndoService,
+    note: UndoNote,
+    what: Effect,
+    progress: Progress | None,
+) -> RestoreResult:
+    """Save what the undo of the steps left, as a state of its own; then nothing is unfinished any more."""
+    head = _saved_before(context, note)
+    before = _before(context, note.position, infos(service, note.steps))
+    event = HistoryEvent(0, 0, "undo", head, before, note.position, note.steps)
+    left = take_touched(
+        context,
+        Request(kind="auto"),
+        partial(touched, service, note.steps),
+        progress,
+        recorded=Recorded(event, note.redo_tip),
+    )
+    return _told(context, service, note, left.id, what)
+
+
+def bring_forward(
+    context: Context, service: UndoService, target: HistoryEvent, *, force: bool, progress: Progress | None
+) -> RestoreResult:
+    """Redo the steps of the state that the tree is in, which leads to ``target``. Needs the lock.
+
+    Raises what `UndoService.redo` raises; then nothing is touched. Killed in between, `catch_up` does the rest.
+    """
+    position = context.catalog.cursor(context.workspace.id).position
+    assert position is not None
+    return _bring_forward(context, service, context.catalog.event(position).steps, target.seq, force, progress)
+
+
+def reapply_steps(
+    context: Context, service: UndoService, steps: Sequence[int], *, force: bool, progress: Progress | None
+) -> RestoreResult:
+    """Redo steps, together, onto the state that the tree was just saved in: a new change, which undo takes back. Needs
+    the lock. Raises, and is cut short, as `bring_forward`.
+    """
+    return _bring_forward(context, service, steps, None, force, progress)
+
+
+def _bring_forward(
+    context: Context,
+    service: UndoService,
+    steps: Sequence[int],
+    target: int | None,
+    force: bool,
+    progress: Progress | None,
+) -> RestoreResult:
+    note = _note(context, "redo", reversible(service, steps, backward=False), target)
+    recall()
+    with _noted(context, note):
+        crossing(context, service, note.steps, service.redo, force=force)
+    return enter_redone(context, service, note, progress)
+
+
+def enter_redone(context: Context, service: UndoService, note: UndoNote, progress: Progress | None) -> RestoreResult:
+    """Enter in the history that the steps were brought forward; then nothing is unfinished any more."""
+    head = _saved_before(context, note)
+    target = None if note.target is None else context.catalog.event(note.target)
+    if target is not None and kept(context, target) is not None:
+        _go_on_to(context, target, note)
+        reached = target.checkpoint
+    else:
+        event = HistoryEvent(
+            0, 0, "redo", head, context.catalog.cursor(context.workspace.id).position, None, note.steps
+        )
+        reached = take_touched(
+            context,
+            Request(kind="auto"),
+            partial(touched, service, note.steps),
+            progress,
+            recorded=Recorded(event, None),
+        ).id
+    return _told(context, service, note, reached, brought(service, note.steps))
+
+
+def told_again(context: Context, service: UndoService, note: UndoNote, entry: HistoryEvent) -> RestoreResult:
+    """What the history has as ``entry`` already, and nobody was told of; then nothing is unfinished any more."""
+    effect_of = foreseen if note.operation == "undo" else brought
+    return _told(context, service, note, entry.checkpoint, effect_of(service, note.steps))
+
+
+def _told(context: Context, service: UndoService, note: UndoNote, reached: CheckpointId, what: Effect) -> RestoreResult:
+    """The result. The note goes last: killed before, whoever comes next says what was done."""
+    way = REDO_COMMAND if note.operation == "undo" else way_back(service, note.steps)
+    rescue = _saved_before(context, note)
+    result = _result(context, reached, rescue, note.steps, what, _left(service, note.steps), way)
+    operation_journal.remove_undo_note(context.folder)
+    return result
+
+
+def _go_on_to(context: Context, target: HistoryEvent, note: UndoNote) -> None:
+    """Let the history stand at the state that the steps were undone from."""
+    catalog, workspace = context.catalog, context.workspace.id
+    catalog.record_event(
+        workspace,
+        context.event("redo", target.checkpoint, steps=note.steps),
+        expected=catalog.cursor(workspace),
+        head=target.checkpoint,
+        position=target.seq,
+        redo_tip=note.redo_tip,
+    )
+    with noting(context) as note_contents:
+        root = catalog.checkpoint(target.checkpoint).root
+        if present(context).root == root:
+            note_contents(root)
+
+
+def _note(
+    context: Context, operation: Literal["undo", "redo"], steps: Sequence[StepInfo], target: int | None = None
+) -> UndoNote:
+    cursor = context.catalog.cursor(context.workspace.id)
+    assert cursor.position is not None
+    assert cursor.redo_tip is not None
+    return UndoNote(
+        operation,
+        cursor.position,
+        cursor.redo_tip,
+        target,
+        max(step.acted for step in steps),
+        tuple(step.id for step in steps),
+    )
+
+
+@contextmanager
+def _noted(context: Context, note: UndoNote) -> Generator[None]:
+    """Leave the note while the steps are being reversed, and until the history knows; not if that is refused."""
+    operation_journal.write_undo_note(context.folder, note)
+    try:
+        yield
+    except (RefusedError, NotFoundError, IntegrityError):
+        operation_journal.remove_undo_note(context.folder)
+        raise
+
+
+def _saved_before(context: Context, note: UndoNote) -> CheckpointId:
+    """The checkpoint of what was there before: after a kill, something half way may have been saved since."""
+    saved = kept(context, context.catalog.event(note.position))
+    if saved is not None:
+        return saved.id
+    head = context.catalog.cursor(context.workspace.id).head
+    assert head is not None
+    return head
+
+
+def _result(
+    context: Context,
+    checkpoint: CheckpointId,
+    rescue: CheckpointId,
+    steps: Sequence[int],
+    what: Effect,
+    left: Sequence[NotCaptured],
+    undo_command: str,
+) -> RestoreResult:
+    written, deleted = what
+    alone = {one.path for one in left}
+
+    def is_so(path: bytes, *, there: bool) -> bool:
+        # (What was left alone somewhere else may have been on its way to here, or from here.)
+        return path not in alone and (not alone or context.tree.is_there(path, directories=True) is there)
+
+    return RestoreResult(
+        checkpoint=checkpoint,
+        rescue=rescue,
+        written=[path for path in written if is_so(path, there=True)],
+        deleted=[path for path in deleted if is_so(path, there=False)],
+        skipped=left,
+        dry_run=False,
+        undo_command=undo_command,
+        steps=steps,
+    )
+
+
+def way_back(service: UndoService, steps: Sequence[int]) -> str:
+    """The command that takes back steps which were just brought forward together: all of them, and nothing else."""
+    chosen = sorted(infos(service, steps), key=lambda step: step.acted)
+    if len(chosen) == 1 or set(steps) == set(service.connected(chosen[-1].id)):
+        return UNDO_COMMAND  # they are the newest change
+    run = chosen[0].run
+    of_run = {step.id for step in service.steps() if step.run == run and step.paths}
+    if run and of_run == set(steps) and run not in service.forgotten():
+        return f"{UNDO_COMMAND} --run {run}"
+    return UNDO_COMMAND + "".join(f" --step {step.id}" for step in chosen)
+
+
+def _before(context: Context, position: int, steps: Sequence[StepInfo]) -> int | None:
+    """The newest state before ``position`` that is from before any of the steps began."""
+    begun, began = min(step.begun for step in steps), min(step.started_at for step in steps) // 1000
+    at = context.catalog.event(position).previous
+    while at is not None:
+        state = context.catalog.event(at)
+        # (An earlier version has recorded no number.)
+        if state.at <= began if state.undo_seq is None else state.undo_seq < begun:
+            break
+        at = state.previous
+    return at
+
+
+def _left(service: UndoService, steps: Iterable[int]) -> list[NotCaptured]:
+    """What the reversal of the steps left as it is: all of it, also where several processes had their part in it."""
+    return [NotCaptured(one.path, one.account) for step in steps for one in service.conflicts(step)]
+
+
+def _with_a_way_out(context: Context, error: RefusedError, position: int) -> RefusedError:
+    previous = context.catalog.event(position).previous
+    hint = error.hint or ""
+    if previous is not None:
+        saved = context.catalog.event(previous).checkpoint[:12]
+        hint += f"{'; ' if hint else ''}`holdfast restore {saved}` goes back by what checkpoints hold"
+    return RefusedError(error.message, hint=hint or None, code=error.code, data=error.data)

@@ -1,0 +1,85 @@
+"""A checkpoint that is another one with some changes to it: for what is to be brought into a tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.history.checkpoint import make_room
+from holdfast.model.checkpoint import Checkpoint, Provenance
+from holdfast.model.entries import Change, count_changes
+from holdfast.model.ids import new_checkpoint_id, new_pack_id
+from holdfast.store.catalog_records import CheckpointCommit, TakenIn, pages_key
+from holdfast.store.manifests import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.ids import CheckpointId
+    from holdfast.store.blobs.content_writer import Written
+
+
+def put_together(
+    context: Context,
+    ours: CheckpointId,
+    changes: Sequence[Change],
+    provenance: Provenance,
+    *,
+    taken_in: TakenIn | None = None,
+    content: Written | None = None,
+    name: CheckpointId | None = None,
+) -> CheckpointId:
+    """A checkpoint of the workspace with the state ``ours`` and ``changes`` to it. Moves nothing. Needs the lock.
+
+    Durable when it returns, and with it that it has ``taken_in`` another line. ``name`` is the new id that it is to
+    have, for whoever notes it before there is anything to be left behind (None: any). All content that ``changes`` name
+    must be stored, or be the ``content`` that was written just now: raises `RefusedError` (code ``vanished``) if it was
+    collected meanwhile.
+    """
+    from holdfast.store.blobs.content_writer import Written, write_pages
+    from holdfast.store.codecs.changeset import encode_changeset
+
+    store, catalog = context.store, context.catalog
+    before = catalog.checkpoint(ours)
+    built = manifest.update(store.pages, before.root, {change.path: change.after for change in changes})
+    make_room(context, 0)
+    fresh = content or Written([], [], frozenset(), 0)
+    identity = name or new_checkpoint_id(context.random)
+    shared = catalog.known(built.new_pages, pages=True)
+    pages = [(page, data, built.previous.get(page)) for page, data in built.new_pages.items() if page not in shared]
+    written = write_pages(
+        store.objects, pages_key(store.tenant, identity), new_pack_id(context.random), pages, store.read_bases
+    )
+    catalog.commit(
+        CheckpointCommit(
+            checkpoint=Checkpoint(
+                id=identity,
+                workspace=context.workspace.id,
+                parent=ours,
+                root=built.root,
+                kind="merge",
+                label="",
+                created_at=context.clock.now(),
+                changes=count_changes(changes),
+                total_files=built.files,
+                total_bytes=built.bytes,
+                new_blobs=len(fresh.blobs),
+                stored_bytes=written.stored_bytes + fresh.stored_bytes,
+                not_captured=0,
+                provenance=provenance,
+            ),
+            changeset=encode_changeset(list(changes)),
+            not_captured=[],
+            packs=[*fresh.packs, *written.packs],
+            blobs=[*fresh.blobs, *written.blobs],
+            relied_on=frozenset(
+                {change.after.hash for change in changes if change.after is not None}
+                - {blob.hash for blob in fresh.blobs}
+                | shared
+            ),
+            expected=catalog.cursor(context.workspace.id),
+            event=None,
+            taken_in=taken_in,
+        )
+    )
+    return identity

@@ -1,0 +1,183 @@
+"""A session inside of a run: its commands are recorded already, as everything there is, and become steps by grouping.
+
+Nothing is launched under supervision, and nothing asked of the keeper that only others may ask for (`OUTSIDE_ONLY`): a
+command or a write is a step of its own as a hook's tool call is one, by `UndoService.begin` and `commit`. While such a
+step is open, whatever else happens in the workspace belongs to it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.engine.hosting._launcher import wait_for
+from holdfast.engine.opening.undo_log import open_step
+from holdfast.files.protected_directories import find_own
+from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError
+from holdfast.model.paths import display
+from holdfast.processes.module_process import Outcome
+from holdfast.supervisor.control.remote_service import visit
+from holdfast.undo.local_service.file_writer import write_file
+from holdfast.undo.safeguards.guard import NO_RISK
+from holdfast.undo.service import Settled
+from holdfast.undo.tree.rooted_directories import Directories
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
+
+    from holdfast.engine.hosting._launcher import Launch
+    from holdfast.undo.interceptor import Place
+    from holdfast.undo.journal.records import FileType
+    from holdfast.undo.safeguards.guard import Risk
+    from holdfast.undo.service import StepInfo, UndoService
+
+    T = TypeVar("T")
+
+
+class InnerShim:
+    """A shim that this process has started itself; for the rest see `Launcher`."""
+
+    def __init__(self, launch: Launch) -> None:
+        """Start it, and return when it is there: it is not to belong to the first step. Raises `OSError`."""
+        ready, its = os.pipe2(os.O_CLOEXEC)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "holdfast.engine.hosting.shim_guard", str(its)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[its],
+            start_new_session=True,
+            cwd=launch.root,
+            env=launch.environment | {b"PYTHONPATH": os.fsencode(os.pathsep.join(path for path in sys.path if path))},
+        )
+        os.close(its)
+        os.read(ready, 1)
+        os.close(ready)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self.writer = self._process.stdin
+        self.reader = self._process.stdout
+
+    @property
+    def is_over(self) -> bool:
+        """See `Launcher.is_over`."""
+        return self._process.poll() is not None
+
+    def wait(self, seconds: float) -> Outcome:
+        """See `Launcher.wait`."""
+        if wait_for(self._process, seconds):
+            return Outcome(kind=ChannelError.__name__, code="shim_gone", message="what runs the commands was killed")
+        return Outcome()
+
+
+class Inside:
+    """The run that this process belongs to, and the step in it that is open. Any thread may call."""
+
+    def __init__(self, run: str, root: bytes, log: bytes, own: Sequence[bytes]) -> None:
+        """``root`` and ``log`` are the directories of the workspace and of its undo log, ``own`` those in which nothing
+        is written for anybody.
+        """
+        self.run = run
+        self._root = root
+        self._undo_log = log
+        self._own = own
+        self._lock = threading.Lock()
+        self._step = 0
+        self._is_ours = False
+        self._users = 0
+        """Commands and writes that are under way: they share a step, as what overlaps cannot be told apart."""
+
+    def launch(self, launch: Launch) -> InnerShim:
+        """Start the shim. Raises `RefusedError` if the run records nothing in this workspace, and `OSError`."""
+        self.require_served()
+        return InnerShim(launch)
+
+    def require_served(self) -> None:
+        """Raise `RefusedError` if the run records nothing in this workspace."""
+        keeper = visit(self._undo_log)
+        if keeper is not None:
+            with keeper:
+                if keeper.serves(self.run):
+                    return
+        raise RefusedError(
+            f"the run {self.run}, to which this process belongs, records nothing in {display(self._root)}: it is over, "
+            "or one in another workspace",
+            hint="nothing is changed where that could not be undone; start the client by `holdfast run` in this one",
+            code="other_run",
+        )
+
+    def begin(self, keeper: UndoService, label: str) -> int:
+        """Open a step, or share the one that is open, whoever has opened it; its id."""
+        with self._lock:
+            if not self._users:
+                opened = open_step(keeper, self.run)
+                self._is_ours = opened is None
+                self._step = keeper.begin(label.encode("utf-8", "replace").decode()) if opened is None else opened.id
+            self._users += 1
+            return self._step
+
+    def settle(self, keeper: UndoService, step: int, *, take_back: bool = False) -> Settled:
+        """What was begun is over: the step is closed with the last that shares it, if it was opened here.
+
+        ``take_back``: and rolled back then, if it holds anything.
+        """
+        with self._lock:
+            self._users -= 1
+            is_denied = False
+            if self._is_ours and not self._users:
+                try:
+                    opened = open_step(keeper, self.run)
+                    if take_back and opened is not None and opened.id == step and opened.paths:
+                        keeper.rollback(step)
+                    else:
+                        keeper.commit(step)
+                except (NotFoundError, RefusedError) as error:
+                    is_denied = error.code == "denied"
+            return Settled(info=next((info for info in keeper.steps() if info.id == step), None), denied=is_denied)
+
+    def write(self, keeper: UndoService, path: bytes, content: int, expected: bytes | None) -> StepInfo | None:
+        """`UndoService.write`, by this process itself: what that does is recorded, and held, as anything here."""
+        step = self.begin(keeper, f"write {display(path)}")
+        root = -1
+        recorded = _Recorded()
+        try:
+            root = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            directories = Directories(root)
+            try:
+                write_file(recorded, directories, find_own(self._own), step, path, content, expected)
+            finally:
+                directories.close()
+        except (HoldfastError, OSError) as error:
+            if self.settle(keeper, step, take_back=not recorded.is_spared).denied:
+                raise RefusedError(f"{display(path)} was not written: it was denied", code="denied") from error
+            raise
+        finally:
+            if root >= 0:
+                os.close(root)
+        return self.settle(keeper, step).info
+
+
+class _Recorded:
+    """Where every call passes the supervisor, nothing is left to do before it."""
+
+    is_spared = False
+    """A file was left as somebody else has changed it: what was kept of it before must not be brought back."""
+
+    def create(self, step: int, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
+        """See `Interceptor.create`."""
+        del step, place, type_
+        return perform()
+
+    def opening(self, step: int, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
+        """See `Interceptor.opening`."""
+        del step, place, fd, risk
+        return True
+
+    def spare(self, step: int, fd: int) -> bool:
+        """See `Interceptor.spare`. The supervisor has kept what the opening would lose, and nobody can take it back."""
+        del step, fd
+        self.is_spared = True
+        return False

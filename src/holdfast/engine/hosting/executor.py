@@ -1,0 +1,340 @@
+"""Commands in one workspace, one after the other, by a shim that runs supervised: each is a step.
+
+The session owns the numbers: it has the keeper open a step, sends the command with the step's id, and has the step
+closed when the shim says that the command has ended. What the shim says is believed to be output and an exit code,
+nothing more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from holdfast.engine.hosting._launcher import Launch, Launcher
+from holdfast.engine.opening.child_environment import handed_on
+from holdfast.engine.running.run import new_run_id
+from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, StorageError
+from holdfast.model.log import Log, inherited
+from holdfast.model.paths import display
+from holdfast.sandbox.channel import Channel
+from holdfast.undo.service import OFF
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.engine.hosting._nested_session import InnerShim, Inside
+    from holdfast.model.config.settings import Isolation
+    from holdfast.supervisor.control.remote_service import Remote
+    from holdfast.undo.service import ConflictInfo, Limits, PathChange, Settled, StepInfo, Thresholds, UndoService
+    from holdfast.wire.control_channel import Stream
+
+_log = Log(__name__)
+
+START_SECONDS: Final = 60.0
+"""For the checkpoint that a run begins with, too."""
+STOP_SECONDS: Final = 60.0
+_PAUSE_SECONDS = 0.02
+
+State = Literal["stopped", "idle", "running", "failed"]
+
+
+class Executed(NamedTuple):
+    """What became of a command."""
+
+    step: int
+    """Its id, also if it changed nothing."""
+    exit_code: int
+    """128 and the number of the signal that ended it, if one did."""
+    info: StepInfo | None
+    """The step in the undo log; None if it changed nothing."""
+    changes: Sequence[PathChange]
+    conflicts: Sequence[ConflictInfo]
+    """What was left as it is where the step was taken back."""
+    cancelled: bool
+    denied: bool
+    """A person said no to something that it was about to do, or nobody said yes: it was taken back."""
+    output_open: bool
+    """Something that it left running still holds its output; what that writes goes nowhere."""
+    oldest: int | None
+    """Of the steps of commands that the undo log still holds."""
+
+
+class Lost(NamedTuple):
+    """What is known of a command of which nobody knows how it ended."""
+
+    step: int
+    info: StepInfo | None
+    """None if it changed nothing, or the keeper was lost: then it is rolled back."""
+    changes: Sequence[PathChange]
+    conflicts: Sequence[ConflictInfo]
+    """What was left as it is where the step was taken back."""
+    cancelled: bool
+    denied: bool
+
+
+class Session:
+    """See the module. Any thread may call; commands wait for each other."""
+
+    def __init__(
+        self,
+        root: bytes,
+        log: bytes,
+        *,
+        home: bytes,
+        flags: Mapping[str, object] | None = None,
+        isolation: Isolation | None = None,
+        thresholds: Thresholds = OFF,
+        environment: Mapping[bytes, bytes] | None = None,
+        random: Callable[[int], bytes] = os.urandom,
+        inside: Inside | None = None,
+    ) -> None:
+        """``root`` and ``log`` are the directories of the workspace and of its undo log; ``thresholds`` is when a
+        person is to be asked. ``inside`` is the run that this process belongs to, if it does: then commands run in
+        that. Nothing runs yet.
+        """
+        self._root = root
+        self._undo_log = log
+        self._home = home
+        self._flags = dict(flags or {})
+        self._isolation = isolation
+        self._thresholds = thresholds
+        self._environment = handed_on(os.environb if environment is None else environment)
+        self._random = random
+        self._inside = inside
+        self._turn = threading.Lock()
+        """Held by whoever starts, stops, or has a command run."""
+        self._launcher: Launcher | InnerShim | None = None
+        self._channel: Channel | None = None
+        self._step: int | None = None
+        self._cancelled = False
+        self._failure: HoldfastError | None = None
+        self.run = ""
+        """The id of the run, while there is one, and of the last one."""
+        self.read_only: Sequence[bytes] = ()
+        """The real paths of directories that no command may change anything beneath, from the next start on."""
+        self.limits: Limits | None = None
+        """Of the undo log, where a start begins to keep it; None: as the settings say."""
+        self.on_join: Callable[[Remote], object] = lambda _keeper: None
+        """Is told of the keeper before the first command."""
+
+    @property
+    def state(self) -> State:
+        """What it does now."""
+        if self._channel is None:
+            return "failed" if self._failure is not None else "stopped"
+        return "idle" if self._step is None else "running"
+
+    @property
+    def step(self) -> int | None:
+        """The step of the command that runs now."""
+        return self._step
+
+    def start(self) -> None:
+        """Save the state, and begin a run; nothing if there is one. Raises what `holdfast run` does."""
+        with self._turn:
+            self._start()
+
+    def execute(
+        self,
+        command: str,
+        *,
+        directory: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+        on_output: Callable[[Stream, bytes], None],
+        on_start: Callable[[int], None] = lambda _step: None,
+        on_lost: Callable[[Lost], None] = lambda _lost: None,
+    ) -> Executed:
+        """Run ``command`` with ``sh -c`` in ``directory`` (absolute, or in the workspace), when its turn has come.
+
+        ``environment`` goes beside the session's own. ``on_start`` gets the step's id; ``on_output`` what it writes, in
+        order for each stream, and while that has not returned the command waits in the end. Starts the session if it
+        has not begun. Raises `NotFoundError` (``no_directory``), `ChannelError` if the shim is gone: then the session
+        has failed, with all that it had started, and the next command begins another. If it raises after ``on_start``,
+        ``on_lost`` gets what there is to say of the step.
+        """
+        cwd = os.path.join(self._root, directory)
+        if not os.path.isdir(cwd):
+            raise NotFoundError(f"there is no directory {display(directory)}", code="no_directory")
+        with self._turn:
+            channel = self._start()
+            keeper = self._keeper()
+            with keeper:
+                self._step = step = self._open(keeper, command)
+                self._cancelled = False
+                has_begun = False
+                try:
+                    on_start(step)
+                    has_begun = True
+                    done = channel.execute(step, command, cwd=cwd, env=environment or {}, on_output=on_output)
+                except BaseException as error:
+                    if isinstance(error, ChannelError):
+                        self._fail(error)  # (first: what the command does until it has ended is its step's)
+                    lost = self._left(keeper, step)
+                    if has_begun:
+                        on_lost(lost)
+                    if isinstance(error, ChannelError) and (cause := self._failure) is not None:
+                        # (The launcher knows better than the channel what was lost.)
+                        raise ChannelError(cause.message, hint=cause.hint, code=cause.code) from error
+                    raise
+                finally:
+                    self._step = None
+                settled = self._close(keeper, step, done.exit_code)
+                changes = keeper.changes(step) if settled.info is not None else ()
+                conflicts = keeper.conflicts(step) if settled.info is not None else ()
+                return Executed(
+                    step,
+                    done.exit_code,
+                    settled.info,
+                    changes,
+                    conflicts,
+                    self._cancelled,
+                    settled.denied,
+                    done.output_open,
+                    oldest_step(keeper),
+                )
+
+    def cancel(self, only: int | None = None) -> bool:
+        """End the command that runs (``only``: if that is its step): SIGTERM to its process group, and then SIGKILL.
+        False if there is none, or it has not been sent yet.
+        """
+        step, channel = self._step, self._channel
+        if step is None or channel is None or only not in (None, step):
+            return False
+        self._cancelled = True
+        return channel.cancel(step)
+
+    def guard(self, thresholds: Thresholds) -> None:
+        """Change when a person is to be asked: from now on, if it runs, and from the next start on."""
+        self._thresholds = thresholds
+        keeper = self._visited() if self._channel is not None else None
+        if keeper is None:
+            return
+        with keeper:
+            if keeper.serves(self.run):
+                keeper.guard(self.run, thresholds)
+
+    def notify_rollback(self, step: int) -> None:
+        """Tell what runs that a step was rolled back."""
+        channel = self._channel
+        if channel is not None:
+            with suppress(ChannelError):
+                channel.notify_rollback(step)
+
+    def stop(self) -> None:
+        """End the command that runs, the shim, and the run, whose end is saved. Raises what went wrong with that."""
+        channel = self._channel
+        if channel is not None:
+            channel.close()  # whoever waits for a command is told
+        with self._turn:
+            self._failure = None
+            if (error := self._end()) is not None:
+                raise error
+
+    # -- the rest --------------------------------------------------------------------------------------------------
+
+    def _start(self) -> Channel:
+        if self._channel is not None:
+            if self._launcher is not None and not self._launcher.is_over:
+                return self._channel
+            self._fail(ChannelError("what runs the commands has ended", code="shim_gone"))
+        self.run = new_run_id(self._random) if self._inside is None else self._inside.run
+        launch = Launch(
+            home=self._home,
+            root=self._root,
+            flags=self._flags,
+            run=self.run,
+            thresholds=self._thresholds,
+            limits=self.limits,
+            isolation=self._isolation,
+            environment=self._environment,
+            read_only=tuple(self.read_only),
+            log_level=inherited(),
+        )
+        try:
+            self._launcher = Launcher(launch) if self._inside is None else self._inside.launch(launch)
+        except OSError as error:
+            raise StorageError(f"a session cannot be started: {error.strerror}") from error
+        self._channel = Channel(self._launcher.reader, self._launcher.writer)
+        try:
+            self._wait_for_join()
+        except HoldfastError as error:
+            failure = self._end()
+            self._failure = failure or error
+            raise self._failure from None
+        self._failure = None
+        _log.info("session started", run=self.run)
+        return self._channel
+
+    def _wait_for_join(self) -> None:
+        """Until the keeper knows the run."""
+        assert self._launcher is not None
+        deadline = time.monotonic() + START_SECONDS
+        while not self._launcher.is_over:
+            keeper = self._visited()
+            if keeper is not None:
+                with keeper:
+                    if keeper.serves(self.run):
+                        if self._inside is None:
+                            keeper.guard(self.run, self._thresholds)  # which may have been changed meanwhile
+                        self.on_join(keeper)
+                        return
+            if time.monotonic() > deadline:
+                raise HoldfastError(f"the session has not begun within {START_SECONDS:g} s", code="not_started")
+            time.sleep(_PAUSE_SECONDS)
+        raise HoldfastError("what runs the commands ended at once", code="launcher_gone")
+
+    def _open(self, keeper: Remote, command: str) -> int:
+        if self._inside is not None:
+            return self._inside.begin(keeper, command)
+        return keeper.expect(self.run, [b"sh", b"-c", command.encode("utf-8", "surrogateescape")])
+
+    def _close(self, keeper: Remote, step: int, exit_code: int | None) -> Settled:
+        if self._inside is not None:
+            return self._inside.settle(keeper, step)
+        return keeper.settle(step, exit_code)
+
+    def _left(self, keeper: Remote, step: int) -> Lost:
+        """Close the step of a command that was lost, if that has not been done with its run."""
+        denied, info, changes, conflicts = False, None, (), ()
+        with suppress(HoldfastError):
+            denied = self._close(keeper, step, None).denied
+        with suppress(HoldfastError):  # the keeper may be what was lost
+            info = next((info for info in keeper.steps() if info.id == step), None)
+            changes = keeper.changes(step) if info is not None else ()
+            conflicts = keeper.conflicts(step) if info is not None else ()
+        return Lost(step, info, changes, conflicts, self._cancelled, denied)
+
+    def _keeper(self) -> Remote:
+        keeper = self._visited()
+        if keeper is None:
+            raise RefusedError("the keeper of the undo log has ended", code="keeper_gone")
+        return keeper
+
+    def _visited(self) -> Remote | None:
+        from holdfast.supervisor.control.remote_service import visit
+
+        return visit(self._undo_log)
+
+    def _fail(self, error: HoldfastError) -> None:
+        self._failure = self._end() or error
+        if error.code != "channel_closed":
+            _log.warning("the session has failed: %s", self._failure.message)
+
+    def _end(self) -> HoldfastError | None:
+        channel, launcher = self._channel, self._launcher
+        self._channel = self._launcher = None
+        if channel is not None:
+            channel.close()
+        if launcher is None:
+            return None
+        outcome = launcher.wait(STOP_SECONDS)
+        _log.info("session ended", run=self.run, exit_code=outcome.exit_code)
+        return outcome.error
+
+
+def oldest_step(log: UndoService) -> int | None:
+    """The oldest finished step of a command that the undo log still holds."""
+    return min((step.id for step in log.steps() if step.id > 0 and step.state != "open"), default=None)

@@ -1,0 +1,107 @@
+"""What a client's hook does: save the state at every prompt, and make one step of each tool call under a run.
+
+Which step is a call's can be read from its label, and nothing else has to be remembered between one hook and the next.
+Of calls that overlap the first one opens the step, and its end closes it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from holdfast.engine.opening.current_run import current_run
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.opening.undo_log import open_step, reached
+from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.errors import RefusedError
+from holdfast.model.ids import hash_bytes
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.engine.integrations.client import Action
+    from holdfast.engine.integrations.hook_input import Event
+    from holdfast.engine.opening.context import Context
+    from holdfast.undo.service import UndoService
+
+_LOG = Log(__name__)
+
+_WAIT_SECONDS = 10.0
+"""For whoever else has the workspace; a client waits longer for a hook."""
+_MOST_OF_TEXT = 200
+_MOST_OF_NAME = 64
+
+
+def perform(client: str, action: Action, event: Event, *, home: bytes | None, environ: Mapping[str, str]) -> str:
+    """Do what an event of a client asks for, in the workspace that it names. Returns what was done, for people.
+
+    Raises what `Workspace` raises. A step is opened only in the run that this process belongs to, and only where none
+    is open.
+    """
+    flags = {"lock.timeout": _WAIT_SECONDS}
+    opener = Opener(home=home, environ=environ, flags=flags, lenient=True)
+    try:
+        context = opener.open(event.directory)
+        run = current_run(context)
+        said = _group(context, client, action, event, run) if run is not None else ""
+        return _save(Workspace(opener, context), client, event, run) if action == "prompt" else said
+    finally:
+        opener.close()
+
+
+def _save(workspace: Workspace, client: str, event: Event, run: str | None) -> str:
+    estimate = workspace.estimate()
+    if estimate is not None:
+        raise RefusedError(
+            f"nothing was saved before this prompt: the directory holds {estimate.files} files or more, and was never "
+            "saved",
+            hint="`holdfast checkpoint` saves it, once you have looked at what should be left out",
+            code="huge",
+        )
+    message = f"prompt: {_line(event.prompt)}" if event.prompt else "prompt"
+    done = workspace.checkpoint(kind="auto", message=message, author=client)
+    state = "saved" if done.created else "nothing has changed since"
+    steps = "" if run is not None else "; no steps are recorded, as this is not under `holdfast run`"
+    return f"{state} {done.checkpoint.id[:12]}{steps}"
+
+
+def _group(context: Context, client: str, action: Action, event: Event, run: str) -> str:
+    with reached(context) as service:
+        if service is None or not _serves(service, run):
+            raise RefusedError(
+                f"the run {run} records nothing here: its steps are those of another workspace",
+                hint="start the client with `holdfast run` in this one",
+                code="other_run",
+            )
+        session = f"[{client}:{_name(event.session)}/"
+        mark = f"{session}{_name(event.call)}]"
+        opened = open_step(service, run)
+        if action == "begin":
+            if opened is not None:
+                return f"step {opened.id} is open: the call belongs to it"
+            return f"began step {service.begin(f'{client} {_line(event.title)} {mark}')}"
+        label = "" if opened is None else b" ".join(opened.command).decode("utf-8", "replace")
+        if opened is None or not (label.endswith(mark) if action == "end" else session in label):
+            return ""
+        info = service.commit(opened.id)
+        return f"closed step {info.id}: {info.paths} changed"
+
+
+def _serves(service: UndoService, run: str) -> bool:
+    from holdfast.supervisor.control.remote_service import Remote
+
+    return isinstance(service, Remote) and service.serves(run)
+
+
+def _line(text: str) -> str:
+    """The first line of a text, within limits."""
+    first = text.strip().partition("\n")[0].strip()
+    return first if len(first) <= _MOST_OF_TEXT else first[: _MOST_OF_TEXT - 1] + "…"
+
+
+def _name(text: str) -> str:
+    """What stands for an id in a label: the id, if it is a bearable one, else its hash."""
+    if len(text) <= _MOST_OF_NAME and re.fullmatch(r"[A-Za-z0-9_.-]+", text):
+        return text
+    return hash_bytes(text.encode("utf-8", "surrogateescape")).hex()[:24]

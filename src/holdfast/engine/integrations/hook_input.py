@@ -1,0 +1,82 @@
+"""What a client tells a hook on its standard input: one JSON object, hostile until it is understood.
+
+The clients call the same things by different names; what is not one of them is not looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.model.errors import FormatError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.ids import hash_bytes
+
+
+class Event(NamedTuple):
+    """What happened."""
+
+    directory: bytes
+    """Where the client works."""
+    session: str
+    call: str
+    """What tells a tool call from others of its session."""
+    title: str
+    """The tool, and what it is about."""
+    prompt: str
+
+
+class _Input(msgspec.Struct):
+    cwd: Any = None
+    workspace_roots: Any = None
+    session_id: Any = None
+    conversation_id: Any = None
+    tool_name: Any = None
+    tool_use_id: Any = None
+    tool_input: msgspec.Raw = msgspec.Raw(b"")
+    prompt: Any = None
+
+
+class _About(msgspec.Struct):
+    """What tools are called with that says what they are about."""
+
+    command: Any = None
+    file_path: Any = None
+    filePath: Any = None  # noqa: N815 - the client's own name
+    path: Any = None
+
+
+def decode(data: bytes, here: bytes) -> Event:
+    """What the input says; ``here`` is where the client works if it does not say so. Raises `FormatError`."""
+    try:
+        given = msgspec.json.decode(data, type=_Input)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise FormatError(f"the input is not what a client says: {error}") from error
+    directory = _text(given.cwd) or next(map(_text, _items(given.workspace_roots)), "")
+    call = _text(given.tool_use_id) or hash_bytes(bytes(given.tool_input)).hex()[:24]
+    return Event(
+        directory=os.fsencode(directory) if os.path.isabs(directory) and "\0" not in directory else here,
+        session=_text(given.session_id) or _text(given.conversation_id),
+        call=call,
+        title=_title(_text(given.tool_name), bytes(given.tool_input)),
+        prompt=_text(given.prompt),
+    )
+
+
+def _title(tool: str, given: bytes) -> str:
+    try:
+        about = msgspec.json.decode(given or b"{}", type=_About)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        about = _About()
+    said = [text for text in map(_text, (about.command, about.file_path, about.filePath, about.path)) if text]
+    return ": ".join((tool or "tool", *said[:1]))
+
+
+def _items(value: object) -> list[object]:
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""

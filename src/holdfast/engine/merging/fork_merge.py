@@ -1,0 +1,279 @@
+"""Merging a fork into a workspace: the plan, changes applied anew, the merged state, and then the tree.
+
+The merged state is a checkpoint of its own before anything touches the tree, so that the tree is brought there as by
+any restore: undoable (I6), refused if it is not the one that was planned with, and finished or taken back where it is
+cut short (I3).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from holdfast.engine.history import operations
+from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.history.revisions import resolve_name
+from holdfast.engine.merging import stacked_plan as stacked_merge
+from holdfast.engine.merging.three_way import Settled
+from holdfast.engine.merging.tree_merge import provenance, written
+from holdfast.model.entries import Entry
+from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.ids import hash_bytes
+from holdfast.model.paths import display
+from holdfast.store.catalog_records import TakenIn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.engine.merging.reapply.manual_resolution import Resolution
+    from holdfast.engine.merging.reapply.resolver import FileRecord, Foreseen, Ladder
+    from holdfast.engine.merging.stacked_plan import MergePlan
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.opener import Opener
+    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.model.checkpoint import Provenance
+    from holdfast.model.content import Progress
+    from holdfast.model.entries import NotCaptured
+    from holdfast.model.ids import CheckpointId, Hash
+
+
+class Prepared(NamedTuple):
+    """A merged state that no tree stands on yet, or why there is none."""
+
+    plan: MergePlan
+    """With all that was settled."""
+    records: Sequence[FileRecord]
+    """What became of each file that overlaps, and what each rung of the ladder did about it."""
+    merged: CheckpointId | None
+    """The state that holds all of both; None if something is open still, or in a dry run. The production's own if
+    there is nothing to do."""
+
+    differences: Mapping[bytes, tuple[str, str]] = MappingProxyType({})
+    """For each file that is open, by `Overlap.path`, unless it was a dry run: what was changed in it here, and in the
+    fork, as hunks of unified diffs. Empty for what is no text."""
+    foreseen: Mapping[bytes, Foreseen] = MappingProxyType({})
+    """In a dry run, for each file that is open, by `Overlap.path`: what the rungs of the ladder would do."""
+
+
+class Merged(NamedTuple):
+    """What merging did, or (``dry_run``) would do."""
+
+    prepared: Prepared
+    restored: RestoreResult | None
+    """What happened to the tree; None if nothing did."""
+    dry_run: bool
+    not_captured: Sequence[NotCaptured] = ()
+    """What the fork has in its directory alone, and in no checkpoint: it is not brought here."""
+
+    @property
+    def plan(self) -> MergePlan:
+        """What was to be done."""
+        return self.prepared.plan
+
+
+def merge(
+    context: Context,
+    fork: CheckpointId,
+    *,
+    message: str = "",
+    ladder: Ladder | None = None,
+    resolutions: Mapping[bytes, Resolution] | None = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Merged:
+    """Merge the state ``fork`` into the tree of the workspace.
+
+    The tree is saved first. Files that overlap go through the ``ladder``, but for those that somebody has decided:
+    ``resolutions``, by `Overlap.path`. If anything is open then, the tree is not touched, and the answer says what. A
+    dry run asks nobody. Raises `RefusedError`: ``unrelated``, ``stale`` or ``not_shown`` for a resolution,
+    ``changed_meanwhile`` if somebody changes the tree meanwhile, and as `operations.restore`.
+    """
+    ours = operations.save(context).checkpoint.id
+    who = provenance(context.settings.identity.author, message or f"merged {fork[:12]}")
+    prepared = prepare(context, ours, fork, who, ladder=ladder, resolutions=resolutions, dry_run=dry_run)
+    restored = None
+    if prepared.merged is not None and prepared.merged != ours:
+        restored = operations.restore(context, prepared.merged, expected=ours, progress=progress)
+    return Merged(prepared, restored, dry_run)
+
+
+def prepare(
+    context: Context,
+    production: CheckpointId,
+    fork: CheckpointId,
+    who: Provenance,
+    *,
+    ladder: Ladder | None = None,
+    resolutions: Mapping[bytes, Resolution] | None = None,
+    dry_run: bool = False,
+    name: CheckpointId | None = None,
+) -> Prepared:
+    """Put ``fork`` and ``production`` together as a checkpoint of the workspace, ``name`` if it is given. Touches no
+    tree.
+
+    Takes the workspace's lock for the commit alone, not while the ladder works. Durable when it returns. Raises
+    `RefusedError` (``unrelated``, ``vanished``), `NotFoundError`.
+    """
+    plan = stacked_merge.plan(context, fork, production)
+    records: list[FileRecord] = []
+    if plan.stacked.overlaps:
+        settled, new, records = _settled(context, plan, resolutions or {}, ladder, dry_run=dry_run)
+        if settled:
+            since = [plan.base, *plan.also_bases]
+            plan = stacked_merge.plan(context, fork, production, since=since, settled=settled)
+    else:
+        new: dict[Hash, bytes] = {}
+        _refuse_strangers(resolutions or {}, plan)
+    if dry_run:
+        return Prepared(plan, records, None, foreseen=_foreseen(context, plan, ladder))
+    if plan.overlapping:
+        return Prepared(plan, records, None, _shown(context, plan))
+    taken_in = TakenIn(fork, plan.base, record_of(records))
+    if not plan.stacked.plan.changes:
+        # (A fork that production is in has no more than that to be remembered, and no state is its own ancestor.)
+        if plan.base not in (fork, production):
+            context.catalog.note_taken_in(production, taken_in)
+        return Prepared(plan, records, production)
+    with context.lock():
+        merged = put_together(
+            context,
+            production,
+            plan.stacked.plan.changes,
+            who,
+            taken_in=taken_in,
+            content=written(context, new),
+            name=name,
+        )
+    return Prepared(plan, records, merged)
+
+
+def _foreseen(context: Context, plan: MergePlan, ladder: Ladder | None) -> dict[bytes, Foreseen]:
+    """What the ladder would do about what is open, by `Overlap.path`; nobody is asked."""
+    if ladder is None or not plan.overlapping:
+        return {}
+    from holdfast.engine.merging.reapply.resolver import foresee
+
+    return {one.path: foresee(context, plan, one, ladder) for one in plan.overlapping}
+
+
+def _settled(
+    context: Context,
+    plan: MergePlan,
+    resolutions: Mapping[bytes, Resolution],
+    ladder: Ladder | None,
+    *,
+    dry_run: bool,
+) -> tuple[dict[bytes, Settled], dict[Hash, bytes], list[FileRecord]]:
+    """What is decided of files that overlap, by hand or by the ladder; new content; and what became of each."""
+    from holdfast.engine.merging.reapply import manual_resolution
+    from holdfast.engine.merging.reapply.answer_queue import last_shown
+    from holdfast.engine.merging.reapply.resolver import decided, settle
+
+    _refuse_strangers(resolutions, plan)
+    settled: dict[bytes, Settled] = {}
+    new: dict[Hash, bytes] = {}
+    records: list[FileRecord] = []
+    for one in plan.stacked.overlaps:
+        resolution = resolutions.get(one.path)
+        if resolution is not None:
+            shown = last_shown(context.store, context.workspace.id, one.path)
+            manual_resolution.check(one, resolution, shown, context.settings.merge.max_bytes)
+            settled[one.path] = Settled(resolution.prefer, manual_resolution.entry(one, resolution))
+            records.append(decided(one, settled[one.path]))
+            content = None if resolution.prefer is not None else resolution.content
+        elif dry_run:
+            continue
+        else:
+            found = settle(context, plan, one, ladder)
+            records.append(found.record)
+            content = found.content
+            if found.answered:
+                settled[one.path] = Settled(None, _entry(one.mode, content))
+        if content is not None:
+            new[hash_bytes(content)] = content
+    return settled, new, records
+
+
+def _refuse_strangers(resolutions: Mapping[bytes, Resolution], plan: MergePlan) -> None:
+    for path in resolutions.keys() - {one.path for one in plan.stacked.overlaps}:
+        raise UsageError(
+            f"{display(path)} does not overlap, so there is nothing to decide",
+            hint="`holdfast merge FORK --dry-run` lists the files that do",
+            code="not_overlapping",
+        )
+
+
+def _shown(context: Context, plan: MergePlan) -> dict[bytes, tuple[str, str]]:
+    """What is open, for whoever is to decide it. What they were shown is noted: they may decide that, and no more."""
+    from holdfast.engine.merging.reapply.answer_queue import note_shown, sweep
+    from holdfast.engine.merging.reapply.manual_resolution import differences
+
+    found: dict[bytes, tuple[str, str]] = {}
+    now = context.clock.now()
+    sweep(context.store, now)
+    for one in plan.overlapping:
+        note_shown(context.store, context.workspace.id, one.path, one.version, now)
+        found[one.path] = differences(context, one)
+    return found
+
+
+def _entry(mode: int | None, content: bytes | None) -> Entry | None:
+    if content is None:
+        return None
+    assert mode is not None, "a file whose permissions are open is for a person"
+    return Entry(hash_bytes(content), len(content), mode)
+
+
+def record_of(records: Sequence[FileRecord]) -> str:
+    """As a merge's record keeps what became of each file; empty for nothing to say."""
+    return json.dumps({"files": [one.to_json() for one in records]}) if records else ""
+
+
+# What `holdfast merge FORK` names: a fork's directory, the id of a workspace, or a checkpoint.
+
+_WORKSPACE = re.compile(r"[0-9a-f]{16}\Z")
+
+
+class Source(NamedTuple):
+    """What is to be merged."""
+
+    state: CheckpointId
+    called: str
+    """What to call it, for people."""
+    not_captured: Sequence[NotCaptured] = ()
+    """What the fork has in its directory, and neither a checkpoint nor the workspace that it is merged into."""
+
+
+def find(opener: Opener, into: Context, name: str) -> Source:
+    """The state that ``name`` means. What a fork's directory holds is saved first.
+
+    In this order: the id of a workspace, a checkpoint of any workspace, a directory that a fork is in. Raises
+    `NotFoundError`, `RefusedError` (code ``itself``).
+    """
+    known = None
+    if _WORKSPACE.match(name):
+        known = next((one for one in opener.store().catalog.workspaces() if one.id == name), None)
+    if known is not None:
+        return _newest(into, opener.open_known(known.id), f"the fork {name}")
+    try:
+        return Source(resolve_name(into, name), f"the checkpoint {name}")
+    except NotFoundError:
+        if not os.path.isdir(name):
+            raise
+    context = opener.open(os.fsencode(name))
+    return _newest(into, context, f"the fork {display(context.workspace.path)}")
+
+
+def _newest(into: Context, context: Context, called: str) -> Source:
+    from holdfast.engine.history.operations import save
+    from holdfast.engine.history.status import only_there
+
+    if context.workspace.id == into.workspace.id:
+        raise RefusedError("a workspace cannot be merged into itself", code="itself")
+    made = save(context)
+    missed = only_there(context.workspace.path, into.workspace.path, made.not_captured)
+    return Source(made.checkpoint.id, called, missed)

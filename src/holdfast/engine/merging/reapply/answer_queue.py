@@ -1,0 +1,196 @@
+"""The rung ``queue``: changes that wait in the catalog for an agent that asks for them and answers.
+
+`Queue` is what the ladder sees: it asks, and takes an answer that has come since. `take`, `answer` and `waiting` are
+for whoever works on them, by MCP or REST. Who takes a change has it for ``merge.lease``; one that nobody has answered
+by ``merge.deadline`` counts as declined, and the next rung has it, and so has what is asked when the queue is full.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine.merging.reapply._agent_command import answer_of, question
+from holdfast.engine.merging.reapply._strategy import Answer, Declined, Pending, Task, refusal
+from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+from holdfast.model.ids import WorkspaceId, hash_bytes
+from holdfast.model.paths import display
+from holdfast.store.catalog.reapply_rows import Reapplies, Reapply
+
+if TYPE_CHECKING:
+    from holdfast.engine.merging.reapply._strategy import Outcome, RungName
+    from holdfast.engine.opening.context import Shared
+    from holdfast.model.clock import Clock
+    from holdfast.model.config.settings import Merge
+    from holdfast.store.store import Store
+
+_SECOND = 1_000_000
+KEPT = 7 * 24 * 3600 * _SECOND
+"""Microseconds for which a question and its answer are kept."""
+
+
+class Queue:
+    """See the module."""
+
+    name: RungName = "queue"
+    takes_all = False
+
+    def __init__(self, store: Store, workspace: WorkspaceId, clock: Clock, settings: Merge) -> None:
+        """Changes of merges into ``workspace``; the deadline counts from when one is asked first."""
+        self._reapplies = of(store)
+        self._workspace = workspace
+        self._clock = clock
+        self._deadline = int(settings.deadline * _SECOND)
+        self._settings = settings
+
+    def apply(self, task: Task) -> Outcome:
+        """See `Rung.apply`."""
+        now = self._clock.now()
+        about = {"why": task.why, "numbers": list(task.numbers), "about": task.about}
+        name = hash_bytes(b"\0".join((self._workspace.encode(), task.version.encode(), task.path))).hex()
+        found = self._reapplies.ask(
+            Reapply(
+                name,
+                self._workspace,
+                task.path,
+                json.dumps(about),
+                task.now,
+                task.before,
+                task.after,
+                deadline=now + self._deadline,
+                created_at=now,
+            ),
+            now,
+            most=self._settings.queue_entries,
+            most_bytes=self._settings.queue_bytes,
+        )
+        if found is None:
+            return Declined(
+                f"the queue is full (merge.queue_entries, {self._settings.queue_entries:,} changes; "
+                f"merge.queue_bytes, {self._settings.queue_bytes:,} bytes)"
+            )
+        if found.status == "answered":
+            return Answer(found.answer, found.said)
+        if found.status == "declined":
+            return Declined(found.said or "nobody could")
+        if found.deadline <= now:
+            return Declined("nobody has answered in time (merge.deadline)")
+        return Pending(found.id, "somebody is at work on it" if found.held_until > now else "waits to be taken")
+
+
+def of(store: Store) -> Reapplies:
+    """The changes that wait in a store."""
+    return Reapplies(store.catalog.database, store.catalog.tenant)
+
+
+def sweep(store: Store, now: int) -> int:
+    """Drop what was asked, or shown, too long ago (`KEPT`); how many."""
+    return of(store).sweep(now - KEPT)
+
+
+def waiting(
+    shared: Shared, now: int, *, limit: int = 100, workspace: WorkspaceId | None = None
+) -> list[dict[str, Any]]:
+    """What waits, of merges into ``workspace`` or any, without content, the oldest first: ``id``, ``workspace``,
+    ``path``, ``held``, ``deadline``.
+    """
+    return [
+        {
+            "id": one.id,
+            "workspace": one.workspace,
+            "path": display(one.path),
+            "held": one.held_until > now,
+            "deadline": one.deadline,
+        }
+        for one in of(shared.store).open(now, limit, workspace)
+    ]
+
+
+def take(shared: Shared, clock: Clock, token: str, workspace: WorkspaceId | None = None) -> dict[str, Any] | None:
+    """The change that waits longest, of merges into ``workspace`` or any, as `command.question` tells it; None if none
+    does.
+
+    It is the caller's for ``merge.lease``: ``id`` and ``token`` (which nobody else knows) go with the answer,
+    ``held_until`` says until when (microseconds since 1970-01-01 UTC).
+    """
+    now = clock.now()
+    found = of(shared.store).take(now, now + int(shared.settings.merge.lease * _SECOND), token, workspace)
+    if found is None:
+        return None
+    return {
+        "id": found.id,
+        "token": token,
+        "workspace": found.workspace,
+        "held_until": found.held_until,
+        "deadline": found.deadline,
+        **question(_task(found)),
+    }
+
+
+def answer(
+    shared: Shared,
+    clock: Clock,
+    name: str,
+    token: str,
+    given: dict[str, Any],
+    workspace: WorkspaceId | None = None,
+) -> str:
+    """Answer a change that was taken: ``given`` has ``version`` and one of ``content``, ``content_base64``, ``delete``
+    and ``decline``, and perhaps ``said``. Returns ``answered`` or ``declined``.
+
+    Nothing is merged by that: the next merge of the same fork uses it, if it is still for what that finds. Raises
+    `NotFoundError` (code ``no_reapply``), `RefusedError` (``not_held``: another has it, or the time is over;
+    ``answered``: it has an answer), `UsageError` (code ``bad_answer``) for an answer that would not be taken.
+    """
+    reapplies = of(shared.store)
+    found = reapplies.get(name)
+    if found is None or found.status == "shown" or workspace not in (None, found.workspace):
+        raise NotFoundError(f"no change {name!r} waits", hint="it may have been merged meanwhile", code="no_reapply")
+    task = _task(found)
+    if given.get("version") != task.version:
+        raise UsageError("version must be that of the change that was taken", code="bad_answer")
+    outcome = answer_of(given, task.version, path=display(task.path))
+    if isinstance(outcome, Declined) and "decline" not in given:
+        raise UsageError(outcome.reason, code="bad_answer")
+    if isinstance(outcome, Answer):
+        reason = refusal(task, outcome.content, shared.settings.merge.max_bytes)
+        if reason is not None:
+            raise UsageError(f"the answer is not taken: {reason}", code="bad_answer")
+        left = reapplies.settle(name, token, clock.now(), "answered", outcome.content, outcome.said)
+    else:
+        assert isinstance(outcome, Declined)
+        left = reapplies.settle(name, token, clock.now(), "declined", None, outcome.reason)
+    if left is None:
+        return "answered" if isinstance(outcome, Answer) else "declined"
+    if left.status != "open":
+        raise RefusedError(f"the change {name} has an answer already", code="answered")
+    raise RefusedError(
+        f"the change {name} is not yours to answer: its time is over, or somebody else has taken it",
+        hint="take it again",
+        code="not_held",
+    )
+
+
+def _task(found: Reapply) -> Task:
+    told: dict[str, Any] = json.loads(found.about)
+    return Task(found.path, told["why"], found.now, found.before, found.after, told["numbers"], told["about"])
+
+
+# -- what a person was shown ------------------------------------------------------------------------------------------
+
+
+def note_shown(store: Store, workspace: WorkspaceId, path: bytes, version: str, now: int) -> None:
+    """Note which version of a file a person was shown."""
+    of(store).show(
+        Reapply(_shown(workspace, path), workspace, path, version, None, None, None, "shown", created_at=now)
+    )
+
+
+def last_shown(store: Store, workspace: WorkspaceId, path: bytes) -> str | None:
+    """That version; None if nobody was shown any, or it is too long ago."""
+    found = of(store).get(_shown(workspace, path))
+    return None if found is None else found.about
+
+
+def _shown(workspace: WorkspaceId, path: bytes) -> str:
+    return hash_bytes(b"shown\0" + workspace.encode() + b"\0" + path).hex()

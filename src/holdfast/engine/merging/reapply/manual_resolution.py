@@ -1,0 +1,114 @@
+"""The rung ``person``: the differences to look at, and a resolution that is handed back.
+
+What was decided holds for the versions that were looked at: each time a merge ends with something open, what was shown
+is noted, and a resolution for anything else is refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.diffs import git_patch
+from holdfast.engine.merging.reapply._strategy import Pending
+from holdfast.model.content import whole
+from holdfast.model.entries import Entry
+from holdfast.model.errors import RefusedError, UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.ids import hash_bytes
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from holdfast.engine.merging.reapply._strategy import Outcome, RungName, Task
+    from holdfast.engine.merging.stacked_plan import Overlap
+    from holdfast.engine.merging.three_way import Prefer
+    from holdfast.engine.opening.context import Context
+
+
+class Resolution(NamedTuple):
+    """What a person, or whoever speaks for one, has decided of one file."""
+
+    prefer: Prefer | None = None
+    """As production (``ours``) or the fork (``theirs``) has it, whatever that is."""
+    content: bytes | None = None
+    """Without ``prefer``: its new content; None for no file."""
+    version: str | None = None
+    """For what it was decided: `Overlap.version`. None: what was shown last."""
+
+
+class Person:
+    """See the module. Nothing can come of it at once."""
+
+    name: RungName = "person"
+    takes_all = False
+
+    def apply(self, task: Task) -> Outcome:
+        """See `Rung.apply`."""
+        return Pending(task.version, "waits for a person")
+
+
+def check(one: Overlap, resolution: Resolution, shown: str | None, max_bytes: int) -> None:
+    """Raise `RefusedError` (``stale``, ``not_shown``) if it was decided for other versions than there are now, and
+    `UsageError` if it is none that the file can have.
+    """
+    name = display(one.path)
+    for_version = resolution.version or shown
+    if for_version is None:
+        raise RefusedError(
+            f"{name} was not looked at yet, so that nobody knows what the resolution is for",
+            hint="`holdfast merge FORK` shows what both sides have changed; then give the resolution",
+            code="not_shown",
+        )
+    if for_version != one.version:
+        raise RefusedError(
+            f"{name} has changed since it was looked at; the resolution was not taken",
+            hint="`holdfast merge FORK` shows what it is now",
+            code="stale",
+        )
+    if resolution.prefer is None and resolution.content is not None:
+        if len(resolution.content) > max_bytes:
+            raise UsageError(f"the resolution of {name} has more bytes than merge.max_bytes, {max_bytes}")
+        if _mode(one) is None:
+            raise UsageError(
+                f"{name} cannot be given new content: {one.why} is what differs",
+                hint="--keep PATH takes production's version, --take PATH the fork's",
+            )
+    if one.why == "in_the_way":
+        raise UsageError(
+            f"{name} is a file on one side and a directory on the other",
+            hint="rename one of them, there or here, and merge again",
+        )
+
+
+def entry(one: Overlap, resolution: Resolution) -> Entry | None:
+    """What the file is to be by a resolution that brings its content."""
+    if resolution.content is None:
+        return None
+    mode = _mode(one)
+    assert mode is not None, "check has looked at that"
+    return Entry(hash_bytes(resolution.content), len(resolution.content), mode)
+
+
+def _mode(one: Overlap) -> int | None:
+    """The mode of new content; production's where permissions are what both have changed."""
+    regular = [side for side in (one.production, one.fork) if side is not None and not side.is_symlink]
+    return one.mode if one.is_applicable else regular[0].mode if regular else None
+
+
+def differences(context: Context, one: Overlap) -> tuple[str, str]:
+    """What production, and what the fork has changed in the file, as hunks of unified diffs; empty if that is no text
+    or too large to be shown.
+    """
+    return _hunks(context, one.base, one.production), _hunks(context, one.base, one.fork)
+
+
+_MOST_SHOWN = 1 << 20
+
+
+def _hunks(context: Context, before: Entry | None, after: Entry | None) -> str:
+    sides = [side for side in (before, after) if side is not None]
+    if any(side.size > _MOST_SHOWN for side in sides):
+        return ""
+    one, other = (b"" if side is None else whole(next(context.store.reader.fetch((side,)))) for side in (before, after))
+    if git_patch.is_binary(one) or git_patch.is_binary(other):
+        return ""
+    return b"".join(git_patch.hunks(one, other)).decode("utf-8", "replace")

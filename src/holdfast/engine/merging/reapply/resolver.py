@@ -1,0 +1,328 @@
+"""Going through the ladder: each small change of a file to the first rung that can apply it anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.engine.merging.reapply._strategy import Answer, Declined, Pending, Task, refusal
+from holdfast.model.content import whole
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping, Sequence
+
+    from holdfast.engine.merging.reapply._strategy import Outcome, Rung, RungName
+    from holdfast.engine.merging.stacked_plan import MergePlan, Overlap, Small
+    from holdfast.engine.merging.three_way import Settled, Why
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.entries import Entry
+
+
+# What became of one file that overlaps, and what each rung did about it: kept with the merge.
+
+Result = Literal["answered", "declined", "pending", "refused"]
+
+
+class Tried(NamedTuple):
+    """What one rung did about one change."""
+
+    rung: RungName
+    numbers: Sequence[int]
+    """The changesets that the change is from."""
+    result: Result
+    """``refused``: it gave an answer that was not taken."""
+    said: str
+    """Why not, or how; empty for nothing to say."""
+    id: str = ""
+    """What a question that is pending is called."""
+
+    def to_json(self) -> dict[str, Any]:
+        """See docs/guide/merge.md."""
+        found: dict[str, Any] = {"rung": self.rung, "changesets": list(self.numbers), "result": self.result}
+        if self.said:
+            found["said"] = self.said
+        if self.id:
+            found["id"] = self.id
+        return found
+
+
+class FileRecord(NamedTuple):
+    """What became of one file."""
+
+    path: bytes
+    why: Why
+    version: str
+    """As `Overlap.version`."""
+    outcome: Literal["reapplied", "decided", "pending", "open"]
+    """Applied anew by rungs; decided by a person; somebody is asked; nobody could."""
+    tried: Sequence[Tried]
+
+    def to_json(self) -> dict[str, Any]:
+        """See docs/guide/merge.md."""
+        return {
+            "path": display(self.path),
+            "why": self.why,
+            "version": self.version,
+            "outcome": self.outcome,
+            "tried": [one.to_json() for one in self.tried],
+        }
+
+
+def decided(one: Overlap, settled: Settled) -> FileRecord:
+    """That a person has decided."""
+    said = {"ours": "production's version", "theirs": "the fork's version", None: "a resolution"}[settled.prefer]
+    tried = Tried("person", one.numbers, "answered", said)
+    return FileRecord(one.path, one.why, one.version, "decided", [tried])
+
+
+class Ladder(NamedTuple):
+    """The rungs that there are, the first one first."""
+
+    rungs: Sequence[Rung]
+    max_bytes: int
+    """A larger file is for a person."""
+
+
+class SettledFile(NamedTuple):
+    """What came of one file."""
+
+    record: FileRecord
+    content: bytes | None
+    """Its new content; None for no file, or if it is not ``answered``."""
+
+    @property
+    def answered(self) -> bool:
+        """True if all of the fork's changes to it were applied."""
+        return self.record.outcome == "reapplied"
+
+
+def settle(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder | None) -> SettledFile:
+    """Apply what the fork has done to one file to what production has made of it, as far as the ladder leads.
+
+    All of it as one change first, by the rungs that take that, up to the first that wants small ones. Then one small
+    change after the other, each to the first rung that answers. Raises as reading content does.
+    """
+
+    def ended(outcome: Any, tried: Sequence[Tried], content: bytes | None = None) -> SettledFile:
+        return SettledFile(FileRecord(one.path, one.why, one.version, outcome, tried), content)
+
+    if ladder is None or not ladder.rungs:
+        return ended("open", [])
+    tried: list[Tried] = []
+    if is_for_a_person(one, ladder):
+        if any(rung.name == "person" for rung in ladder.rungs):
+            tried.append(Tried("person", one.numbers, "pending", "waits for a person", one.version))
+        return ended("open", tried)
+    read = _reader(context)
+    now = read(one.production)
+    together = Task(one.path, one.why, now, read(one.base), read(one.fork), one.numbers, _about(plan, one))
+    asked = 0
+    for rung in ladder.rungs:
+        if not rung.takes_all:
+            break
+        asked += 1
+        found = _ask(rung, together, ladder, tried)
+        if isinstance(found, Answer):
+            return ended("reapplied", tried, found.content)
+    # (A single change is the same as all of them: who was asked for that is not asked again.)
+    rungs = ladder.rungs[asked:] if len(one.small) == 1 else ladder.rungs
+    for small in one.small:
+        task = together._replace(
+            now=now,
+            before=read(small.before),
+            after=read(small.after),
+            numbers=[small.number] if small.number else one.numbers,
+        )
+        if one.why == "content" and task.now in (task.before, task.after):
+            now = task.after  # (Of a file that a side has deleted, content is not all that matters.)
+            continue
+        found = _first(rungs, task, ladder, tried)
+        if not isinstance(found, Answer):
+            return ended("pending" if isinstance(found, Pending) and found.id != task.version else "open", tried)
+        now = found.content
+    return ended("reapplied", tried, now)
+
+
+def is_for_a_person(one: Overlap, ladder: Ladder) -> bool:
+    """Whether nobody but a person can decide: it is no matter of content, or too much of it."""
+    sizes = [side.size for side in (one.base, one.production, one.fork, *_states(one.small)) if side is not None]
+    return not one.is_applicable or max(sizes) > ladder.max_bytes
+
+
+def _first(rungs: Sequence[Rung], task: Task, ladder: Ladder, tried: list[Tried]) -> Outcome:
+    """What the first rung says that does not decline."""
+    found: Outcome = Declined("nobody is there to be asked")
+    for rung in rungs:
+        found = _ask(rung, task, ladder, tried)
+        if not isinstance(found, Declined):
+            break
+    return found
+
+
+def _ask(rung: Rung, task: Task, ladder: Ladder, tried: list[Tried]) -> Outcome:
+    found = rung.apply(task)
+    if isinstance(found, Declined):
+        tried.append(Tried(rung.name, task.numbers, "declined", found.reason))
+    elif isinstance(found, Pending):
+        tried.append(Tried(rung.name, task.numbers, "pending", found.reason, found.id))
+    elif (reason := refusal(task, found.content, ladder.max_bytes)) is not None:
+        tried.append(Tried(rung.name, task.numbers, "refused", reason))
+        return Declined(reason)
+    else:
+        tried.append(Tried(rung.name, task.numbers, "answered", found.said))
+    return found
+
+
+def _states(small: Sequence[Small]) -> list[Entry | None]:
+    return [side for one in small for side in (one.before, one.after)]
+
+
+def _reader(context: Context) -> Callable[[Entry | None], bytes | None]:
+    def read(entry: Entry | None) -> bytes | None:
+        return None if entry is None else whole(next(context.store.reader.fetch((entry,))))
+
+    return read
+
+
+def _about(plan: MergePlan, one: Overlap) -> dict[str, Any]:
+    """What surrounds the change."""
+    beside = {path for number in one.numbers for path, _ in plan.stacked.sets[number - 1]}
+    return {
+        "fork_checkpoint": plan.base,
+        "production_checkpoint": plan.production,
+        "promote_checkpoint": plan.fork,
+        "changesets": plan.changesets,
+        "beside": [display(path) for path in sorted(beside - {one.path, one.base_path})[:100]],
+    }
+
+
+# The ladder that the settings ask for.
+
+
+def ladder_of(
+    context: Context,
+    names: Sequence[str] | None = None,
+    *,
+    stop: threading.Event | None = None,
+    environment: Mapping[bytes, bytes] | None = None,
+) -> Ladder:
+    """The ladder of ``merge.ladder``, or of ``names``; a command that is not configured is left out. Setting ``stop``
+    ends one that runs; it gets the ``environment`` (None: this process's, as commands are handed it).
+    """
+    settings = context.settings.merge
+    rungs: list[Rung] = []
+    for name in dict.fromkeys(settings.ladder if names is None else names):
+        rung = _rung(context, name, stop, environment)
+        if rung is not None:
+            rungs.append(rung)
+    return Ladder(rungs, settings.max_bytes)
+
+
+def _rung(
+    context: Context, name: str, stop: threading.Event | None, environment: Mapping[bytes, bytes] | None
+) -> Rung | None:
+    settings = context.settings.merge
+    match name:
+        case "command":
+            if not settings.command:
+                return None
+            from holdfast.engine.merging.reapply._agent_command import Command
+
+            return Command(
+                settings.command,
+                home=context.home,
+                timeout=settings.timeout,
+                max_bytes=settings.max_bytes,
+                stop=stop,
+                environment=environment,
+            )
+        case "queue":
+            from holdfast.engine.merging.reapply.answer_queue import Queue
+
+            return Queue(context.store, context.workspace.id, context.clock, settings)
+        case "structure":
+            from holdfast.engine.merging.reapply._structured_merge import Structure
+
+            return Structure()
+        case "text":
+            from holdfast.engine.merging.reapply._text_merge import Text
+
+            return Text()
+        case _:
+            from holdfast.engine.merging.reapply.manual_resolution import Person
+
+            return Person()
+
+
+# What the ladder would do about a file that overlaps, without asking anybody: for dry runs.
+#
+# The rungs that are computed, and not asked, are tried; of the others it is said that they would be asked.
+
+_COMPUTED: frozenset[RungName] = frozenset(("structure", "text"))
+
+
+class Expected(NamedTuple):
+    """What one rung would do, if all of the file were its own."""
+
+    rung: RungName
+    result: Literal["applies", "declines", "asked"]
+    said: str = ""
+    """Why it declines."""
+
+
+class Foreseen(NamedTuple):
+    """What is known beforehand of one file."""
+
+    applies: bool
+    """Whether all of it would be applied before anybody is asked."""
+    rungs: Sequence[Expected]
+    """In the ladder's order: the first is the one that would be asked, or tried, first."""
+
+    def to_json(self) -> dict[str, Any]:
+        """See docs/reference/json.md."""
+        return {
+            "applies": self.applies,
+            "rungs": [
+                {"rung": one.rung, "result": one.result, **({"said": one.said} if one.said else {})}
+                for one in self.rungs
+            ],
+        }
+
+
+class _Unasked:
+    """Stands for a rung that would have to be asked."""
+
+    takes_all = False
+
+    def __init__(self, name: RungName) -> None:
+        self.name: RungName = name
+
+    def apply(self, task: Task) -> Outcome:
+        """See `Rung.apply`."""
+        return Pending(task.version, "would be asked")
+
+
+def foresee(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder) -> Foreseen:
+    """What ``ladder`` would do about one file. Asks nobody and notes nothing. Raises as reading content does."""
+    if is_for_a_person(one, ladder):
+        return Foreseen(False, [Expected(rung.name, "asked") for rung in ladder.rungs if rung.name == "person"])
+    silent = [_silent(rung) for rung in ladder.rungs]
+    found: list[Expected] = []
+    for rung in silent:
+        if rung.name not in _COMPUTED:
+            found.append(Expected(rung.name, "asked"))
+            continue
+        alone = settle(context, plan, one, Ladder([rung], ladder.max_bytes))
+        if alone.answered:
+            found.append(Expected(rung.name, "applies"))
+        else:
+            found.append(Expected(rung.name, "declines", alone.record.tried[-1].said if alone.record.tried else ""))
+    return Foreseen(settle(context, plan, one, Ladder(silent, ladder.max_bytes)).answered, found)
+
+
+def _silent(rung: Rung) -> Rung:
+    if rung.name in _COMPUTED:
+        return rung
+    return _Unasked(rung.name)

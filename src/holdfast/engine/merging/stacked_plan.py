@@ -1,0 +1,518 @@
+"""The plan of a stacked merge: fork point and changesets from the catalog, what production has done since, and what of
+both is to be written.
+
+Nothing is changed here and no content is read, but for what renames are told by. `holdfast.engine.merging.fork_merge`
+carries a plan out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.engine.merging import three_way
+from holdfast.engine.merging.deltas import bases, decoded, fork_side, production_side
+from holdfast.engine.merging.three_way import WORDS, Conflict, Plan, Settled
+from holdfast.model.entries import Change, Entry
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.ids import Hash, hash_bytes
+from holdfast.model.paths import display
+from holdfast.store.manifests import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from holdfast.engine.merging.three_way import Prefer, Side, Why
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.ids import CheckpointId
+    from holdfast.store.catalog.merge_parents import Lineage
+
+
+# What is to become of each file when a fork's stack of small changes comes onto a production that has gone on.
+#
+# The classification of a stacked merge (docs/guide/merge.md has the table): per file, by what either side has made of
+# it since the fork point, and per changeset of the fork. Where nobody else has touched a file, its last version counts,
+# and no state in between is looked at; for one that both have changed, the small changes that led to the fork's version
+# are told one by one, so that each can be applied anew. Pure: nothing here reads a tree or a store.
+
+Kind = Literal["one_sided", "clean", "identical", "overlapping"]
+"""What becomes of a file: one side alone has touched it, and has its way; both have, in ways that do not meet (content
+here, permissions or the name there), and each has its way; both have done the same; both have changed the same of it,
+so that the fork's changes are to be applied anew."""
+
+Who = Literal["fork", "production", "both"]
+
+_Versions = dict[bytes, "list[tuple[int, Entry | None]]"]
+"""By path: which changesets have touched it, and what it was after each."""
+
+_NOTHING: tuple[Hash, int] = (Hash(b""), -1)
+
+
+class Filed(NamedTuple):
+    """One path that somebody has touched."""
+
+    path: bytes
+    kind: Kind
+    by: Who
+    existed: bool
+    """Whether it was there at the fork point."""
+
+
+class Small(NamedTuple):
+    """What one changeset of the fork has done to one file."""
+
+    number: int
+    """Which changeset, from 1, the oldest first. 0: all of them at once."""
+    before: Entry | None
+    after: Entry | None
+
+
+class Overlap(NamedTuple):
+    """A file that both sides have changed, in ways that meet."""
+
+    path: bytes
+    """Where what becomes of it is to be: under its new name, if one side has renamed it."""
+    conflict: Conflict
+    base_path: bytes
+    base: Entry | None
+    """What it was at the fork point; None if it was not there."""
+    production: Entry | None
+    fork: Entry | None
+    small: Sequence[Small]
+    """The changes of its content on the fork, the oldest first: one, `whole`, if they cannot be told apart."""
+    numbers: Sequence[int]
+    """Which changesets have touched it."""
+
+    @property
+    def why(self) -> Why:
+        """In which way both have changed it."""
+        return self.conflict.why
+
+    @property
+    def whole(self) -> Small:
+        """All that the fork has done to it, as one."""
+        return Small(0, self.base, self.fork)
+
+    @property
+    def mode(self) -> int | None:
+        """What its permissions are to be; None if both sides have changed them, and not to the same."""
+        sides = [side for side in (self.production, self.fork) if side is not None]
+        if len(sides) == 1 or self.base is None:
+            return sides[0].mode if len({side.mode for side in sides}) == 1 else None
+        ours, theirs = sides[0].mode, sides[1].mode
+        return ours if theirs in (ours, self.base.mode) else theirs if ours == self.base.mode else None
+
+    @property
+    def is_applicable(self) -> bool:
+        """True if new content is all that is wanted, so that the fork's changes can be applied anew."""
+        if self.why not in ("content", "both_added", "deleted_here", "deleted_there") or self.mode is None:
+            return False
+        return not any(side is not None and side.is_symlink for side in (self.base, self.production, self.fork))
+
+    @property
+    def version(self) -> str:
+        """What an answer must have been made for, to be taken: 32 hex digits that change with either side."""
+        sides = (self.base, self.production, self.fork)
+        parts = [
+            b"-" if side is None else b"%b %d %o" % (side.hash.hex().encode(), side.size, side.mode) for side in sides
+        ]
+        return hash_bytes(b"\n".join((self.path, *parts))).hex()
+
+
+class Stacked(NamedTuple):
+    """What would become of production."""
+
+    plan: Plan
+    """How the merged state differs from production, and what is in conflict."""
+    files: Sequence[Filed]
+    """Every path that somebody has touched, sorted."""
+    overlaps: Sequence[Overlap]
+    """Those that overlap, sorted; with what was settled already."""
+    sets: Sequence[Sequence[tuple[bytes, Kind]]]
+    """By changeset, the oldest first: what becomes of each path that it has touched."""
+
+
+def final(stack: Sequence[Sequence[Change]]) -> list[Change]:
+    """What a stack of changesets (the newest last) has done in all, sorted by path.
+
+    From the last to the first: of each path the latest version is kept, and what it was before the earliest. A path
+    that ends as it began is not in it.
+    """
+    last: dict[bytes, Change] = {}
+    for changes in reversed(stack):
+        for change in changes:
+            later = last.get(change.path)
+            last[change.path] = change if later is None else Change(change.path, change.before, later.after)
+    return [last[path] for path in sorted(last) if last[path].before != last[path].after]
+
+
+def classify(
+    production: Side,
+    fork: Side,
+    stack: Sequence[Sequence[Change]],
+    *,
+    prefer: Prefer | None = None,
+    settled: Mapping[bytes, Settled] | None = None,
+) -> Stacked:
+    """What becomes of each file; both sides are against the fork point, and ``stack`` leads from there to ``fork``.
+
+    ``prefer`` and ``settled`` as `threeway.plan` has them.
+    """
+    plan = three_way.plan(production, fork, prefer=prefer, settled=settled)
+    ours, theirs = three_way.by_path(production), three_way.by_path(fork)
+    conflicts = [*plan.conflicts, *plan.settled]
+    our_names = {one.path: one.before_path for one in production.renamed}
+    their_names = {one.path: one.before_path for one in fork.renamed}
+    versions = _versions(stack) if conflicts else {}
+    overlaps: list[Overlap] = []
+    overlapping: set[bytes] = set()
+    for conflict in conflicts:
+        base = conflict.path
+        if conflict.why != "both_added":
+            base = our_names.get(conflict.path) or their_names.get(conflict.there) or base
+        overlapping |= {path for path in (conflict.path, conflict.there, base) if path in ours or path in theirs}
+        overlaps.append(_overlap(conflict, base, ours, theirs, versions))
+    merged = {change.path: change.after for change in plan.changes}
+    kinds: dict[bytes, Filed] = {}
+    for path in sorted(ours.keys() | theirs.keys()):
+        kinds[path] = _filed(path, ours.get(path), theirs.get(path), merged, path in overlapping)
+    sets: list[list[tuple[bytes, Kind]]] = [
+        [(change.path, kinds[change.path].kind) for change in changes if change.path in kinds] for changes in stack
+    ]
+    return Stacked(plan, list(kinds.values()), sorted(overlaps, key=lambda one: one.path), sets)
+
+
+def not_deleted(paths: Iterable[bytes], side: Side) -> list[bytes]:
+    """Those of ``paths``, which were there at the fork point, that ``side`` has left where they were; sorted."""
+    changes = three_way.by_path(side)
+    return sorted(path for path in paths if path not in changes or changes[path].after is not None)
+
+
+def _filed(
+    path: bytes,
+    ours: Change | None,
+    theirs: Change | None,
+    merged: Mapping[bytes, Entry | None],
+    overlapping: bool,
+) -> Filed:
+    by: Who = "both" if ours and theirs else "production" if ours else "fork"
+    existed = (ours or theirs or Change(path, None, None)).before is not None
+    if overlapping:
+        return Filed(path, "overlapping", by, existed)
+    here = ours.after if ours else theirs.before if theirs else None
+    found = merged.get(path, here)
+    if ours and theirs:
+        return Filed(path, "identical" if ours.after == theirs.after else "clean", by, existed)
+    wanted = here if ours else theirs.after if theirs else None
+    return Filed(path, "one_sided" if found == wanted else "clean", by, existed)
+
+
+def _overlap(
+    conflict: Conflict,
+    base: bytes,
+    ours: Mapping[bytes, Change],
+    theirs: Mapping[bytes, Change],
+    versions: _Versions,
+) -> Overlap:
+    began = _before(base, ours, theirs)
+    production, fork = _after(conflict.path, ours, theirs), _after(conflict.there, theirs, ours)
+    touched: dict[int, list[Entry | None]] = {}
+    for path in dict.fromkeys((conflict.there, base)):
+        for number, after in versions.get(path, ()):
+            touched.setdefault(number, []).append(after)
+    return Overlap(
+        path=conflict.landing(base),
+        conflict=conflict,
+        base_path=base,
+        base=began,
+        production=production,
+        fork=fork,
+        small=_small(began, fork, touched),
+        numbers=sorted(touched),
+    )
+
+
+def _small(base: Entry | None, fork: Entry | None, touched: Mapping[int, Sequence[Entry | None]]) -> list[Small]:
+    """The changes of a file's content that lead from ``base`` to ``fork``; ``touched`` has by changeset what it was
+    after that, under its new name and under its old one.
+    """
+    found: list[Small] = []
+    now = base
+    for number in sorted(touched):
+        after = next((one for one in touched[number] if one is not None), None)
+        if _content(after) != _content(now):
+            found.append(Small(number, now, after))
+        now = after
+    return found if found and _content(now) == _content(fork) else [Small(0, base, fork)]
+
+
+def _versions(stack: Sequence[Sequence[Change]]) -> _Versions:
+    found: _Versions = {}
+    for number, changes in enumerate(stack, 1):
+        for change in changes:
+            found.setdefault(change.path, []).append((number, change.after))
+    return found
+
+
+def _content(entry: Entry | None) -> tuple[Hash, int]:
+    return _NOTHING if entry is None else (entry.hash, entry.size)
+
+
+def _before(path: bytes, ours: Mapping[bytes, Change], theirs: Mapping[bytes, Change]) -> Entry | None:
+    change = ours.get(path) or theirs.get(path)
+    return None if change is None else change.before
+
+
+def _after(path: bytes, one: Mapping[bytes, Change], other: Mapping[bytes, Change]) -> Entry | None:
+    """What ``one`` has at ``path``, where only ``other`` may have touched it."""
+    change = one.get(path)
+    return change.after if change is not None else _before(path, other, other)
+
+
+class Counts(NamedTuple):
+    """How many files become what. Each file of either side, and of the fork point, is counted once."""
+
+    apply_theirs: int
+    """Written as the fork has them, or as both sides together make them."""
+    keep_production: int
+    """Changed by production alone."""
+    deletes: int
+    """Deleted by the fork."""
+    unchanged: int
+    """Touched by nobody."""
+    overlapping: int
+    """Whose changes are to be applied anew."""
+    identical: int
+    """Changed by both in the same way."""
+
+
+class MergePlan(NamedTuple):
+    """What merging a fork into a production would do."""
+
+    base: CheckpointId
+    """The fork point: since when changes are looked at. The newest state that both hold."""
+    production: CheckpointId
+    fork: CheckpointId
+    also_bases: Sequence[CheckpointId]
+    """Further such states, if both have taken in parts of each other."""
+    changesets: int
+    """How many the fork has made since."""
+    stacked: Stacked
+    counts: Counts
+    uncaptured: Sequence[bytes] = ()
+    """What the fork captures no more, such as what it has begun to ignore, and has not deleted: it stays as production
+    has it. Sorted.
+    """
+
+    @property
+    def overlapping(self) -> Sequence[Overlap]:
+        """What is still to be applied anew; empty if the plan can be carried out."""
+        open_ = set(self.stacked.plan.conflicts)
+        return [one for one in self.stacked.overlaps if one.conflict in open_]
+
+    @property
+    def result(self) -> Literal["clean", "needs_reapply"]:
+        """``clean`` if it can be carried out as it is."""
+        return "needs_reapply" if self.stacked.plan.conflicts else "clean"
+
+    @property
+    def is_straight(self) -> bool:
+        """True if nothing has happened to production since the fork point: then it becomes what the fork is."""
+        return not any(one.by != "fork" for one in self.stacked.files)
+
+    @property
+    def writes(self) -> Sequence[Change]:
+        """The write plan: what production is to get, sorted by path. Nothing for what overlaps."""
+        return [change for change in self.stacked.plan.changes if change.after is not None]
+
+    @property
+    def deletes(self) -> Sequence[Change]:
+        """And what is to be deleted from it."""
+        return [change for change in self.stacked.plan.changes if change.after is None]
+
+
+def plan(
+    context: Context,
+    fork: CheckpointId,
+    production: CheckpointId,
+    *,
+    since: Sequence[CheckpointId] | None = None,
+    settled: Mapping[bytes, Settled] | None = None,
+) -> MergePlan:
+    """What merging the state ``fork`` into the state ``production`` would do.
+
+    ``since`` are the newest states that both hold (`bases`), if they are known already. ``settled`` decides overlapping
+    files, by `Overlap.path`. Raises `NotFoundError` for a checkpoint that was forgotten, `RefusedError` (code
+    ``unrelated``) if the two have no state in common.
+    """
+    catalog = context.catalog
+    theirs = catalog.lineage(fork)
+    found = bases(context, production, fork, theirs) if since is None else since
+    stack = _stack(context, theirs, found[0], fork)
+    ours = production_side(context, found[0], production)
+    line, spared = fork_side(context, found[0], fork, final(stack))
+    stacked = classify(ours, line, stack, settled=settled)
+    for other in found[1:]:
+        stacked = also_since(context, stacked, other, production, fork, settled=settled or {})
+    files = catalog.checkpoint(found[0]).total_files
+    counts = _counts(stacked, files)
+    stays = not_deleted(spared, ours)
+    return MergePlan(found[0], production, fork, found[1:], len(stack), stacked, counts, stays)
+
+
+def _stack(context: Context, line: Lineage, base: CheckpointId, fork: CheckpointId) -> list[list[Change]]:
+    """The changesets that lead from ``base`` to ``fork``, the oldest first, without empty ones.
+
+    What retention has dropped is in the one behind it. Where the fork has taken ``base`` in, all before that is one.
+    """
+    from holdfast.store.catalog.merge_parents import holding
+
+    holds = holding(line, base)
+    steps: list[CheckpointId] = []
+    at = fork
+    while at != base:
+        steps.append(at)
+        parent = line[at].parent
+        if parent is None or parent not in holds:
+            break
+        at = parent
+    stored = context.catalog.changesets(steps)
+    kept = [name for name in steps if name in stored and name != at]
+    recorded = dict(zip(kept, decoded(context.store.tenant, [stored[name] for name in kept]), strict=True))
+    stack: list[list[Change]] = []
+    for name in reversed(steps):
+        before = base if name == at else line[name].parent
+        if before is not None and name not in recorded:
+            first, last = context.catalog.checkpoint(before).root, context.catalog.checkpoint(name).root
+            changes = manifest.diff(context.store.pages, first, last)
+        else:
+            changes = recorded[name]
+        if changes:
+            stack.append(changes)
+    return stack
+
+
+def also_since(
+    context: Context,
+    stacked: Stacked,
+    base: CheckpointId,
+    production: CheckpointId,
+    fork: CheckpointId,
+    *,
+    prefer: Prefer | None = None,
+    settled: Mapping[bytes, Settled],
+) -> Stacked:
+    """``stacked`` with what would become of it from another state in common: where the two differ, that overlaps."""
+    ours = production_side(context, base, production)
+    theirs, _ = fork_side(context, base, fork)
+    other = classify(ours, theirs, [], prefer=prefer, settled=settled)
+    first = {change.path: change.after for change in stacked.plan.changes}
+    second = {change.path: change.after for change in other.plan.changes}
+    known = {path for one in stacked.overlaps for path in (one.path, one.conflict.path, one.conflict.there)}
+    doubtful = {
+        path
+        for path in first.keys() | second.keys() | {one.path for one in other.plan.conflicts}
+        if first.get(path, b"") != second.get(path, b"") or any(one.path == path for one in other.plan.conflicts)
+    } - known
+    if not doubtful:
+        return stacked
+    pages = context.store.pages
+    here = manifest.get_many(pages, context.catalog.checkpoint(production).root, sorted(doubtful))
+    there = manifest.get_many(pages, context.catalog.checkpoint(fork).root, sorted(doubtful))
+    since = manifest.get_many(pages, context.catalog.checkpoint(base).root, sorted(doubtful))
+    changes = [change for change in stacked.plan.changes if change.path not in doubtful]
+    conflicts, done = list(stacked.plan.conflicts), list(stacked.plan.settled)
+    overlaps = list(stacked.overlaps)
+    for path in sorted(doubtful):
+        conflict = Conflict(path, path, "bases")
+        one, two = here.get(path), there.get(path)
+        overlaps.append(Overlap(path, conflict, path, since.get(path), one, two, [], []))
+        decided = settled.get(path, None if prefer is None else Settled(prefer))
+        (conflicts if decided is None else done).append(conflict)
+        if decided is not None:
+            after = {"ours": one, "theirs": two, None: decided.entry}[decided.prefer]
+            if after != one:
+                changes.append(Change(path, one, after))
+    files = {one.path: one for one in stacked.files}
+    files |= {path: Filed(path, "overlapping", "both", path in since) for path in doubtful}
+    sets: list[list[tuple[bytes, Kind]]] = [[(path, files[path].kind) for path, _ in one] for one in stacked.sets]
+    return Stacked(
+        Plan(sorted(changes), sorted(conflicts), sorted(done)),
+        [files[path] for path in sorted(files)],
+        sorted(overlaps, key=lambda one: one.path),
+        sets,
+    )
+
+
+def _counts(stacked: Stacked, at_fork_point: int) -> Counts:
+    apply_theirs = keep = deletes = identical = 0
+    merged = {change.path: change.after for change in stacked.plan.changes}
+    for one in stacked.files:
+        if one.kind == "identical":
+            identical += 1
+        elif one.kind == "one_sided" and one.by == "production":
+            keep += 1
+        elif one.kind != "overlapping":
+            if merged.get(one.path, b"") is None:
+                deletes += 1
+            else:
+                apply_theirs += 1
+    unchanged = at_fork_point - sum(one.existed for one in stacked.files)
+    return Counts(apply_theirs, keep, deletes, unchanged, len(stacked.plan.conflicts), identical)
+
+
+def to_json(plan: MergePlan) -> dict[str, Any]:
+    """What ``merge --dry-run --json`` prints and ``POST /api/merge`` answers (docs/reference/json.md)."""
+    counts = plan.counts
+    found: dict[str, Any] = {
+        "result": plan.result,
+        "fork_checkpoint": plan.base,
+        "production_checkpoint": plan.production,
+        "promote_checkpoint": plan.fork,
+        "changesets": plan.changesets,
+        "straight": plan.is_straight,
+        "changes": {
+            "apply_theirs": counts.apply_theirs,
+            "keep_production": counts.keep_production,
+            "deletes": counts.deletes,
+            "unchanged": counts.unchanged,
+            "overlapping": counts.overlapping,
+            "identical": counts.identical,
+        },
+        "writes": [display(change.path) for change in plan.writes],
+        "deletes": [display(change.path) for change in plan.deletes],
+        "uncaptured": [display(path) for path in plan.uncaptured],
+    }
+    overlapping = plan.overlapping
+    if overlapping:
+        found["overlapping_files"] = [overlap_json(one) for one in overlapping]
+    return found
+
+
+def overlap_json(one: Overlap) -> dict[str, Any]:
+    """One file that is to be settled."""
+    return {
+        "path": display(one.path),
+        "production_path": display(one.conflict.path),
+        "fork_path": display(one.conflict.there),
+        "changeset_count": len(one.numbers),
+        "changesets": list(one.numbers),
+        "why": one.why,
+        "detail": detail(one),
+        "version": one.version,
+        "can_reapply": one.is_applicable,
+    }
+
+
+_DONE: dict[Why, str] = {
+    "both_added": "Added in {them} and, not the same, in production.",
+    "deleted_here": "Modified in {them} and deleted in production.",
+    "deleted_there": "Deleted in {them} and modified in production.",
+}
+
+
+def detail(one: Overlap) -> str:
+    """Who has changed it, for people: ``Modified in changesets Δ3, Δ4 and in production.``"""
+    names = ", ".join(f"Δ{number}" for number in one.numbers)
+    them = f"changeset{'s' if len(one.numbers) > 1 else ''} {names}" if names else "the fork"
+    said = _DONE.get(one.why, "Modified in {them} and in production.").format(them=them)
+    return said if one.why in ("content", *_DONE) else f"{said[:-1]}: {WORDS[one.why]}."

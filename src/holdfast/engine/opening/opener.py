@@ -1,0 +1,631 @@
+"""Finding, making and opening workspaces: the home, the store in it, the settings, the tree.
+
+This is the one place of the library that looks at the environment, and only at ``environ``, which callers may replace.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from functools import partial
+
+from holdfast.engine.opening import identity
+from holdfast.engine.opening import identity as own_mount
+from holdfast.engine.opening.context import Context, HomeContext
+from holdfast.engine.opening.current_run import forbid_inside_run, refuse_hidden
+from holdfast.engine.opening.home import (
+    DIRECTORIES,
+    FORK_NOTE,
+    INDEX,
+    check_root,
+    default_home,
+    folder_in,
+    forks_directory,
+    make_private,
+    own_directories,
+    refuse_own,
+)
+from holdfast.model.clock import SystemClock
+from holdfast.model.config.settings import Settings
+from holdfast.model.errors import (
+    ConfigError,
+    IntegrityError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+    room_hint,
+)
+from holdfast.model.fast_typing import TYPE_CHECKING, cast
+from holdfast.model.ids import new_workspace_id
+from holdfast.model.log import Log
+from holdfast.model.paths import MERGED, PROMOTION_PREFIX, display, under
+from holdfast.store import disk_reserve
+from holdfast.store.catalog_records import Workspace, seen_at
+from holdfast.store.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.files.local_tree import LocalTree
+    from holdfast.files.scan.overlay_layer import Layer
+    from holdfast.files.tree import Tree
+    from holdfast.model.clock import Clock
+    from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
+
+
+# Where settings are read: flags, the environment, the workspace's file, the home's file, then defaults.
+#
+# This is the one place that does. Only files that exist cost anything.
+
+WORKSPACE_FILE = b"holdfast.toml"
+HOME_FILE = b"config.toml"
+MAX_WORKSPACE_FILE_BYTES = 8 << 10
+"""The most that a workspace's file may have. Reading a key takes time with the square of its length: this bounds it."""
+MAX_HOME_FILE_BYTES = 64 << 10
+"""The most that the home's file may have."""
+
+_VARIABLE = "HOLDFAST_"
+_OTHER_VARIABLES = frozenset(
+    (
+        "HOLDFAST_HOME",
+        "HOLDFAST_MESSAGE",
+        "HOLDFAST_COMMAND",
+        "HOLDFAST_RUN",
+        "HOLDFAST_SESSION",
+        "HOLDFAST_AGENT",
+        "HOLDFAST_HOOK",
+    )
+)
+"""Those that are no settings."""
+
+
+def load_settings(
+    *,
+    flags: Mapping[str, object],
+    environ: Mapping[str, str],
+    root: bytes | None,
+    home: bytes,
+    instead: bytes | None = None,
+) -> Settings:
+    """The settings in force for the workspace at ``root``, or (None) for the home alone.
+
+    ``instead`` is what the workspace's file is taken to hold, whatever it does. ``flags`` are values by
+    ``section.key``. The environment says ``HOLDFAST_SECTION_KEY``. A file or a directory that
+    is not there says nothing. The workspace's file is not trusted: no link is followed to it, and there are keys that
+    it may not set. Raises `ConfigError` that names the place, the key and the reason.
+    """
+    places: list[tuple[str, Mapping[str, object], bool]] = [
+        ("the command line", _from_flags(flags), False),
+        ("the environment", _from_environment(environ), False),
+    ]
+    if root is not None:
+        path = root + b"/" + WORKSPACE_FILE
+        places += _parsed(path, _read(path, foreign=True) if instead is None else instead, foreign=True)
+    path = home + b"/" + HOME_FILE
+    places += _parsed(path, _read(path, foreign=False), foreign=False)
+    if not any(values for _, values, _ in places):
+        return Settings()
+    from holdfast.model.config.layers import Layer, resolve
+
+    return resolve([Layer(*place) for place in places])
+
+
+def _from_flags(flags: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    values: dict[str, dict[str, object]] = {}
+    for name, value in flags.items():
+        section, _, key = name.partition(".")
+        values.setdefault(section, {})[key] = value
+    return values
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, dict[str, object]]:
+    """The variables that name a section and a key. Raises `ConfigError` for one that names no section, unless it is one
+    of `_OTHER_VARIABLES`.
+    """
+    values: dict[str, dict[str, object]] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(_VARIABLE) or variable in _OTHER_VARIABLES:
+            continue
+        section, separator, key = variable[len(_VARIABLE) :].lower().partition("_")
+        if not separator or section not in Settings._fields:
+            raise ConfigError(
+                f"the environment: {variable} names no section and key of the settings",
+                hint=f"the sections are {', '.join(Settings._fields)}; unset what is no setting of Holdfast",
+            )
+        values.setdefault(section, {})[key] = _from_text(f"{section}.{key}", text)
+    return values
+
+
+def _from_text(name: str, text: str) -> object:
+    from holdfast.model.config.keys import KEYS
+
+    kind = KEYS[name].kind if name in KEYS else "text"
+    if kind in ("patterns", "texts"):
+        return [line for line in text.split("\n") if line]
+    if kind in ("integer", "ratio"):
+        try:
+            return int(text) if kind == "integer" else float(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _parsed(path: bytes, data: bytes | None, *, foreign: bool) -> list[tuple[str, dict[str, object], bool]]:
+    if data is None:
+        return []
+    import tomllib
+
+    origin = display(path)
+    try:
+        return [(origin, cast("dict[str, object]", tomllib.loads(data.decode())), foreign)]
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise ConfigError(f"{origin}: it is not TOML: {reason[:200]}") from None
+
+
+def _read(path: bytes, *, foreign: bool) -> bytes | None:
+    """What is in the file ``path``, or None if there is none. A foreign one may not be a link. Never blocks."""
+    origin = display(path)
+    links, limit = (os.O_NOFOLLOW, MAX_WORKSPACE_FILE_BYTES) if foreign else (0, MAX_HOME_FILE_BYTES)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | links)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise ConfigError(f"{origin}: it cannot be read: {error.strerror}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ConfigError(f"{origin}: it is not a file")
+        data = b""
+        while len(data) <= limit and (piece := os.read(fd, limit + 1 - len(data))):
+            data += piece
+    except OSError as error:
+        raise ConfigError(f"{origin}: it cannot be read: {error.strerror}") from None
+    finally:
+        os.close(fd)
+    if len(data) > limit:
+        raise ConfigError(f"{origin}: it is longer than {limit} bytes")
+    return data
+
+
+_LOG = Log(__name__)
+_LOOKED_BACK = 50
+"""Checkpoints in which a workspace's file is looked for when the present one cannot be obeyed."""
+
+
+class Opener:
+    """Knows the home, the environment and the flags; opens the store once and workspaces in it."""
+
+    def __init__(
+        self,
+        *,
+        home: bytes | None = None,
+        environ: Mapping[str, str] | None = None,
+        flags: Mapping[str, object] | None = None,
+        clock: Clock | None = None,
+        random: Callable[[int], bytes] = os.urandom,
+        lenient: bool = False,
+        freeing: bool = False,
+        nearby: bool = False,
+    ) -> None:
+        """``nearby``: a workspace that is not where it was is looked for some milliseconds long, and not some seconds:
+        somebody waits, and another one looks further.
+        """
+        self._environ = os.environ if environ is None else environ
+        self.home = os.path.abspath(home) if home is not None else default_home(self._environ)
+        self._flags = dict(flags or {})
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._random = random
+        self._lenient = lenient
+        self._freeing = freeing
+        self._nearby = nearby
+        self._store: Store | None = None
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """The environment that this process was given."""
+        return self._environ
+
+    @property
+    def clock(self) -> Clock:
+        """Where the time comes from."""
+        return self._clock
+
+    @property
+    def flags(self) -> Mapping[str, object]:
+        """Settings of the caller's, by ``section.key``."""
+        return self._flags
+
+    def settings(self, root: bytes | None) -> Settings:
+        """The settings in force for a workspace at ``root``, or (None) for the home alone."""
+        return load_settings(flags=self._flags, environ=self._environ, root=root, home=self.home)
+
+    def _settings_of(self, workspace: Workspace) -> tuple[Settings, ConfigError | None]:
+        """The settings in force for a workspace; with what is wrong with its own file, if that is not obeyed."""
+        try:
+            return self.settings(workspace.path), None
+        except ConfigError as error:
+            self.settings(None)  # where that is wrong, nothing goes on
+            if not self._lenient:
+                hint = "mend it; what looks at saved states, or brings one back, goes on without it"
+                raise ConfigError(error.message, hint=error.hint or hint) from None
+            settings, saved = self._as_saved(workspace)
+            stead = "it is obeyed as it was saved last" if saved else "nothing is obeyed in its place"
+            return settings, ConfigError(f"{error.message}; {stead}", hint=error.hint)
+
+    def _as_saved(self, workspace: Workspace) -> tuple[Settings, bool]:
+        """The settings with the workspace's file as it was saved, and True; without it, if none was that is right.
+
+        What the file excludes must not be captured, and then deleted by a restore, for a mistake elsewhere in it.
+        """
+        from holdfast.store.manifests import manifest
+
+        store = self.store()
+        at = store.catalog.cursor(workspace.id).head
+        looked_at: set[Hash] = set()
+        with suppress(IntegrityError, StorageError, NotFoundError):
+            for _ in range(_LOOKED_BACK):
+                if at is None:
+                    break
+                checkpoint = store.catalog.checkpoint(at)
+                at = checkpoint.parent
+                entry = manifest.get(store.pages, checkpoint.root, WORKSPACE_FILE)
+                if entry is None:
+                    break
+                if entry.hash in looked_at or entry.is_symlink or entry.size > MAX_WORKSPACE_FILE_BYTES:
+                    continue
+                looked_at.add(entry.hash)
+                with suppress(ConfigError):
+                    return load_settings(
+                        flags=self._flags,
+                        environ=self._environ,
+                        root=workspace.path,
+                        home=self.home,
+                        instead=store.reader.read(entry.hash),
+                    ), True
+        return self.settings(None), False
+
+    def store(self) -> Store:
+        """The store of the home, opened on first use (and made, mode 0700, if there is none)."""
+        if self._store is None:
+            refuse_hidden(self.home)
+            make_private(self.home)
+            try:
+                self._store = self._open_store()
+            except StorageError:
+                if not self._freeing or not disk_reserve.give_up(self.home):
+                    raise
+                self._store = self._open_store()
+                self._store.save_space()
+        return self._store
+
+    def _open_store(self) -> Store:
+        return self.open_store()
+
+    def open_store(self, *, claim: bool = True) -> Store:
+        """The store of the home once more, for whoever closes it: see `Store.open`."""
+        return Store.open(self.home, self.settings(None), clock=self._clock, random=self._random, claim=claim)
+
+    def close(self) -> None:
+        """Close the store. Harmless a second time."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def init(self, path: bytes, *, force: bool = False, source: CheckpointId | None = None) -> tuple[Context, bool]:
+        """Begin to remember the directory ``path``; returns its context and whether it is new. Idempotent.
+
+        Raises `RefusedError` for a root that nobody means (see `check_root`), that is mounted over a workspace
+        (``mounted_over``), or is the mount point of one that is not mounted (``not_mounted``). With ``force`` all are
+        meant, and what is there now is what the workspace is from now on.
+        """
+        root = check_root(path, home=self.home, user_home=_bytes(self._environ.get("HOME")), force=force)
+        store = self.store()
+        known = self._known(root, anew=force)
+        if known is not None:
+            self._refuse_unmounted(known)
+            if force:
+                own_mount.remember_own_mount(self._folder(known), root)
+            return self._context(known), False
+        forbid_inside_run(self.open_home(), "beginning to remember a directory")
+        workspace = self._new(root, source)
+        try:
+            store.catalog.add_workspace(workspace)
+        except RefusedError as error:
+            if error.code != "exists" or source is not None or (known := self._known(root)) is None:
+                raise
+            return self._context(known), False  # another process has just begun to
+        context = self._context(workspace)
+        own_mount.remember_own_mount(context.folder, root)
+        identity.remember(context.folder, root)
+        return context, True
+
+    def open(self, path: bytes) -> Context:
+        """Open the workspace at ``path`` or at the nearest directory above it; raises `NotFoundError` if there is none.
+
+        A workspace whose directory was moved is recognised by its device and inode; one whose directory was deleted is
+        found by the path that it had.
+        """
+        start: bytes = os.path.realpath(path)
+        if os.path.isdir(self.home):
+            at: bytes = start
+            while True:
+                known = self._known(at)
+                if known is not None:
+                    self._refuse_unmounted(known)
+                    return self._context(known)
+                if at == b"/":
+                    break
+                at = os.path.dirname(at)
+        replaced = b"/" + PROMOTION_PREFIX in start
+        raise NotFoundError(
+            f"{display(start)} is not in a workspace",
+            hint="a promotion has put another directory in the place of this one; `cd .` gets a shell there"
+            if replaced
+            else "`holdfast init` begins to remember a directory",
+            code="no_workspace",
+        )
+
+    def open_known(self, name: WorkspaceId) -> Context:
+        """Open the workspace of an id, whether its directory is there or not; raises `NotFoundError` if there is none,
+        or another workspace is where it was.
+
+        One that was moved is looked for, and one that was let go of holds on to its checkpoints again.
+        """
+        catalog = self.store().catalog
+        record = catalog.workspace(name)
+        if not record.live and record.path == seen_at(record.path):
+            catalog.adopt(name)
+        path = seen_at(record.path)
+        if not os.path.lexists(path):
+            from holdfast.engine.opening.identity import MOST_LOOKED_AT, NEARBY, find_moved
+
+            most = NEARBY if self._nearby else MOST_LOOKED_AT
+            path = find_moved([record], self._folder, most=most).get(name, path)
+        known = self._known(path)
+        if known is None or known.id != name:
+            raise NotFoundError(
+                f"the directory of the workspace {name} is not at {display(path)} any more",
+                hint="any command in there tells Holdfast where it is now",
+                code="no_workspace",
+            )
+        self._refuse_unmounted(known)
+        return self._context(known)
+
+    def open_as_noted(self, name: WorkspaceId) -> Context:
+        """Open the workspace of an id if its directory is where it was, and the one that it was, when it was opened
+        last: nothing is looked for, mounted, or noted anew. Raises `RefusedError` (``not_as_noted``, ``not_mounted``).
+        """
+        record = self.store().catalog.workspace(name)
+        self._refuse_unmounted(record)
+        if not record.live or not (self._is_by_mount(record) or identity.is_as_noted(self._folder(record), record)):
+            raise RefusedError(
+                f"{display(seen_at(record.path))} is not there, or another directory than it was",
+                hint="nothing was touched; any command in there tells Holdfast what has become of it",
+                code="not_as_noted",
+            )
+        return self._context(record)
+
+    def context_of(self, name: WorkspaceId) -> Context:
+        """The workspace of an id for what concerns its folder alone, wherever its directory is. No file in that is
+        read. Raises `NotFoundError`.
+        """
+        return self._context(self.store().catalog.workspace(name), (self.settings(None), None))
+
+    def register(self, path: bytes, source: CheckpointId, *, within: bytes) -> Context:
+        """Begin to remember ``path``, a directory that Holdfast itself has made, as a fork of ``source``; one that is a
+        workspace already is opened.
+
+        It may lie in the home. Raises `RefusedError` where a link leads from it to another one, which is not ours to
+        write to (I7): only the way to ``within``, a directory that others may have put where they like, may be one.
+        """
+        root = os.path.realpath(path)
+        made = os.path.join(os.path.realpath(within), os.path.relpath(path, within)) if under(path, within) else path
+        if root != made:
+            raise RefusedError(
+                f"{display(path)} leads to {display(root)}, which is no directory of a fork",
+                hint="what is in a fork's place may be no link; fork again, or by another provider (--provider)",
+                code="fork_leads_away",
+            )
+        known = self._known(root)
+        if known is not None:
+            return self._context(known)
+        workspace = self._new(root, source)
+        self.store().catalog.add_workspace(workspace)
+        context = self._context(workspace)
+        identity.remember(context.folder, root)
+        return context
+
+    def open_home(self) -> HomeContext:
+        """Open the home without any of its workspaces; raises `NotFoundError` if nothing was ever kept there."""
+        if not os.path.isdir(self.home):
+            raise NotFoundError(
+                f"nothing is kept in {display(self.home)}",
+                hint="`holdfast init` begins to remember a directory; HOLDFAST_HOME and --home name another home",
+                code="no_home",
+            )
+        return HomeContext(self.store(), self.settings(None), self.home)
+
+    def make_fork(self, path: bytes, source: CheckpointId, beside: Workspace) -> Context:
+        """Make the directory ``path`` and begin to remember it as a fork of ``source``, a checkpoint of ``beside``.
+
+        A directory in which a fork of the same checkpoint was cut short is opened instead. Raises `RefusedError` if
+        there is anything else in it, or if it lies in the workspace ``beside``, which would capture it.
+        """
+        root = os.path.realpath(path)
+        if root == beside.path or root.startswith(beside.path.rstrip(b"/") + b"/"):
+            raise RefusedError(
+                f"{display(root)} lies in the workspace {display(beside.path)}, which would capture the fork",
+                hint="fork into a directory outside of it",
+            )
+        refuse_own(root, self.home)
+        known = self._known(root)
+        if known is not None and known.source == source and self._is_half_done(known):
+            if not os.path.lexists(root):
+                self._make_root(root, beside)
+                known = self._known(root) or known
+            return self._context(known)
+        if known is not None and not os.path.lexists(root):
+            raise RefusedError(
+                f"{display(root)} is a workspace whose directory is gone, and is remembered",
+                hint="`holdfast forget --gone` lets go of all such; or fork into another directory",
+            )
+        try:
+            with os.scandir(root) as inside:
+                empty = next(inside, None) is None
+        except FileNotFoundError:
+            self._make_root(root, beside)
+            empty = True
+        except OSError as error:
+            raise RefusedError(f"cannot fork into {display(root)}: {error.strerror}") from error
+        if not empty or known is not None:
+            raise RefusedError(
+                f"{display(root)} is {'a workspace already' if known is not None else 'not empty'}",
+                hint="fork into a directory that does not exist or is empty",
+            )
+        return self.init(root, source=source)[0]
+
+    def open_fork(self, path: bytes) -> Context:
+        """Open the fork by mount that has the directory ``path``, whether it is mounted or not.
+
+        Raises `NotFoundError` if there is none.
+        """
+        real = os.path.realpath(path)
+        known = self._known(real) if os.path.isdir(self.home) else None
+        if known is None or not self._is_by_mount(known):
+            raise NotFoundError(f"{display(real)} is no fork by mount", code="no_fork")
+        # (Its own file of settings is of no account here, and cannot be read where nobody serves it any more.)
+        return self._context(known, (self.settings(None), None))
+
+    def _new(self, root: bytes, source: CheckpointId | None) -> Workspace:
+        """A workspace in the directory ``root`` that nobody knows of yet."""
+        about = os.stat(root)
+        return Workspace(
+            id=new_workspace_id(self._random),
+            path=root,
+            device=about.st_dev,
+            inode=about.st_ino,
+            created_at=self._clock.now(),
+            source=source,
+            live=True,
+        )
+
+    def _is_by_mount(self, workspace: Workspace) -> bool:
+        return os.path.lexists(os.path.join(self._folder(workspace), FORK_NOTE))
+
+    def _refuse_unmounted(self, workspace: Workspace) -> None:
+        if self._is_by_mount(workspace):
+            from holdfast.engine.opening.fork_layers import refuse_unmounted
+
+            refuse_unmounted(self._folder(workspace), workspace.path)
+        elif os.path.basename(workspace.path) == MERGED and under(workspace.path, os.path.realpath(self.home)):
+            from holdfast.snapshot.overlay.layers import refuse_unmounted as refuse_without_layers
+
+            refuse_without_layers(workspace.path)
+
+    def _is_half_done(self, forked: Workspace) -> bool:
+        """True if the fork is without its first checkpoint, or was killed between that and its end."""
+        from holdfast.engine.opening import operation_journal as journals
+
+        journal = journals.read(self._folder(forked))
+        return self.store().catalog.cursor(forked.id).head is None if journal is None else journal.operation == "fork"
+
+    def _make_root(self, root: bytes, beside: Workspace) -> None:
+        """Make a fork's directory, with the owner and the permissions of the workspace that it comes from, if that is
+        there: what is private stays so.
+        """
+        try:
+            from holdfast.files.write.ownership import make_directories
+
+            make_directories(os.path.dirname(root))
+            if not os.path.isdir(beside.path):
+                make_directories(root)
+                return
+            about = os.stat(beside.path)
+            os.mkdir(root, 0o700)
+            if os.geteuid() == 0:
+                os.chown(root, about.st_uid, about.st_gid)
+            os.chmod(root, os.stat(root).st_mode & 0o7000 | about.st_mode & 0o777)
+        except OSError as error:
+            raise StorageError(f"cannot make {display(root)}: {error.strerror}", hint=room_hint(error)) from error
+
+    def _known(self, root: bytes, *, anew: bool = False) -> Workspace | None:
+        catalog = self.store().catalog
+        found = catalog.find_workspace(root)
+        if found is not None and catalog.database.read_only:
+            from holdfast.bridge.mount.fuse_device import is_mounted as is_bridged
+
+            if is_bridged(root):
+                return found  # inside of a run whose changes come by a mount, which is over the directory itself
+        if found is not None and self._is_by_mount(found):
+            from holdfast.engine.opening.fork_layers import is_mounted
+
+            if is_mounted(self._folder(found), root):
+                return found  # what it is known by is the directory that is mounted upon
+        return identity.recognise(catalog, self._folder, root, check=partial(self._check_made, anew=anew))
+
+    def _check_made(self, workspace: Workspace, *, anew: bool) -> None:
+        from holdfast.engine.opening import identity as made
+
+        by_mount = self._is_by_mount(workspace)
+        made.check(self.store().catalog, self._folder(workspace), workspace, by_mount=by_mount, anew=anew)
+        if not by_mount:
+            self._refuse_unmounted(workspace)
+
+    def _folder(self, workspace: Workspace) -> bytes:
+        return folder_in(self.home, workspace)
+
+    def _context(self, workspace: Workspace, given: tuple[Settings, ConfigError | None] | None = None) -> Context:
+        folder = self._folder(workspace)
+        make_private(os.path.dirname(folder))
+        make_private(folder)
+        settings, misconfigured = given or self._settings_of(workspace)
+        return Context(
+            workspace=workspace,
+            make_tree=lambda: self._tree(workspace, folder, settings),
+            store=self.store(),
+            settings=settings,
+            folder=folder,
+            clock=self._clock,
+            random=self._random,
+            misconfigured=misconfigured,
+        )
+
+    def _tree(self, workspace: Workspace, folder: bytes, settings: Settings) -> Tree:
+        layer = None
+        if self._is_by_mount(workspace):
+            from holdfast.engine.opening import fork_layers
+            from holdfast.engine.opening.fork_layers import layer_of, refuse_unmounted
+
+            refuse_unmounted(folder, workspace.path)
+            note = fork_layers.read(folder)
+            layer = None if note is None else layer_of(self.store(), folder, note)
+        return self.tree_at(workspace.path, folder, settings, layer=layer)
+
+    def tree_at(self, path: bytes, folder: bytes, settings: Settings, *, layer: Layer | None = None) -> LocalTree:
+        """The tree in the directory ``path``, whatever that is, by the rules of ``settings``; its index is in
+        ``folder``.
+        """
+        from holdfast.files.git.configuration import User
+        from holdfast.files.local_tree import LocalTree
+
+        own = (*own_directories(self.home, settings), os.path.realpath(forks_directory(self.home, settings)))
+        return LocalTree(
+            path,
+            index=os.path.join(folder, INDEX),
+            modes=os.path.join(folder, DIRECTORIES),
+            # (What a snapshot provider has made may lie in the home, which must not take all of it away.)
+            never=[one for one in own if not under(path, one)],
+            max_file_bytes=settings.capture.max_file_bytes,
+            exclude=settings.capture.exclude,
+            credentials=settings.capture.credentials,
+            user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),
+            uid=None if settings.files.uid < 0 else settings.files.uid,
+            gid=None if settings.files.gid < 0 else settings.files.gid,
+            layer=layer,
+        )
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return os.fsencode(text) if text else None

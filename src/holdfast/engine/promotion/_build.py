@@ -1,0 +1,273 @@
+"""Building in a copy of production: the copy, the merged files in it, and the commands that have to succeed there."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from holdfast.engine.forks.provider_selection import providers_of
+from holdfast.engine.history.restore_plan import Stored
+from holdfast.engine.history.status import present
+from holdfast.engine.opening.context import saved_in
+from holdfast.engine.promotion import _build_directory as build_directory
+from holdfast.engine.promotion._build_directory import AFTER_APPLY, BEFORE_COPY, save_stamps
+from holdfast.engine.promotion._build_isolation import environment_of, make_box, prelude
+from holdfast.engine.promotion._target_state import UNCHANGED, interrupted
+from holdfast.engine.promotion.spec import Answer
+from holdfast.files.directories.directory_exchange import place_of
+from holdfast.files.directories.tree_stamps import stamps
+from holdfast.model.content import HashSink
+from holdfast.model.errors import StorageError, room_hint
+from holdfast.model.ids import CheckpointId
+from holdfast.model.paths import display
+from holdfast.sandbox.limited_command import Limits, run_contained
+from holdfast.snapshot.provider_selection import choose
+from holdfast.store.manifests import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.engine.promotion._job_context import Work
+    from holdfast.engine.promotion.spec import Stage
+    from holdfast.files.local_tree import LocalTree
+    from holdfast.sandbox.limited_command import Contained
+
+_SAID_BYTES = 64 << 10
+"""So much of an output is in an answer; all that is kept is in the promotion's folder."""
+_SLACK_SECONDS = 30.0
+_CHECK_SECONDS = 10.0
+_STAYS_SECONDS = 1.0
+"""What is started, and has no health check, has to go on for so long."""
+
+
+def copy(work: Work) -> Answer | Literal["changed"] | None:
+    """Copy production with all that is in it, and bring the copy to the merged state. What an earlier attempt has left
+    is removed first.
+
+    ``changed``: production was edited since it was planned for. Raises `StorageError`, and leaves production alone.
+    """
+    context, facts = work.context, work.facts
+    root = context.workspace.path
+    facts.attempt += 1
+    own = build_directory.own_in(work, root)
+    try:
+        before = stamps(root, without=own)
+        if os.geteuid() and any(stamp.uid != os.geteuid() for stamp in before.values()):
+            facts.hindrance = "something in it belongs to another user, and no copy of it could"
+        build_directory.prepare(work)
+        tree = build_directory.tree_of(work)
+        save_stamps(work, BEFORE_COPY, before)
+        facts.old = place_of(root)
+        _copied_to(work, tree)
+        facts.built = place_of(tree)
+    except OSError as error:
+        raise StorageError(
+            f"cannot copy {display(root)}{_in(error)}: {error.strerror}", hint=room_hint(error)
+        ) from error
+    work.save()
+    copied = tree_at(work, tree)
+    ours, merged = (context.catalog.checkpoint(CheckpointId(one)) for one in (facts.ours, facts.merged))
+    scan = copied.scan(HashSink(), saved=saved_in(context, ours))
+    held = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
+    if held.root != ours.root:
+        return "changed"
+    changes = manifest.diff(context.store.pages, ours.root, merged.root)
+    supply = Stored(context.store.reader)
+    applied = copied.apply(
+        [change for change in changes if change.after is None],
+        ((change, supply) for change in changes if change.after is not None),
+        nonce=work.row.id,
+        notes=_NothingNoted([change.path for change in changes]),
+    )
+    if applied.skipped:
+        with context.lock():
+            now = present(context)
+        if now.root != ours.root:
+            return "changed"
+        path, reason = applied.skipped[0]
+        return Answer(
+            result="failed",
+            code="in_the_way",
+            message=f"{display(path)} cannot be brought to production: {reason}",
+            recovery=UNCHANGED,
+        )
+    save_stamps(work, AFTER_APPLY, stamps(tree, without=own))
+    return None
+
+
+class _NothingNoted:
+    """See `holdfast.files.tree.Notes`: a copy that is cut short is made anew."""
+
+    def __init__(self, paths: Sequence[bytes]) -> None:
+        self.paths = paths
+
+    @property
+    def opened(self) -> Mapping[bytes, int]:
+        return {}
+
+    def opening(self, modes: Mapping[bytes, int]) -> None:
+        pass
+
+    def in_place(self, path: bytes) -> None:
+        pass
+
+
+def _copied_to(work: Work, tree: bytes) -> None:
+    """Let the best provider for that, or the one that was asked for, copy production. Raises `UnsupportedError`,
+    `OSError`.
+    """
+    providers = providers_of(work.context, work.row.id)
+    found = [one.detect_beside(os.path.dirname(tree)) for one in providers]
+    choice = choose(providers, work.spec.provider, ignored=True, key="promote.provider", detected=found)
+    work.facts.provider = choice.capabilities.provider
+    work.facts.provider_reason = "; ".join((choice.reason, *choice.capabilities.notes))
+    choice.provider.copy_to(tree, without=build_directory.own_paths(work, work.context.workspace.path))
+
+
+def tree_at(work: Work, tree: bytes) -> LocalTree:
+    """What was copied, looked at by production's rules."""
+    return work.opener.tree_at(tree, work.folder, work.context.settings)
+
+
+def run(work: Work, stage: Stage) -> Answer | Literal["again"] | None:
+    """Run a stage's command, if there is one; how that failed, or None.
+
+    ``again``: it was cut short before, and what it has left is not to be built on. Nothing that it started runs when
+    this returns. Raises `UnsupportedError` where commands cannot be isolated as asked for.
+    """
+    spec = work.spec
+    words = {"setup": spec.setup, "build": spec.build, "check": [*spec.start, *spec.health]}[stage]
+    if not words:
+        return None
+    # (By attempt: a process that was taken over, and still runs, is not to take the marker of the one that goes on.)
+    begun = os.path.join(work.folder, b"begun-%d" % work.facts.attempt)
+    done = os.path.join(work.folder, b"done-%d-%b" % (work.facts.attempt, stage.encode()))
+    if os.path.lexists(done):
+        return None  # killed between that and its being told so
+    if os.path.lexists(begun):
+        return "again"
+    os.close(os.open(begun, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    answer = _check(work) if stage == "check" else _command(work, stage, words)
+    if answer is None:
+        os.rename(begun, done)
+    return answer
+
+
+def _command(work: Work, stage: Literal["setup", "build"], words: list[str]) -> Answer | None:
+    ran = _run(work, stage, [os.fsencode(word) for word in words], work.spec.timeout)
+    if ran.why == "stopped":
+        return interrupted()
+    if not ran.exit_code and not ran.why:
+        return None
+    return _failed(work, stage, f"{stage}_command", words, ran.exit_code, _why(work, ran, work.spec.timeout))
+
+
+def _check(work: Work) -> Answer | None:
+    """Start what was built, and ask it how it is."""
+    spec = work.spec
+    order = {
+        "start": spec.start,
+        "health": spec.health,
+        "seconds": spec.health_timeout,
+        "interval": spec.health_interval,
+        "timeout": _CHECK_SECONDS,
+        "stays": _STAYS_SECONDS,
+    }
+    said = os.memfd_create("holdfast")
+    try:
+        program = os.path.join(os.path.dirname(os.path.abspath(_sandbox())), "server_health.py")
+        words = [sys.executable, "-I", "-S", "-B", program, str(said), json.dumps(order)]
+        ran = _run(work, "check", list(map(os.fsencode, words)), spec.health_timeout + _SLACK_SECONDS, said)
+        if ran.why == "stopped":
+            return interrupted()
+        try:
+            found = msgspec.json.decode(os.pread(said, 1 << 16, 0) or b"{}", type=_Trial)
+        except msgspec.MsgspecError:
+            found = _Trial()
+    finally:
+        os.close(said)
+    if found.outcome == "healthy" and not ran.why and not ran.exit_code:
+        return None
+    if found.outcome == "ended" or not spec.health:
+        step, command, code = "start_command", spec.start, found.exit_code or ran.exit_code
+    else:
+        step, command, code = "health_check", spec.health, found.exit_code
+    message = _why(work, ran, spec.health_timeout + _SLACK_SECONDS) if ran.why or not found.detail else found.detail
+    return _failed(work, "check", step, command, code, message)
+
+
+class _Trial(msgspec.Struct):
+    outcome: str = ""
+    exit_code: int = 1
+    detail: str = ""
+    checks: int = 0
+
+
+def _sandbox() -> str:
+    from holdfast.sandbox import limited_command
+
+    return limited_command.__file__
+
+
+def _run(work: Work, stage: Stage, command: list[bytes], seconds: float, *keep: int) -> Contained:
+    spec = work.spec
+    tree = build_directory.tree_of(work)
+    limits = Limits(seconds, spec.memory, spec.max_output_bytes)
+    box = make_box(work, tree)
+    return run_contained(
+        [*prelude(), *command],
+        box=box,
+        directory=tree if box is None else work.context.workspace.path,
+        environment=environment_of(work),
+        limits=limits,
+        output=output_of(work, stage),
+        stop=work.site.stop,
+        keep=keep,
+    )
+
+
+def output_of(work: Work, stage: str) -> bytes:
+    """The file with what a stage's command has printed."""
+    return os.path.join(work.folder, stage.encode() + b".log")
+
+
+def said(path: bytes) -> str:
+    """The end of what was printed, as text."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _SAID_BYTES))
+            return file.read(_SAID_BYTES).decode("utf-8", "backslashreplace")
+    except OSError:
+        return ""
+
+
+def _failed(work: Work, stage: str, step: str, words: list[str], code: int, message: str) -> Answer:
+    import shlex
+
+    return Answer(
+        result="build_failed",
+        failed_step=step,
+        command=shlex.join(words),
+        exit_code=code,
+        output=said(output_of(work, stage)),
+        recovery="Fork removed. Production unchanged.",
+        code="build_failed",
+        message=message,
+    )
+
+
+def _why(work: Work, ran: Contained, seconds: float) -> str:
+    if ran.why == "time":
+        return f"it took longer than {seconds:g} s, and was ended"
+    if ran.why == "memory":
+        return f"it took more than {work.spec.memory} bytes of memory, and was ended"
+    return f"it ended with {ran.exit_code}"
+
+
+def _in(error: OSError) -> str:
+    return f": {display(error.filename)}" if isinstance(error.filename, bytes) else ""

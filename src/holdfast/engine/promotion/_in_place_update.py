@@ -1,0 +1,131 @@
+"""Where production cannot change places with what was built: it is brought to the same state file by file.
+
+Not atomic: what checkpoints hold by a restore with a journal, which a crash interrupts and the next call finishes; what
+they do not hold (dependencies, build outputs) after it, each file atomically. Undo takes the first part back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.history.recovery import resume
+from holdfast.engine.history.restore import restore
+from holdfast.engine.history.status import on_disk
+from holdfast.engine.opening import operation_journal as journals
+from holdfast.engine.opening.context import saved_in
+from holdfast.engine.promotion import _build_directory as build_directory
+from holdfast.engine.promotion._build import tree_at
+from holdfast.engine.promotion._build_directory import AFTER_APPLY, BEFORE_COPY, load_stamps
+from holdfast.engine.promotion._target_state import note_taken_in
+from holdfast.engine.promotion.spec import Answer
+from holdfast.files.directories.transplant import transplant
+from holdfast.files.directories.tree_stamps import stamps, touched
+from holdfast.model.checkpoint import Provenance
+from holdfast.model.errors import RefusedError, StorageError, room_hint
+from holdfast.model.ids import CheckpointId, new_checkpoint_id
+from holdfast.model.paths import display
+from holdfast.store.blobs.lazy_writer import LateWriter
+from holdfast.store.manifests import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Literal
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.promotion._job_context import Work
+    from holdfast.model.entries import NotCaptured
+
+
+def bring_in_place(work: Work) -> Literal["changed"] | None:
+    """Bring production to what was built. Repeated, it finishes what was cut short.
+
+    ``changed``: somebody has edited it since it was looked at, and nothing was done.
+    """
+    context, facts = work.context, work.facts
+    target = _captured(work, context)
+    skipped: Sequence[NotCaptured] = ()
+    journal = journals.read(context.folder)
+    if journal is not None and journal.target == target:
+        skipped = resume(context).skipped
+    elif not _stands_on(context, target):
+        try:
+            skipped = restore(context, target, expected=CheckpointId(facts.ours)).skipped
+        except RefusedError as error:
+            if error.code != "changed_meanwhile":
+                raise
+            facts.plans.append(target)
+            facts.target = ""
+            work.save("building")
+            return "changed"
+    _bring_the_rest(work, context)
+    facts.late += [display(one.path) for one in skipped]
+    note_taken_in(context, target, work.row.theirs, CheckpointId(facts.base), facts.record)
+    facts.answer = Answer(
+        result="promoted",
+        checkpoint=context.catalog.cursor(context.workspace.id).head or target,
+        previous=facts.ours,
+        atomic=False,
+        undo_command="holdfast undo",
+    )
+    work.save("swapped")
+    return None
+
+
+def _stands_on(context: Context, target: CheckpointId) -> bool:
+    """Whether production was brought there: to ``target``, or to what is left of it under the rules that came along."""
+    head = context.catalog.cursor(context.workspace.id).head
+    return head is not None and target in (head, context.catalog.checkpoint(head).parent)
+
+
+def _captured(work: Work, context: Context) -> CheckpointId:
+    """A checkpoint of what was built, that no tree stands on yet. Content that was just collected is stored anew."""
+    if work.facts.target:
+        return CheckpointId(work.facts.target)
+    spec = work.spec
+    writer = LateWriter(context.store.writer)
+    ours = context.catalog.checkpoint(CheckpointId(work.facts.ours))
+    try:
+        scan = tree_at(work, build_directory.tree_of(work)).scan(writer, saved=saved_in(context, ours), full_hash=True)
+        content = writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+    held = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
+    differing = manifest.diff(context.store.pages_with(held.new_pages), ours.root, held.root)
+    # (What is ignored from now on is in the copy still, and was not deleted.)
+    there = on_disk(build_directory.tree_of(work), [one.path for one in differing if one.after is None])
+    changes = [one for one in differing if one.path not in there]
+    name = new_checkpoint_id(context.random)
+    work.facts.plans.append(name)  # killed before it is the target, it is forgotten like every other plan
+    work.save()
+    with context.lock():
+        put_together(
+            context, ours.id, changes, Provenance(spec.author, spec.message, spec.command), content=content, name=name
+        )
+    context.catalog.pin(context.catalog.checkpoint(name).root, work.pins, checkpoint=name)
+    work.facts.plans.remove(name)
+    work.facts.target = name
+    work.save()
+    return name
+
+
+def _bring_the_rest(work: Work, context: Context) -> None:
+    """What was built and no checkpoint holds; where production's own was changed meanwhile, that stays."""
+    root, tree = context.workspace.path, build_directory.tree_of(work)
+    own = build_directory.own_in(work, root)
+    try:
+        made = touched(load_stamps(work, AFTER_APPLY), stamps(tree, without=own))
+        theirs = set(touched(load_stamps(work, BEFORE_COPY), stamps(root, without=own)))
+        head = context.catalog.cursor(context.workspace.id).head
+        held = set[bytes]() if head is None else _held(context, head, made)
+        transplant(tree, root, [one for one in made if one not in theirs | held], nonce=work.row.id)
+        build_directory.sync(root)
+    except OSError as error:
+        raise StorageError(
+            f"what was built cannot be brought to {display(root)}: {error.strerror}", hint=room_hint(error)
+        ) from error
+
+
+def _held(context: Context, checkpoint: CheckpointId, paths: list[bytes]) -> set[bytes]:
+    return set(manifest.get_many(context.store.pages, context.catalog.checkpoint(checkpoint).root, paths))

@@ -1,0 +1,241 @@
+"""What every step of a promotion works with: its row, production opened, its folder in the home, its lease."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.engine.opening.home import make_private
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.promotion.spec import decode_facts, decode_spec, encode
+from holdfast.files.directories.directory_exchange import Place, place_of, same_place
+from holdfast.model.errors import HoldfastError, LockedError, RefusedError, StorageError, unexpected
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.store.catalog.promotion_rows import PromotionRows
+from holdfast.store.catalog.work_lease import Lease
+from holdfast.store.catalog_records import seen_at
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.promotion.spec import Answer, Facts, Spec
+    from holdfast.model.ids import WorkspaceId
+    from holdfast.store.catalog.promotion_rows import Phase, PromotionRow, Result
+
+_LOG = Log(__name__)
+PROMOTIONS = b"promotions"
+"""The directory in the home with a folder for each promotion: outputs and stamps."""
+_RENEW_SECONDS = 20.0
+_PAUSE_SECONDS = 0.25
+_SILENT_SECONDS = 1.0
+
+
+class Site:
+    """Where promotions are made: a home, and the environment of this process. For any thread; each opens for itself."""
+
+    def __init__(self, home: bytes, environ: Mapping[str, str], flags: Mapping[str, object]) -> None:
+        self.home = home
+        self.environ = environ
+        self.flags = flags
+        self.stop = threading.Event()
+        """Set when the user wants what runs to end."""
+
+    def folder(self, promotion: str) -> bytes:
+        """The folder of a promotion, made if it is not there."""
+        above = os.path.join(self.home, PROMOTIONS)
+        make_private(above)
+        path = os.path.join(above, promotion.encode())
+        make_private(path)
+        return path
+
+    @contextmanager
+    def opened(self) -> Generator[Opener]:
+        """The home, opened for the length of the block."""
+        opener = Opener(home=self.home, environ=self.environ, flags=self.flags, lenient=True)
+        try:
+            yield opener
+        finally:
+            opener.close()
+
+    @contextmanager
+    def work(self, promotion: str) -> Generator[Work]:
+        """A promotion, opened for the length of the block."""
+        with self.opened() as opener:
+            yield Work(self, opener, promotion)
+
+
+def open_named(
+    opener: Opener,
+    production: WorkspaceId,
+    place: tuple[int, int] | None,
+    known: Iterable[Place] = (),
+) -> Context:
+    """The workspace of an id, if its directory has this ``place`` (device and inode; None: any), or is one of the
+    ``known``, which are recognised after another mount too. Any other is not even taken for it.
+
+    Raises `RefusedError` (code ``production_replaced``), and as `Opener.open_known`.
+    """
+    if place is None:
+        return opener.open_known(production)
+    _check_place(seen_at(opener.store().catalog.workspace(production).path), place, known)
+    context = opener.open_known(production)
+    _check_place(context.workspace.path, place, known)
+    return context
+
+
+def _check_place(path: bytes, place: tuple[int, int], known: Iterable[Place]) -> None:
+    try:
+        here = place_of(path)
+    except OSError as error:
+        raise StorageError(f"{display(path)} cannot be looked at: {error.strerror}") from error
+    if here is None:
+        return  # it was moved: then it is looked for by its inode
+    if (here.device, here.inode) != place and not any(same_place(here, one) for one in known):
+        raise RefusedError(
+            f"another directory is at {display(path)} than when the promotion was asked for",
+            hint="nothing of it was touched; put production back, or ask again if this is to be production",
+            code="production_replaced",
+        )
+
+
+class Work:
+    """One promotion, opened. Steps are functions over it; it holds no logic of its own."""
+
+    def __init__(self, site: Site, opener: Opener, promotion: str) -> None:
+        self.site = site
+        self.opener = opener
+        self.rows = PromotionRows(opener.store().catalog)
+        self.row: PromotionRow = self.rows.get(promotion)
+        self.spec: Spec = decode_spec(self.row.spec)
+        self.facts: Facts = decode_facts(self.row.facts)
+        self.folder = site.folder(promotion)
+        self._context: Context | None = None
+
+    @property
+    def context(self) -> Context:
+        """Production, opened on first use. Raises `NotFoundError` if its directory is not there, and `RefusedError`
+        (code ``production_replaced``) if another one is there than the one that was named.
+        """
+        if self._context is None:
+            place = self.spec.place if self.row.phase in ("building", "swapping") else None
+            # (What it was when the build began tells it from others where devices got other numbers meanwhile.)
+            known = [Place(*one) for one in (self.facts.old, self.facts.built) if one is not None]
+            self._context = open_named(self.opener, self.row.workspace, place, known)
+        return self._context
+
+    @property
+    def pins(self) -> str:
+        """The reason of what is pinned for it."""
+        return f"the promotion {self.row.id}"
+
+    def save(self, phase: Phase | None = None, result: Result | None = None) -> None:
+        """Write down what is known. Raises `LockedError` if another process is at work on it by now."""
+        self.row = self.rows.change(
+            self.row._replace(phase=phase or self.row.phase, result=result or self.row.result, facts=encode(self.facts))
+        )
+
+    def end(self, answer: Answer) -> Answer:
+        """Write down how it has ended, and let go of what was pinned for it."""
+        from typing import cast
+
+        self.facts.answer = answer
+        self.save("ended", cast("Result", answer.result))
+        self.opener.store().catalog.unpin_all(self.pins)
+        return answer
+
+
+class Held:
+    """The lease of one production: whoever has it is the one process that promotes to it. Taken over when its process
+    has died, or (another machine's) has not renewed it in time.
+
+    A thread of its own keeps it; `lost` tells if another process has it by now.
+    """
+
+    def __init__(self, site: Site, production: WorkspaceId) -> None:
+        self._site = site
+        self._name = f"promotion {production}"
+        self._done = threading.Event()
+        self._taken = threading.Event()
+        self._error: HoldfastError | None = None
+        self._thread = threading.Thread(target=self._keep, name="promotion lease", daemon=True)
+        self.lost = False
+
+    def acquire(self) -> Held:
+        """Take it. Raises `LockedError` if another process, which may still run, has it."""
+        self._thread.start()
+        self._taken.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+        return self
+
+    def release(self) -> None:
+        """Give it back. Harmless a second time."""
+        self._done.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        try:
+            with self._site.opened() as opener:
+                catalog = opener.store().catalog
+                lease = Lease(catalog.database, catalog.tenant, self._name, catalog.clock)
+                lease.acquire()
+                self._taken.set()
+                try:
+                    while not self._done.wait(_RENEW_SECONDS):
+                        self._renew(lease)
+                finally:
+                    lease.release()
+        except Exception as error:  # noqa: BLE001 - whatever it is: nothing keeps the lease any more
+            self._error = error if isinstance(error, HoldfastError) else unexpected(error)
+            self.lost = True
+            if self._taken.is_set():  # nobody waits for it to be told
+                _LOG.warning("the lease of the production is not kept any more: %s", self._error.message)
+        finally:
+            self._taken.set()
+
+    def _renew(self, lease: Lease) -> None:
+        try:
+            lease.renew()
+        except LockedError:
+            raise
+        except HoldfastError as error:
+            _LOG.warning("the lease of the production cannot be renewed now: %s", error.message)
+
+
+@contextmanager
+def held(site: Site, production: WorkspaceId, *, wait: float, who: str) -> Generator[Held]:
+    """Be the one process that promotes to a production for the length of the block. Waits ``wait`` seconds for another
+    one, and says so.
+
+    Raises `LockedError` (code ``promotion_busy``).
+    """
+    import time
+
+    began = time.monotonic()
+    told = False
+    while True:
+        try:
+            lease = Held(site, production).acquire()
+            break
+        except LockedError:
+            waited = time.monotonic() - began
+            if waited >= wait:
+                raise LockedError(
+                    f"another promotion to {who} is under way, and {wait:g} s of waiting were not enough",
+                    hint="try again when it is done; `holdfast promote --list` shows it, promote.wait is how long to "
+                    "wait",
+                    code="promotion_busy",
+                ) from None
+            if waited >= _SILENT_SECONDS and not told:
+                told = True
+                _LOG.warning("another promotion to %s is under way; waiting at most %g s", who, wait)
+            time.sleep(_PAUSE_SECONDS)
+    try:
+        yield lease
+    finally:
+        lease.release()

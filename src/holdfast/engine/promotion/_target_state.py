@@ -1,0 +1,193 @@
+"""The state that production is to be in: its own, and what a fork has done. The one place that knows how that is found.
+
+Whatever stands behind it, the contract is `combine`'s: a checkpoint that no tree stands on yet, or what only a person
+or an agent can decide.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.history.checkpoint import take_locked
+from holdfast.engine.history.restore import refuse_unfinished
+from holdfast.engine.merging import fork_merge
+from holdfast.engine.merging.reapply.resolver import ladder_of
+from holdfast.engine.merging.stacked_plan import detail
+from holdfast.engine.opening.undo_log import kept
+from holdfast.engine.promotion._build_isolation import environment_of
+from holdfast.engine.promotion.spec import Answer, Counts, Overlap
+from holdfast.engine.results.command_results import Request
+from holdfast.model.checkpoint import Provenance
+from holdfast.model.errors import RefusedError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.ids import new_checkpoint_id
+from holdfast.model.paths import display
+from holdfast.store.catalog_records import TakenIn
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.promotion._job_context import Work
+    from holdfast.model.entries import Change
+    from holdfast.model.ids import CheckpointId
+
+
+class Combined(NamedTuple):
+    """What comes of the two."""
+
+    base: CheckpointId
+    merged: CheckpointId | None
+    """The merged state; None if nothing is to be done, or not everything can be told."""
+    changes: Sequence[Change]
+    """From production's state to the merged one."""
+    changesets: int
+    """How many steps of work the fork has done."""
+    counts: Counts
+    overlapping: Sequence[Overlap]
+    """What cannot be told; then ``merged`` is None."""
+    record: str = ""
+    """How each file that both sides have changed came to be, as `TakenIn` keeps it."""
+    uncaptured: Sequence[bytes] = ()
+    """What the fork captures no more, and has not deleted: it stays as production has it."""
+
+
+def combine(
+    context: Context,
+    ours: CheckpointId,
+    theirs: CheckpointId,
+    provenance: Provenance | None,
+    *,
+    name: CheckpointId | None = None,
+    stop: threading.Event | None = None,
+    environment: Mapping[bytes, bytes] | None = None,
+) -> Combined:
+    """Put production's state ``ours`` and the fork's state ``theirs`` together, by a stacked merge and its ladder.
+
+    Moves nothing, and takes production's lock for the commit alone: the ladder may ask somebody, which ``stop``, when
+    it is set, ends, and which gets this ``environment`` (None: this process's). The merged state gets the id ``name``.
+    Without a ``provenance`` nothing is stored and nobody asked, and ``merged`` is None. Raises `RefusedError`
+    (``unrelated``) where the two have no state in common.
+    """
+    dry_run = provenance is None
+    found = fork_merge.prepare(
+        context,
+        ours,
+        theirs,
+        provenance or Provenance(),
+        ladder=ladder_of(context, stop=stop, environment=environment),
+        dry_run=dry_run,
+        name=name,
+    )
+    plan = found.plan
+    overlapping = [
+        Overlap(
+            display(one.path),
+            len(one.numbers),
+            detail(one),
+            found.foreseen[one.path].to_json() if one.path in found.foreseen else None,
+        )
+        for one in plan.overlapping
+    ]
+    return Combined(
+        plan.base,
+        None if found.merged == ours else found.merged,
+        plan.stacked.plan.changes,
+        plan.changesets,
+        Counts(**plan.counts._asdict()),
+        overlapping,
+        fork_merge.record_of(found.records),
+        plan.uncaptured,
+    )
+
+
+def note_taken_in(
+    context: Context, became: CheckpointId, theirs: CheckpointId, base: CheckpointId, record: str
+) -> None:
+    """Note that production's state ``became`` holds all that the fork has done: the next promotion of the same fork
+    begins there. Idempotent.
+
+    Nothing is noted of a state that the fork stands on (what was built is what was there before): no state is its own
+    ancestor, and what the fork has done did not come to it.
+    """
+    if became in context.catalog.lineage(theirs):
+        return
+    context.catalog.note_taken_in(became, TakenIn(theirs, base, record))
+
+
+# Before anything is built: production is saved, and what is to become of it is put together. Its tree is only read.
+
+UNCHANGED = "Production unchanged."
+
+
+def plan(work: Work) -> Answer | None:
+    """Save production, and put its state and the fork's together; how that ended, or None if there is something to
+    build.
+
+    Raises `RefusedError` while a run is going on in production, or a restore of it was cut short.
+    """
+    context, facts, spec = work.context, work.facts, work.spec
+    provenance = Provenance(spec.author, spec.message, spec.command)
+    with context.lock():
+        refuse_unfinished(context)
+        refuse_running(context)
+        ours = take_locked(context, Request(kind="auto")).checkpoint.id
+    # (Noted before there is such a checkpoint: killed in between, whoever comes next knows what to forget.)
+    name = new_checkpoint_id(context.random)
+    facts.plans.append(name)
+    work.save()
+    combined = combine(
+        context,
+        ours,
+        work.row.theirs,
+        provenance,
+        name=name,
+        stop=work.site.stop,
+        environment=environment_of(work),
+    )
+    facts.base, facts.ours, facts.merged = combined.base, ours, combined.merged or ""
+    facts.record, facts.changesets, facts.changes = combined.record, combined.changesets, combined.counts
+    facts.uncaptured = [display(path) for path in combined.uncaptured]
+    named = [one for one in (ours, work.row.theirs, combined.merged) if one is not None]
+    context.catalog.pin_all([context.catalog.checkpoint(one) for one in named], work.pins)
+    work.save()
+    if work.site.stop.is_set():
+        return interrupted()
+    answer = answer_of(combined)
+    return None if answer.result == "clean" else answer
+
+
+def interrupted() -> Answer:
+    """How it ends where the user wants it to."""
+    return Answer(
+        result="failed",
+        code="interrupted",
+        message="it was interrupted",
+        recovery="Fork removed. Production unchanged.",
+    )
+
+
+def answer_of(combined: Combined) -> Answer:
+    """What a plan says: ``needs_reapply``, ``unchanged``, or ``clean`` where something can be done."""
+    result = "needs_reapply" if combined.overlapping else "clean" if combined.changes else "unchanged"
+    return Answer(
+        result=result,
+        changesets=combined.changesets,
+        changes=combined.counts,
+        overlapping_files=list(combined.overlapping),
+        uncaptured=[display(path) for path in combined.uncaptured],
+        recovery=UNCHANGED,
+    )
+
+
+def refuse_running(context: Context) -> None:
+    """Raise `RefusedError` while what runs supervised in the workspace has a keeper: it would be left behind."""
+    with kept(context) as service:
+        if service is not None:
+            raise RefusedError(
+                f"something runs supervised in {display(context.workspace.path)}, and would be left in the old "
+                "directory",
+                hint="promote when the run is over",
+                code="run_going_on",
+            )

@@ -1,0 +1,140 @@
+"""A promotion made by a process of its own: a long build goes on when the server that asked for it is killed, a server
+that is stopped interrupts it as Ctrl-C does, and the settings of its tenant are the environment of its process.
+
+The process is the command line's, with a list of arguments and no shell; how far it is, it says on standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from holdfast.model.errors import (
+    HoldfastError,
+    IntegrityError,
+    LockedError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+    UsageError,
+)
+from holdfast.model.log import Log
+from holdfast.model.message_text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_LOG = Log(__name__)
+_MOST_LINE = 1 << 20
+_MOST_ERRORS = 256 << 10
+_KINDS: Mapping[int, type[HoldfastError]] = {2: UsageError, 3: NotFoundError, 4: RefusedError, 5: IntegrityError}
+"""By the command line's exit code."""
+_LOCKED = frozenset(("locked", "promotion_busy", "taken_over"))
+ENDING = "shutting_down"
+"""The code of what was not made because its server ends."""
+
+
+class Outside:
+    """The processes that make promotions for this one. For any thread."""
+
+    def __init__(self, home: bytes) -> None:
+        self._home = home
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._ended = False
+
+    def promote(
+        self, words: Sequence[bytes], settings: Mapping[str, str], tell: Callable[[str], None]
+    ) -> HoldfastError | None:
+        """Have ``holdfast promote`` with these ``words`` done, and wait for that; what it has refused, or None.
+
+        ``settings`` are variables of its environment; ``tell`` is called with the name of each step that begins. How it
+        has ended is in the catalog, also if this returns an error: whoever asks looks there first. The process goes on
+        if this one is killed, and comes to its end.
+        """
+        line = [sys.executable, "-P", "-m", "holdfast", "--home", self._home, "--json", "promote", "--steps", *words]
+        with tempfile.TemporaryFile() as errors:
+            try:
+                with self._lock:
+                    if self._ended:
+                        return _ending()
+                    child = subprocess.Popen(
+                        line,
+                        cwd="/",  # (a checkpoint's name is no directory there, and nothing is imported from it)
+                        env={**os.environ, **settings},
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.PIPE,
+                        stderr=errors,
+                        start_new_session=True,
+                    )
+                    self._running.add(child)
+            except OSError as error:
+                return StorageError(f"no process can be started for it: {error.strerror}", code="no_resources")
+            try:
+                assert child.stdout is not None
+                with child.stdout:
+                    _follow(child.stdout, tell)
+                code = child.wait()
+            finally:
+                with self._lock:
+                    self._running.discard(child)
+            return self._said(code, errors)
+
+    def end(self) -> None:
+        """Interrupt those that run: what was not swapped yet is taken back. From now on none is begun."""
+        with self._lock:
+            self._ended = True
+            for child in self._running:
+                with suppress(ProcessLookupError):
+                    child.send_signal(signal.SIGTERM)
+
+    def _said(self, code: int, errors: BinaryIO) -> HoldfastError | None:
+        errors.seek(0)
+        found: dict[str, Any] | None = None
+        for line in errors.read(_MOST_ERRORS).splitlines():
+            said = _object(line)
+            if isinstance(said.get("error"), dict):
+                found = said["error"]
+            elif said.get("level") in ("warn", "error"):
+                _LOG.warning("of a promotion: %s", visible(str(said.get("message", "")))[:4000])
+        if code and self._ended:
+            return _ending()
+        if found is None:
+            if code >= 0 and code < 128:
+                return None
+            return HoldfastError(
+                "the process that made the promotion was ended",
+                hint="the same request with the same Idempotency-Key goes on with it; so does `holdfast promote "
+                "--resume`, and the next promotion takes it back",
+                code="promotion_stopped",
+            )
+        name = str(found.get("code"))
+        kind = LockedError if name in _LOCKED else _KINDS.get(code, HoldfastError)
+        hint = found.get("hint")
+        return kind(str(found.get("message")), hint=hint if isinstance(hint, str) else None, code=name)
+
+
+def _ending() -> HoldfastError:
+    return HoldfastError("the server is being stopped", hint="try again soon", code=ENDING)
+
+
+def _follow(out: Any, tell: Callable[[str], None]) -> None:
+    while line := out.readline(_MOST_LINE):
+        step = _object(line).get("step")
+        if isinstance(step, str):
+            tell(step)
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}

@@ -1,0 +1,442 @@
+"""The public face of promotion: begin one, go on with one that was cut short, sweep away what is left, list them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING
+
+from holdfast.engine.opening.current_run import forbid_inside_run
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.opening.watch_proxy import watcher_of
+from holdfast.engine.promotion import _build_directory as build_directory
+from holdfast.engine.promotion import _cleanup as cleanup
+from holdfast.engine.promotion import _swap as swap
+from holdfast.engine.promotion import _target_state as target_state
+from holdfast.engine.promotion._build_isolation import check_possible
+from holdfast.engine.promotion._job_context import Site, held, open_named
+from holdfast.engine.promotion._target_state import combine
+from holdfast.engine.promotion._workflow import Running
+from holdfast.engine.promotion.spec import Answer, Facts, Spec, check_settings, decode_facts, encode
+from holdfast.files.directories.replication import remove_whole
+from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.ids import CheckpointId, WorkspaceId
+from holdfast.model.log import Log
+from holdfast.model.paths import display, parse_display
+from holdfast.store.catalog.promotion_rows import PromotionRow, PromotionRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.promotion._job_context import Held, Work
+
+_LOG = Log(__name__)
+_MOST_SAID = 4000
+_ID_DIGITS = 16
+
+
+class Promotion(NamedTuple):
+    """A promotion as it is now."""
+
+    row: PromotionRow
+    facts: Facts
+    path: str
+    """Of production."""
+
+    @property
+    def answer(self) -> Answer:
+        """How it has ended; an empty result if it has not."""
+        return self.facts.answer or Answer(result=self.row.result)
+
+
+class Named(NamedTuple):
+    """Production, for whoever has looked at it before: what is at its path by now is not taken for it."""
+
+    workspace: WorkspaceId
+    place: tuple[int, int]
+    """Device and inode of its directory."""
+
+    @classmethod
+    def parse(cls, text: str) -> Named:
+        """From ``ID:DEVICE:INODE``. Raises `UsageError`."""
+        parts = text.split(":")
+        if len(parts) != 3 or not all(part.isascii() and part.isdecimal() for part in parts[1:]):
+            raise UsageError(f"{text[:80]!r} is no ID:DEVICE:INODE")
+        return cls(WorkspaceId(parts[0]), (int(parts[1]), int(parts[2])))
+
+    def __str__(self) -> str:
+        """What `parse` reads."""
+        return f"{self.workspace}:{self.place[0]}:{self.place[1]}"
+
+
+class Swept(NamedTuple):
+    """What `Promotions.sweep` did."""
+
+    settled: Sequence[str]
+    """Promotions that were cut short, and are now taken back, or, where production was swapped already, finished."""
+    removed: Sequence[str]
+    """Directories that are gone."""
+    kept: Sequence[str]
+    """Old directories that stay, as somebody uses them, or has written to them since the swap."""
+    busy: Sequence[str]
+    """Promotions that another process works on."""
+
+
+class Promotions:
+    """The promotions of one home. For one thread; one promotion at a time."""
+
+    def __init__(
+        self,
+        *,
+        home: str | bytes | os.PathLike[str] | None = None,
+        environ: Mapping[str, str] | None = None,
+        flags: Mapping[str, object] | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """``tell`` is called, on another thread, with the name of each step that begins."""
+        found = Opener(home=None if home is None else os.fsencode(home), environ=environ)
+        self._site = Site(found.home, os.environ if environ is None else environ, dict(flags or {}))
+        self._tell = tell or _nothing
+
+    def promote(
+        self,
+        fork: str | bytes | os.PathLike[str],
+        *,
+        to: str | bytes | os.PathLike[str] | Named | None = None,
+        author: str = "",
+        message: str = "",
+        command: str = "",
+        name: str = "",
+    ) -> Promotion:
+        """Bring what ``fork`` has done to production, or leave that byte for byte as it is.
+
+        ``fork`` is a directory, whose state is saved first, or a checkpoint's name; ``to`` is production (None: what
+        was forked), which as `Named` goes with the id of a checkpoint. ``name`` is the id that it is to have, 16 hex
+        digits (empty: a new one), for who has to find it again; `RefusedError` (code ``promotion_exists``) if there is
+        one of that id. Waits for other promotions to the same production (`LockedError`, ``promotion_busy``), and
+        finishes or takes back those that were cut short.
+        Atomic for whoever looks at production's path, unless the answer says otherwise; durable when it returns. How it
+        ended is in the answer: ``promoted``, ``unchanged``, ``needs_reapply``, ``build_failed``, ``failed``. Raises
+        `UnsupportedError` without the isolation that the settings ask for, `RefusedError`, `UsageError`,
+        `NotFoundError`: then nothing was begun.
+        """
+        check_id(name)
+        with self._site.opened() as opener:
+            context, source, theirs = _resolve(opener, fork, to)
+            forbid_inside_run(context, "a promotion")
+            check_settings(context.settings.promote)
+            target_state.refuse_running(context)
+            row = PromotionRow(
+                id=name or context.random(8).hex(),
+                workspace=context.workspace.id,
+                phase="building",
+                result="",
+                source=source,
+                theirs=theirs,
+                spec=encode(
+                    _spec(
+                        context,
+                        author,
+                        message or f"promoted {_named(fork)}",
+                        command,
+                        to.place if isinstance(to, Named) else None,
+                    )
+                ),
+                facts=encode(Facts()),
+            )
+            path, wait = context.workspace.path, context.settings.promote.wait
+        with held(self._site, row.workspace, wait=wait, who=display(path)) as lease:
+            self._settle_others(row)
+            self._clear_old(row)
+            with self._site.opened() as opener:
+                catalog = opener.store().catalog
+                if PromotionRows(catalog).by_prefix(row.id):
+                    raise RefusedError(f"there is a promotion {row.id}", code="promotion_exists")
+                # (Pinned first: a row without a pin would be one whose state may be forgotten.)
+                catalog.pin(catalog.checkpoint(theirs).root, f"the promotion {row.id}", checkpoint=theirs)
+                PromotionRows(catalog).add(row)
+            with self._site.work(row.id) as work:
+                try:
+                    check_possible(work)
+                except HoldfastError as error:
+                    work.end(Answer(result="failed", code=error.code, message=error.message))
+                    raise
+            return self._run(lease, row.id)
+
+    def foresee(
+        self, fork: str | bytes | os.PathLike[str], *, to: str | bytes | os.PathLike[str] | None = None
+    ) -> Answer:
+        """What promoting ``fork`` would do: ``clean``, ``unchanged`` or ``needs_reapply``. Saves both, changes no
+        tree.
+        """
+        with self._site.opened() as opener:
+            context, _, theirs = _resolve(opener, fork, to)
+            forbid_inside_run(context, "a promotion")
+            check_settings(context.settings.promote)
+            from holdfast.engine.history.checkpoint import take_locked
+            from holdfast.engine.results.command_results import Request
+
+            with context.lock():
+                ours = take_locked(context, Request(kind="auto")).checkpoint.id
+            return target_state.answer_of(combine(context, ours, theirs, None))
+
+    def resume(self, name: str = "") -> Promotion:
+        """Go on with a promotion that was cut short: the one of this id or the beginning of it, or the only one.
+
+        Raises `NotFoundError` (``nothing_unfinished``) if there is none, and as `promote`.
+        """
+        with self._site.opened() as opener:
+            rows = PromotionRows(opener.open_home().store.catalog)
+            row = _unfinished(rows, name)
+        with held(self._site, row.workspace, wait=0, who=f"the production of {row.id}") as lease:
+            self._settle_others(row)
+            if self.get(row.id).row.phase == "ended":
+                return self.get(row.id)
+            return self._run(lease, row.id)
+
+    def get(self, name: str) -> Promotion:
+        """One promotion. Raises `NotFoundError`."""
+        with self._site.opened() as opener:
+            row = PromotionRows(opener.open_home().store.catalog).get(name)
+        return seen(row)
+
+    def list(self) -> list[Promotion]:
+        """All promotions of the home, oldest first."""
+        with self._site.opened() as opener:
+            return [seen(row) for row in PromotionRows(opener.open_home().store.catalog).list()]
+
+    def sweep(self, *, force: bool = False) -> Swept:
+        """Take back, or finish, what crashes have left, and remove what was built and replaced, and the outputs of
+        promotions that have ended.
+
+        Old directories that are used, or were written to since the swap, stay, unless ``force``. Nothing is removed
+        but directories that the catalog names as ours, private and the user's own. What another process works on is
+        left alone.
+        """
+        settled: list[str] = []
+        removed: list[str] = []
+        kept: list[str] = []
+        busy: list[str] = []
+        with self._site.opened() as opener:
+            forbid_inside_run(opener.open_home(), "a sweep")
+            rows = PromotionRows(opener.store().catalog).list()
+        for row in rows:
+            try:
+                with held(self._site, row.workspace, wait=0, who=row.id), self._site.work(row.id) as work:
+                    if work.row.phase != "ended":
+                        self._settle(work)
+                        settled.append(row.id)
+                    container = work.facts.container
+                    there = container and os.path.lexists(parse_display(container))
+                    if there and work.facts.kept and not force:
+                        _clear(work)
+                    elif there:
+                        build_directory.remove(work)
+                    if there and os.path.lexists(parse_display(container)):
+                        kept.append(container)
+                    else:
+                        removed += [container] if there else []
+                        remove_whole(work.folder)
+            except LockedError:
+                busy.append(row.id)
+            except (HoldfastError, OSError) as error:
+                _LOG.warning("the promotion %s cannot be swept away: %s", row.id, error)
+        return Swept(settled, removed, kept, busy)
+
+    def _run(self, lease: Held, promotion: str) -> Promotion:
+        self._site.stop.clear()
+        with self._site.work(promotion) as work:
+            hushed = _hushed(work.context)
+        with hushed:
+            answer = Running(self._site, lease, promotion, self._tell).run()
+        found = self.get(promotion)
+        if found.row.phase != "ended":
+            raise HoldfastError(
+                f"the promotion {promotion} has stopped: {answer.message}",
+                hint=answer.recovery or f"`holdfast promote --resume {promotion}` goes on",
+                code="promotion_stopped",
+            )
+        return found
+
+    def _settle_others(self, row: PromotionRow) -> None:
+        """Take back or finish what was cut short of other promotions to the same production, whose lease is held."""
+        with self._site.opened() as opener:
+            others = PromotionRows(opener.store().catalog).list(row.workspace, unfinished=True)
+        for other in others:
+            if other.id != row.id:
+                with self._site.work(other.id) as work:
+                    self._settle(work)
+
+    def _clear_old(self, row: PromotionRow) -> None:
+        """Remove old directories that were kept for somebody who does not use them any more."""
+        for one in self.list():
+            if one.row.workspace == row.workspace and one.row.phase == "ended" and one.facts.kept:
+                with self._site.work(one.row.id) as work:
+                    _clear(work)
+
+    def _settle(self, work: Work) -> None:
+        """Production is as it was before, or as it was to become: whichever of them it is nearer to."""
+        if work.row.phase in ("swapping", "swapped") and (work.row.phase == "swapped" or swap.has_begun(work)):
+            _LOG.warning("the promotion %s was cut short after the swap, and is finished now", work.row.id)
+            swap.swap(work) if work.row.phase == "swapping" else swap.record(work)
+            if work.row.phase == "swapped":
+                cleanup.finish(work)
+                return
+        _LOG.warning("the promotion %s was cut short, and is taken back now", work.row.id)
+        cleanup.undo(
+            work,
+            Answer(
+                result="failed",
+                code="cut_short",
+                message="it was cut short, and taken back by a later command",
+                recovery="Fork removed. Production unchanged.",
+            ),
+        )
+
+
+def _clear(work: Work) -> None:
+    """Try again to remove the old directory of a promotion that has ended."""
+    try:
+        cleanup.remove_old(work)
+        work.save()
+    except HoldfastError as error:
+        _LOG.warning("%s is not removed: %s", work.facts.container, error.message)
+
+
+def _resolve(
+    opener: Opener, fork: str | bytes | os.PathLike[str], to: str | bytes | os.PathLike[str] | Named | None
+) -> tuple[Context, str, CheckpointId]:
+    """Production, the workspace that is promoted (empty for none), and its state."""
+    from holdfast.engine.history.checkpoint import take
+    from holdfast.engine.history.revisions import resolve_name
+    from holdfast.engine.results.command_results import Request
+
+    directory = os.fsencode(fork)
+    if isinstance(to, Named):
+        production = open_named(opener, to.workspace, to.place)
+        promoted = production.catalog.checkpoint(CheckpointId(os.fsdecode(directory)))
+        return production, "" if promoted.workspace == to.workspace else promoted.workspace, promoted.id
+    if os.path.isdir(directory):
+        side = opener.open(directory)
+        theirs = take(side, Request(kind="auto")).checkpoint.id
+        if to is None:
+            origin = side.workspace.source
+            if origin is None:
+                raise UsageError(
+                    f"{display(side.workspace.path)} is no fork", hint="--to says which workspace is production"
+                )
+            production = _production(opener, side, origin)
+        else:
+            production = opener.open(os.fsencode(to))
+        if production.workspace.id == side.workspace.id:
+            raise UsageError(
+                f"{display(side.workspace.path)} cannot be promoted to itself",
+                hint="name the directory of a fork of it",
+            )
+        return production, side.workspace.id, theirs
+    production = opener.open(os.fsencode(b"." if to is None else to))
+    try:
+        theirs = resolve_name(production, directory.decode())
+    except UnicodeDecodeError:
+        raise NotFoundError(f"there is no directory {display(directory)}", code="no_such_path") from None
+    owner = production.catalog.checkpoint(theirs).workspace
+    return production, "" if owner == production.workspace.id else owner, theirs
+
+
+def _production(opener: Opener, side: Context, origin: CheckpointId) -> Context:
+    try:
+        return opener.open_known(side.catalog.checkpoint(origin).workspace)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"what {display(side.workspace.path)} was forked from cannot be found: {error.message}",
+            hint="--to says which workspace is production",
+            code=error.code,
+        ) from None
+
+
+def _spec(context: Context, author: str, message: str, command: str, place: tuple[int, int] | None) -> Spec:
+    of, isolation = context.settings.promote, context.settings.isolation
+    if context.misconfigured is not None:
+        raise context.misconfigured
+    return Spec(
+        path=display(context.workspace.path),
+        setup=list(of.setup),
+        build=list(of.build),
+        start=list(of.start),
+        health=list(of.health),
+        restart=list(of.restart),
+        timeout=of.timeout,
+        health_timeout=of.health_timeout,
+        health_interval=of.health_interval,
+        memory=of.memory,
+        max_output_bytes=of.max_output_bytes,
+        isolation=of.isolation,
+        network=of.network,
+        tries=of.tries,
+        author=author or context.settings.identity.author,
+        message=message[:_MOST_SAID],
+        command=command[:_MOST_SAID],
+        hidden=list(isolation.hidden),
+        visible=list(isolation.visible),
+        writable=list(isolation.writable),
+        environment=list(isolation.environment),
+        place=place,
+        provider=of.provider,
+    )
+
+
+def check_id(name: str) -> str:
+    """``name`` if a promotion may have it as its id, or it is empty; raises `UsageError`."""
+    if name and not (len(name) == _ID_DIGITS and set(name) <= set("0123456789abcdef")):
+        raise UsageError(
+            f"{name[:80]!r} is no id of a promotion", hint=f"it has {_ID_DIGITS} hex digits, in lower case"
+        )
+    return name
+
+
+def _unfinished(rows: PromotionRows, name: str) -> PromotionRow:
+    if name:
+        if not all(letter in "0123456789abcdef" for letter in name):
+            raise NotFoundError(f"no promotion {name}", hint="list them: holdfast promote --list", code="no_promotion")
+        found = rows.by_prefix(name)
+        if not found:
+            raise NotFoundError(f"no promotion {name}", hint="list them: holdfast promote --list", code="no_promotion")
+    else:
+        found = rows.list(unfinished=True)
+        if not found:
+            raise NotFoundError("no promotion was cut short", code="nothing_unfinished")
+    if len(found) > 1:
+        raise UsageError(
+            f"{len(found)} promotions are meant: {', '.join(row.id for row in found)}", hint="name one of them"
+        )
+    if found[0].phase == "ended":
+        raise RefusedError(
+            f"the promotion {found[0].id} has ended: {found[0].result}", code="promotion_ended", hint="begin a new one"
+        )
+    return found[0]
+
+
+def seen(row: PromotionRow) -> Promotion:
+    """A promotion, from its row. Raises `FormatError`."""
+    from holdfast.engine.promotion.spec import decode_spec
+
+    return Promotion(row, decode_facts(row.facts), decode_spec(row.spec).path)
+
+
+def _hushed(context: Context) -> AbstractContextManager[None]:
+    """Nothing is saved by itself while it builds: not even in production, which is only copied."""
+    watcher = None
+    with suppress(HoldfastError):
+        watcher = watcher_of(context)
+    return nullcontext() if watcher is None else watcher.hush()
+
+
+def _named(fork: str | bytes | os.PathLike[str]) -> str:
+    return display(os.fsencode(fork))
+
+
+def _nothing(_: str) -> None:
+    return

@@ -1,0 +1,167 @@
+"""What the use-cases answer. Each maps one to one onto the documented ``--json`` object of its command."""
+
+from __future__ import annotations
+
+from holdfast.model.checkpoint import Checkpoint, Kind, Provenance
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.entries import Change, Entry, NotCaptured
+    from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
+    from holdfast.store.catalog_records import HistoryEvent
+    from holdfast.undo.service import ProcessInfo
+
+
+class Request(NamedTuple):
+    """What is asked of a checkpoint."""
+
+    kind: Kind = "manual"
+    label: str = ""
+    provenance: Provenance = Provenance()
+    full_hash: bool = False
+
+
+class CheckpointResult(NamedTuple):
+    """What `checkpoint` did."""
+
+    checkpoint: Checkpoint
+    """The new checkpoint, or the one that already holds this state."""
+    created: bool
+    """False if nothing had changed."""
+    not_captured: Sequence[NotCaptured]
+    elapsed_ms: float
+    labelled: bool = False
+    """True if the checkpoint bears the label that was asked for; False if it has another one, or none was asked for."""
+
+
+class Status(NamedTuple):
+    """How the tree differs from the checkpoint that it stands on."""
+
+    workspace: bytes
+    last_checkpoint: Checkpoint | None
+    changes: Sequence[Change]
+    not_captured: Sequence[NotCaptured]
+    watching: bool
+    unfinished_restore: CheckpointId | None
+    """The target of a restore that was cut short, if there is one."""
+    watch_failure: str | None = None
+    """Why the watcher's last attempt to save failed; None if it did not, or there is none."""
+
+    @property
+    def clean(self) -> bool:
+        """True if the tree is exactly what the last checkpoint holds."""
+        return self.last_checkpoint is not None and not self.changes
+
+
+class Details(NamedTuple):
+    """All that is kept about one checkpoint."""
+
+    checkpoint: Checkpoint
+    changes: Sequence[Change]
+    not_captured: Sequence[NotCaptured]
+
+
+class Renamed(NamedTuple):
+    """A file that has gone from one path and come back under another."""
+
+    before_path: bytes
+    path: bytes
+    before: Entry
+    after: Entry
+    similarity: int
+    """Percent of the content that is the same; 100 for equal content."""
+
+
+class Diff(NamedTuple):
+    """How a target differs from a base. ``renamed`` paths are in no other list."""
+
+    base: CheckpointId | None
+    """None: nothing at all (everything is added)."""
+    target: CheckpointId | None
+    """None: the tree as it is now."""
+    changes: Sequence[Change]
+    renamed: Sequence[Renamed]
+    unchanged: int
+    """How many files are in both and the same."""
+
+
+class RestoreResult(NamedTuple):
+    """What `restore`, `undo` or `redo` did, or (``dry_run``) would do."""
+
+    checkpoint: CheckpointId
+    """The state that the tree was brought to."""
+    rescue: CheckpointId | None
+    """The checkpoint that holds the tree as it was before; None for a dry run."""
+    written: Sequence[bytes]
+    deleted: Sequence[bytes]
+    skipped: Sequence[NotCaptured]
+    dry_run: bool
+    undo_command: str | None
+    """What takes it back; None if there is nothing to take back: a dry run, or a restore that found nothing to do."""
+    steps: Sequence[int] = ()
+    """The steps that were taken back, or brought forward, by the undo log: ignored files included."""
+    together: Sequence[Sequence[int]] = ()
+    """Those of them that `undo` took back as one change, as they depend on each other: the groups of several."""
+    stopped: Sequence[ProcessInfo] = ()
+    """The processes of the run that were ended before."""
+
+
+class ForkResult(NamedTuple):
+    """What `fork` made."""
+
+    workspace: WorkspaceId
+    path: bytes
+    checkpoint: CheckpointId
+    """The fork's first checkpoint."""
+    source: CheckpointId
+    written: int
+    """Files."""
+    mounted: bool = False
+    """True for a fork by mount, of which nothing is written out."""
+
+
+class Forgotten(NamedTuple):
+    """What `forget` removed, or (``dry_run``) would remove."""
+
+    removed: Sequence[Checkpoint]
+    kept: Sequence[tuple[Checkpoint, Sequence[str]]]
+    """Each kept checkpoint with the reasons."""
+    dry_run: bool
+    composed_into: Mapping[CheckpointId, Sequence[CheckpointId]]
+    """For each removed checkpoint the remaining ones whose changes now include its own, as it was decided."""
+
+
+class Log(NamedTuple):
+    """The history of a workspace: checkpoints, newest first, and what happened to the tree."""
+
+    checkpoints: Sequence[Checkpoint]
+    head: CheckpointId | None
+    events: Sequence[HistoryEvent]
+    """What happened to this workspace's tree, the last first; with a limit, since the oldest of the checkpoints."""
+    workspaces: Mapping[WorkspaceId, bytes]
+    """The path of every workspace that one of the checkpoints belongs to."""
+
+
+def beginnings(events: Iterable[HistoryEvent]) -> dict[CheckpointId, int]:
+    """The number of the event with which each checkpoint came into a workspace's history: the order of what happened,
+    whatever the clock said. One that was imported has none.
+    """
+    first: dict[CheckpointId, int] = {}
+    for event in events:
+        first[event.checkpoint] = min(event.seq, first.get(event.checkpoint, event.seq))
+    return first
+
+
+class Read(NamedTuple):
+    """A part of a file."""
+
+    content: bytes
+    offset: int
+    size: int
+    """Of the whole file."""
+    hash: Hash | None
+    """Of the whole file, if the part is the whole."""

@@ -1,0 +1,91 @@
+"""The launcher's end of `holdfast.engine.opening.current_run`: it takes the checkpoints that what runs asks for."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.engine.history.checkpoint import take
+from holdfast.engine.opening import watch_messages
+from holdfast.engine.opening.current_run import socket_of
+from holdfast.engine.watching.listener import Limits, Listener
+from holdfast.model.errors import HoldfastError, RefusedError
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.watching.listener import Client
+
+_LOG = Log(__name__)
+
+
+@contextmanager
+def answering_run(context: Context, run: str) -> Generator[None]:
+    """For the length of the block, take checkpoints that processes of the run ask for, on a thread.
+
+    Nobody else may use the context meanwhile.
+    """
+    with ExitStack() as undo:
+        try:
+            server = undo.enter_context(_Server(context, run))
+            thread = threading.Thread(target=server.serve, daemon=True)
+            thread.start()
+            undo.callback(thread.join)
+            undo.callback(server.stop)
+        except (HoldfastError, RuntimeError) as error:
+            _LOG.warning("what runs cannot take checkpoints: %s", error)
+        yield
+
+
+class _Server:
+    def __init__(self, context: Context, run: str) -> None:
+        self._context = context
+        with ExitStack() as undo:
+            self._selector = undo.enter_context(selectors.DefaultSelector())
+            self._wake, self._waker = (undo.enter_context(end) for end in socket.socketpair())
+            self._selector.register(self._wake, selectors.EVENT_READ)
+            self._listener = Listener(
+                context.folder, self._selector, context.clock, self._answer, self._left, Limits(), socket_of(run)
+            )
+            undo.callback(self._listener.hang_up)
+            undo.callback(self._listener.close)
+            self._undo = undo.pop_all()
+
+    def __enter__(self) -> _Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._undo.close()
+
+    def stop(self) -> None:
+        self._waker.send(b"x")
+
+    def serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select(self._listener.expire()):
+                if key.fileobj is self._wake:
+                    return
+                self._listener.serve(key.data)
+
+    def _answer(self, _client: Client, line: bytes) -> bytes:
+        try:
+            return watch_messages.encode_answer(self._perform(watch_messages.decode_call(line)))
+        except HoldfastError as error:
+            return watch_messages.encode_failure(error)
+        except Exception as error:  # noqa: BLE001 - one request fails, and not everything that runs
+            _LOG.warning("a request failed by a mistake of Holdfast's own: %r", error)
+            return watch_messages.encode_failure(HoldfastError(f"the launcher failed: {error!r}", code="internal"))
+
+    def _left(self, _client: Client) -> None:
+        """A client holds nothing."""
+
+    def _perform(self, call: watch_messages.Call) -> watch_messages.Json:
+        if call.request is None:
+            raise RefusedError(f"the launcher of a run takes checkpoints only: {call.operation}", code="inside_run")
+        kind = "auto" if call.request.kind == "auto" else "manual"
+        return watch_messages.pack_result(take(self._context, call.request._replace(kind=kind)))

@@ -1,0 +1,93 @@
+"""Serves the mounts of runs, in their keeper: what `holdfast.supervisor.keeper.mounted_trees` asks for, made of the
+bridge's parts.
+
+The keeper imports this when the first such run joins (`Settings.server`).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from typing import TYPE_CHECKING
+
+from holdfast.bridge.passthrough.change_watcher import watched
+from holdfast.bridge.passthrough.served_tree import PassthroughTree
+from holdfast.bridge.server.loop import Server
+from holdfast.bridge.server.request_threads import Threads
+from holdfast.files.linux.metadata import through
+from holdfast.model.errors import StorageError
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.keeper.mounted_trees import Around
+
+_FIRST_SECONDS = 5.0
+"""The kernel has begun to talk when the mount was made."""
+_SETTLE_SECONDS = 0.05
+"""Meanwhile no call is served. What is known too late to be closed is looked at once more."""
+
+
+class ServedMount:
+    """Implements `holdfast.supervisor.keeper.mounted_trees.Mount`."""
+
+    def __init__(self, device: int, around: Around) -> None:
+        """See `serve`."""
+        begun = select.poll()
+        begun.register(device, select.POLLIN)
+        if not begun.poll(_FIRST_SECONDS * 1000):
+            raise StorageError("nothing is mounted by the device that came with the run")
+        self._device = device
+        self._around = around
+        own = Threads()
+        self._outside = watched(os.fsencode(os.readlink(through(around.root_fd))), own)
+        self._tree = PassthroughTree(around, around.preimages, device, is_told=self._outside is not None)
+        self._server = Server(device, self._tree, own=own, lapsed=around.lapsed)
+        try:
+            self._server.start()
+        except BaseException:
+            self._server.stop()
+            self._tree.close()
+            if self._outside is not None:
+                self._outside.stop()
+            raise
+        self._tree.teller.start()
+        if self._outside is not None:
+            self._outside.start(self._tree.teller)
+        self._is_open = True
+
+    @property
+    def over(self) -> int:
+        """See `Mount.over`."""
+        return self._server.fileno()
+
+    def held_for_writing(self) -> frozenset[int]:
+        """See `Mount.held_for_writing`."""
+        return self._tree.objects.held_for_writing(True)
+
+    def forget(self) -> None:
+        """See `Mount.forget`."""
+        self._tree.teller.everything()
+
+    def settle(self) -> None:
+        """See `Mount.settle`: the kernel says that a file is closed before a process's end can be seen, without waiting
+        for an answer.
+        """
+        self._server.settle(_SETTLE_SECONDS, lambda: self._around.waiting)
+
+    def close(self) -> bool:
+        """See `Mount.close`."""
+        if not self._is_open:
+            return True
+        if self._outside is not None:
+            self._outside.stop()
+            self._outside = None
+        if not (self._server.stop() and self._tree.teller.stop()):
+            return False
+        self._is_open = False
+        os.close(self._device)
+        self._tree.close()
+        return True
+
+
+def serve(device: int, around: Around) -> ServedMount:
+    """See `holdfast.supervisor.keeper.mounted_trees.Mounting`."""
+    return ServedMount(device, around)

@@ -1,0 +1,270 @@
+"""Commands of the user's that are run before and after a session is saved, forked, or given a branch.
+
+One that comes before can refuse: it ends with another code than 0, or not in time. One that comes after can only be
+heard.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.engine.opening.child_environment import handed_on
+from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, HOOK_VARIABLE, SESSION_VARIABLE
+from holdfast.model.errors import RefusedError
+from holdfast.model.log import Log
+from holdfast.model.message_text import visible
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Generator, Mapping, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.sessions.holder.request_server import Door
+    from holdfast.model.config.settings import Hooks
+
+_LOG = Log(__name__)
+
+Event = Literal["before_checkpoint", "after_checkpoint", "before_fork", "after_fork", "before_branch", "after_branch"]
+"""When a hook is run, which is the name of the setting that holds its command as well."""
+
+_MAX_SAID = 300
+_MAX_OUTPUT = 64 << 10
+_PIECE = 64 << 10
+_NOT_RUN, _BY_SIGNAL = 127, range(129, 193)
+"""Exit codes: of what is not there, and of what a signal ended."""
+
+
+What = Literal["checkpoint", "fork", "branch"]
+
+
+@contextmanager
+def hooked(
+    context: Context,
+    what: What,
+    about: Mapping[str, object],
+    *,
+    may_refuse: bool = True,
+    door: Callable[[], Door | None] = lambda: None,
+) -> Generator[dict[str, Any]]:
+    """Run the hooks for ``what``, which is done in the block: one before it, one after it, unless it fails.
+
+    Both are told ``about`` it, and the one behind what the block has put into the dictionary that it is given as well.
+    Raises `RefusedError` (code ``hook_refused``); unless the first ``may_refuse``, that is logged, and the block done.
+    What a hook asks of the session is done by way of ``door`` meanwhile, without hooks in its turn.
+    """
+    runner = HookRunner(context.settings.hooks, context.workspace.path, door)
+    before, after = _EVENTS[what]
+    told: dict[str, Any] = {}
+    if (runner.wanted(before) or runner.wanted(after)) and (found := door()) is not None and found.in_hook:
+        yield told
+        return
+    if may_refuse:
+        runner.before(before, about)
+    else:
+        runner.after(before, about)
+    yield told
+    runner.after(after, {**about, **told})
+
+
+_EVENTS: dict[What, tuple[Event, Event]] = {
+    "checkpoint": ("before_checkpoint", "after_checkpoint"),
+    "fork": ("before_fork", "after_fork"),
+    "branch": ("before_branch", "after_branch"),
+}
+
+
+def has_hooks(context: Context, what: What) -> bool:
+    """Whether there is a hook before or after ``what``."""
+    runner = HookRunner(context.settings.hooks, context.workspace.path)
+    return any(runner.wanted(event) for event in _EVENTS[what])
+
+
+class HookRunner:
+    """Runs the hooks of the settings, in the directory of a session."""
+
+    def __init__(self, hooks: Hooks, directory: bytes, door: Callable[[], Door | None] = lambda: None) -> None:
+        """``door`` is where what a hook asks of the session is answered; None: nowhere."""
+        self._hooks = hooks
+        self._door = door
+        self._directory = directory
+
+    def wanted(self, event: Event) -> bool:
+        """Whether there is a hook for ``event``."""
+        return bool(getattr(self._hooks, event))
+
+    def before(self, event: Event, about: Mapping[str, object]) -> None:
+        """Run the hook for ``event``, if there is one, with ``about`` as JSON on its standard input.
+
+        Raises `RefusedError` (code ``hook_refused``) if it refuses; then nothing is to be done.
+        """
+        if (failure := self._run(event, about)) is not None:
+            raise RefusedError(
+                f"the hook {event} refuses: {failure}",
+                hint=f"its command is hooks.{event} in config.toml in the home",
+                code="hook_refused",
+            )
+
+    def after(self, event: Event, about: Mapping[str, object]) -> None:
+        """The same for what is done already: a failure is logged."""
+        if (failure := self._run(event, about)) is not None:
+            _LOG.warning("the hook %s failed: %s", event, failure)
+
+    def _run(self, event: Event, about: Mapping[str, object]) -> str | None:
+        """Why it failed; None if it did not, or there is none."""
+        command: Sequence[str] = getattr(self._hooks, event)
+        if not command:
+            return None
+        import json
+        from contextlib import nullcontext
+
+        given = json.dumps({"event": event, **about}).encode() + b"\n"
+        door = self._door()
+        with nullcontext("") if door is None else door.hook() as word:
+            return self._run_child(command, given, _environment(about, word), door)
+
+    def _run_child(
+        self, command: Sequence[str], given: bytes, environment: Mapping[str, str], door: Door | None
+    ) -> str | None:
+        import os
+        import subprocess
+
+        from holdfast.sandbox.limited_command import Limits, answered, watching
+
+        said = os.memfd_create("holdfast")
+        try:
+            # (What watches over it ends it at its time, and with all of it when this process is killed.)
+            limits = Limits(seconds=self._hooks.timeout, memory=0, output=0, grace=0)
+            try:
+                child = subprocess.Popen(
+                    [*watching(said, limits), *command],
+                    cwd=self._directory,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    pass_fds=(said,),
+                    start_new_session=True,
+                )
+            except OSError as error:
+                return f"{visible(command[0])} cannot be run: {error.strerror or error}"
+            try:
+                errors = _errors_of(child, given, door)
+            finally:
+                _end(child)
+            ended = answered(said)
+        finally:
+            os.close(said)
+        if ended.why == "time":
+            return f"it took longer than hooks.timeout, {self._hooks.timeout:g} s"
+        return None if ended.exit_code == 0 else _failure(command[0], ended.exit_code, errors)
+
+
+def _failure(program: str, code: int, errors: bytes) -> str:
+    """Why a hook failed that ended with ``code``."""
+    lines = errors.decode("utf-8", "replace").strip().splitlines()
+    missing = f"holdfast: {program}: "
+    if code == _NOT_RUN and lines and lines[-1].startswith(missing):
+        return f"{visible(program)} cannot be run: {lines[-1].removeprefix(missing)}"
+    how = f"signal {code - 128} ended it" if code in _BY_SIGNAL else f"it ended with {code}"
+    return f"{visible(lines[-1])[:_MAX_SAID]} ({how})" if lines else how
+
+
+def _environment(about: Mapping[str, object], word: str) -> dict[str, str]:
+    """What a hook is started with."""
+    import os
+
+    own = {HOOK_VARIABLE: word} if word else {}
+    if isinstance(session := about.get("session"), str):
+        own[SESSION_VARIABLE] = session
+    if isinstance(agent := about.get("agent"), str):
+        own[AGENT_VARIABLE] = agent
+    return {**handed_on(os.environ), **own}
+
+
+def _errors_of(child: subprocess.Popen[bytes], given: bytes, door: Door | None) -> bytes:
+    """Give ``child`` its input, and return what it says on standard error, once it has ended; what it asks of the
+    session is done meanwhile.
+    """
+    if door is None:
+        return _talk(child, given)
+    import os
+    import select
+    from concurrent.futures import Future
+    from threading import Thread
+
+    done: Future[bytes] = Future()
+    ended = os.eventfd(0, os.EFD_CLOEXEC)
+
+    def talk() -> None:
+        try:
+            done.set_result(_talk(child, given))
+        except BaseException as error:  # noqa: BLE001 - it is raised where it was waited for
+            done.set_exception(error)
+        os.eventfd_write(ended, 1)
+
+    thread = Thread(target=talk, daemon=True)
+    thread.start()
+    try:
+        poll = select.poll()
+        poll.register(ended, select.POLLIN)
+        poll.register(door.fileno(), select.POLLIN)
+        while not done.done():
+            poll.poll()
+            door.serve()
+        return done.result()
+    finally:
+        if not done.done():
+            _ask_to_end(child)
+        thread.join()
+        os.close(ended)
+
+
+def _talk(child: subprocess.Popen[bytes], given: bytes) -> bytes:
+    """Give ``child`` its input, and return the end of what it says on standard error, however much that is."""
+    import os
+    import selectors
+
+    assert child.stdin is not None, "it is started with pipes"
+    assert child.stderr is not None, "it is started with pipes"
+    said = b""
+    os.set_blocking(child.stdin.fileno(), False)
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.stdin, selectors.EVENT_WRITE)
+        selector.register(child.stderr, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select():
+                if key.fileobj is child.stderr:
+                    piece = os.read(key.fd, _PIECE)
+                    said = (said + piece)[-_MAX_OUTPUT:]
+                    if not piece:
+                        selector.unregister(child.stderr)
+                    continue
+                try:
+                    given = given[os.write(key.fd, given) :]
+                except BrokenPipeError:
+                    given = b""  # it wants no more of it
+                if not given:
+                    selector.unregister(child.stdin)
+                    child.stdin.close()
+    child.wait()
+    return said
+
+
+def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
+    """Have what watches over a hook end all of it at once."""
+    with suppress(ProcessLookupError):
+        child.terminate()
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Leave nothing of a hook behind."""
+    from holdfast.sandbox.limited_command import end
+
+    if child.poll() is None:
+        _ask_to_end(child)
+    end(child)
+    for stream in (child.stdin, child.stderr):
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()

@@ -1,0 +1,134 @@
+"""How much of everything a session may have, and what makes room by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.sessions.identifiers import BEFORE_CHECKOUT
+from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.message_text import plural
+from holdfast.store.catalog.session_records import ref_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from holdfast.model.session_types import RefType, SessionHash, SessionId, SessionKind, SessionRef
+    from holdfast.store.catalog.session_records import StoredCheckpoint
+    from holdfast.store.catalog.session_rows import SessionRows
+
+_BY_ITSELF: frozenset[SessionKind] = frozenset(("auto", "fork"))
+"""Kinds of which nobody said that they want to come back to them."""
+_TYPES: tuple[RefType, ...] = ("head", "branch", "fork", "experiment")
+_WAYS_BACK = 10
+"""So many of the branches that checkouts make are kept."""
+
+
+def check_name(rows: SessionRows, session: SessionId) -> None:
+    """Raise `RefusedError` (code ``session_exists``) if a session is called so, without waiting for who has it open.
+
+    One that was cut short while it was made or deleted, or is so at the moment, is none yet.
+    """
+    try:
+        taken = rows.get(session).status == "live"
+    except NotFoundError:
+        return
+    if taken:
+        raise RefusedError(
+            f"there is a session {session} already",
+            hint="choose another id; `holdfast session list --all` shows those of all workspaces",
+            code="session_exists",
+        )
+
+
+def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
+    """Raise `RefusedError` (code ``session_limit``) if a state that somebody asks for could not be held."""
+    states = rows.checkpoints(session)
+    held = [stored for stored in states if stored.kept]
+    # (HEAD will name another one then.)
+    released = {stored.hash for stored in _releasable(rows, session, held, ("branch", "fork", "experiment"))}
+    released |= {ref.checkpoint for ref in _ways_back(rows, session, states)[:-1]}
+    stay = sum(stored.hash not in released for stored in held)
+    if stay >= most:
+        raise RefusedError(
+            f"the session {session} holds {stay} states that were asked for, or that the last checkout left; "
+            f"session.max_checkpoints is {most}",
+            hint="remove branches that you need no more, delete the session, or raise the limit in config.toml",
+            code="session_limit",
+        )
+
+
+def thin_out(rows: SessionRows, session: SessionId, most: int) -> None:
+    """Let go of the trees of the oldest states that were saved by themselves, beyond ``most``."""
+    held = [stored for stored in rows.checkpoints(session) if stored.kept]
+    beyond = len(held) - most
+    if beyond > 0:
+        rows.release([stored.hash for stored in _releasable(rows, session, held)[:beyond]])
+
+
+def drop_ways_back(rows: SessionRows, session: SessionId, most: int) -> None:
+    """Take away the oldest of the branches that checkouts made, beyond the number that is kept, and where more than
+    ``most`` trees are held; but not that of the last checkout.
+    """
+    states = rows.checkpoints(session)
+    branches = _ways_back(rows, session, states)
+    beyond = sum(stored.kept for stored in states) - most
+    for ref in branches[: max(len(branches) - _WAYS_BACK, min(beyond, len(branches) - 1), 0)]:
+        if rows.remove_ref(ref.name, ref.checkpoint):
+            rows.release([ref.checkpoint])
+
+
+def drop_oldest(rows: SessionRows, session: SessionId, most: int) -> list[StoredCheckpoint]:
+    """Drop the oldest states that hold no tree any more, with their part of the history, beyond ``most`` bytes of all
+    that is stored of the session (0: never); those that are gone now.
+
+    Such are those that were saved by themselves, and those that somebody asked for elsewhere, or asks for no more: what
+    was taken over of a session that is gone, and what a branch has stood for that was removed.
+    """
+    states = rows.checkpoints(session) if most else []
+    beyond = sum(stored.stored for stored in states) - most
+    if beyond <= 0:
+        return []
+    named = _named(rows, session)
+    gone: list[SessionHash] = []
+    for stored in states:
+        if beyond <= 0:
+            break
+        if stored.kept or stored.hash in named:
+            continue
+        gone.append(stored.hash)
+        beyond -= stored.stored
+    return rows.drop(gone) if gone else []
+
+
+def check_forks(rows: SessionRows, session: SessionId, most: int) -> None:
+    """Raise `RefusedError` (code ``session_limit``) if the session may have no more forks."""
+    count = sum(record.status != "going" for record in rows.forks_of(session))
+    if count >= most:
+        raise RefusedError(
+            f"the session {session} has {plural(count, 'fork')}, and session.max_forks is {most}",
+            hint="delete some (`holdfast session delete`), or raise the limit in config.toml",
+            code="session_limit",
+        )
+
+
+def _releasable(
+    rows: SessionRows,
+    session: SessionId,
+    held: list[StoredCheckpoint],
+    naming: Collection[RefType] = _TYPES,
+) -> list[StoredCheckpoint]:
+    """Those of ``held`` that were saved by themselves, and that no reference of a type in ``naming`` names."""
+    named = _named(rows, session, naming)
+    return [stored for stored in held if stored.kind in _BY_ITSELF and stored.hash not in named]
+
+
+def _named(rows: SessionRows, session: SessionId, naming: Collection[RefType] = _TYPES) -> set[SessionHash]:
+    return {ref.checkpoint for ref in rows.refs(session) if ref.type in naming}
+
+
+def _ways_back(rows: SessionRows, session: SessionId, states: Sequence[StoredCheckpoint]) -> list[SessionRef]:
+    """The branches that checkouts have made of what was there before, those of the oldest of ``states`` first."""
+    prefix = ref_name("branch", session, BEFORE_CHECKOUT)
+    age = {stored.hash: at for at, stored in enumerate(states)}
+    found = [ref for ref in rows.refs(session) if ref.name.startswith(prefix)]
+    return sorted(found, key=lambda ref: (age.get(ref.checkpoint, -1), ref.updated_at, ref.name))

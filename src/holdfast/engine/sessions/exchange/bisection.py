@@ -1,0 +1,241 @@
+"""Which of many states was the first bad one: a command tells good from bad, in a fork that is brought to each."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Literal
+
+from holdfast.engine.sessions.shell.execution import execute
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.engine.sessions.registry import Sessions
+    from holdfast.engine.sessions.session import Session
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.session_types import CommandEntry
+
+
+# Finding the first bad one of a row of states by asking about few of them. Pure: who asks tells what was found.
+#
+# Between the last that is known to be good and the first that is known to be bad, the middle one is asked about, and
+# one near it where that cannot be told. The answer is one state, or, where those right before it could not be told,
+# several of which one is it.
+
+Verdict = Literal["good", "bad", "skip"]
+
+
+class Found(NamedTuple):
+    """Where it went wrong."""
+
+    candidates: range
+    """One of these, and none before, is the first bad one; the last of them is known to be bad."""
+
+    @property
+    def certain(self) -> bool:
+        """True if there is only one."""
+        return len(self.candidates) == 1
+
+
+class Bisection:
+    """A search among ``count`` states, oldest first, of which the first is good and the last is bad."""
+
+    def __init__(self, count: int) -> None:
+        if count < 2:
+            raise UsageError(
+                "there is nothing between what is good and what is bad",
+                hint="name a good state that is older than the bad one",
+            )
+        self._good = 0
+        self._bad = count - 1
+        self._skipped: set[int] = set()
+
+    def next(self) -> int | None:
+        """Which state to ask about; None if nothing is left to ask."""
+        middle = (self._good + self._bad) // 2
+        open_ones = [at for at in range(self._good + 1, self._bad) if at not in self._skipped]
+        return min(open_ones, key=lambda at: (abs(at - middle), at), default=None)
+
+    def tell(self, at: int, verdict: Verdict) -> None:
+        """Say what was found of the state ``at``, which `next` has named."""
+        if verdict == "skip":
+            self._skipped.add(at)
+        elif verdict == "good":
+            self._good = at
+        else:
+            self._bad = at
+
+    @property
+    def left(self) -> int:
+        """About how many questions are left, if all of them are answered."""
+        untold = sum(1 for at in range(self._good + 1, self._bad) if at not in self._skipped)
+        return untold.bit_length()
+
+    def found(self) -> Found:
+        """What is known so far; the answer, once `next` is None."""
+        return Found(range(self._good + 1, self._bad + 1))
+
+
+def verdict_of(exit_code: int) -> Verdict | None:
+    """What the exit code of a command that looks at a state says of it: 0 good, 125 cannot be told, others bad.
+
+    None for one that says nothing: of a command that could not be run (126, 127), or was killed (from 128 on).
+    """
+    if exit_code in (0, 125):
+        return "skip" if exit_code else "good"
+    return "bad" if 0 < exit_code < 126 else None
+
+
+_LOG = Log(__name__)
+
+
+class Tried(NamedTuple):
+    """A state that was asked about."""
+
+    checkpoint: Checkpoint
+    verdict: Verdict
+    exit_code: int
+    duration_ms: int
+    left: int
+    """About how many are to be asked about after this one."""
+
+
+class Bisected(NamedTuple):
+    """What a search has found."""
+
+    candidates: Sequence[Checkpoint]
+    """The first bad state; if several, it is one of them, the last of which is bad and the others could not be told."""
+    command: CommandEntry | None
+    """The session's command that has made the first bad state, if there is one, and only one such state."""
+    tried: Sequence[Tried]
+    """In the order in which they were."""
+
+
+def state_named(session: Session, name: str) -> CheckpointId:
+    """The checkpoint of the workspace that ``name`` means: as `Workspace.resolve`, else as `Session.find`."""
+    try:
+        return session.workspace.resolve(name)
+    except NotFoundError as error:
+        try:
+            tree = session.find(name).state.tree
+        except NotFoundError:
+            raise error from None
+        if tree is None:
+            raise
+        return tree
+
+
+def bisect(
+    make: Callable[[], Sessions],
+    session: Session,
+    command: str,
+    *,
+    good: CheckpointId,
+    bad: CheckpointId,
+    timeout: float | None = None,
+    with_ignored: bool = False,
+    tell: Callable[[Tried], None] | None = None,
+    stop: threading.Event | None = None,
+) -> Bisected:
+    """Find the first bad state between ``good`` and ``bad``, which comes after it.
+
+    ``command`` is run in a fork of the session that is brought to one state after another: it says good by ending with
+    0, by 125 that it cannot tell, and bad by anything else up to 124. The two ends are asked about first: raises
+    `RefusedError` (code ``not_bisectable``) if they are not what they are said to be, or the command says nothing, as
+    one that cannot be run. The session stays as it is, and the fork goes in any case. ``stop`` cancels, from another
+    thread: `HoldfastError` (code ``cancelled``).
+    """
+    stop = threading.Event() if stop is None else stop
+    row = _between(session, good, bad)
+    bisection = Bisection(len(row))
+    made = session.fork(type="experiment", with_ignored=with_ignored, metadata={"bisect": command})
+    tried: list[Tried] = []
+    try:
+        with make() as sessions, sessions.open(made.id) as fork:
+
+            def ask(at: int) -> Verdict:
+                verdict, entry = _ask(fork, row[at], command, timeout, stop)
+                if 0 < at < len(row) - 1:
+                    bisection.tell(at, verdict)
+                code = 0 if entry.result is None else entry.result.exit_code
+                tried.append(Tried(row[at], verdict, code, entry.duration_ms, bisection.left))
+                if tell is not None:
+                    tell(tried[-1])
+                return verdict
+
+            for at, said in ((len(row) - 1, "bad"), (0, "good")):
+                if (found := ask(at)) != said:
+                    raise RefusedError(
+                        f"{row[at].id[:12]} is said to be {said}, and the command says that it is {_WORDS[found]}",
+                        hint="try the command in a fork of that state; it has to end with 0 where all is well",
+                        code="not_bisectable",
+                    )
+            while (at := bisection.next()) is not None:
+                ask(at)
+    finally:
+        _delete(make, made.id)
+    candidates = [row[at] for at in bisection.found().candidates]
+    culprit = None
+    if len(candidates) == 1:
+        culprit = next((entry for entry in session.history() if entry.after == candidates[0].id != entry.before), None)
+    return Bisected(candidates, culprit, tried)
+
+
+_WORDS: dict[Verdict, str] = {"good": "good", "bad": "bad", "skip": "one that it cannot tell"}
+
+
+def _between(session: Session, good: CheckpointId, bad: CheckpointId) -> list[Checkpoint]:
+    """The states from ``good`` to ``bad``, oldest first; of equal ones behind each other only the first."""
+    catalog = session.context.catalog
+    line = [bad, *catalog.ancestors(bad)]
+    if good not in line:
+        raise UsageError(
+            f"{good[:12]} is none of the states that led to {bad[:12]}",
+            hint="`holdfast log` shows them; name a good one that is before the bad one",
+        )
+    row: list[Checkpoint] = []
+    for name in reversed(line[: line.index(good) + 1]):
+        checkpoint = catalog.checkpoint(name)
+        if not row or row[-1].root != checkpoint.root:
+            row.append(checkpoint)
+    return row
+
+
+def _ask(
+    fork: Session, state: Checkpoint, command: str, timeout: float | None, stop: threading.Event
+) -> tuple[Verdict, CommandEntry]:
+    if stop.is_set():
+        raise _cancelled()
+    fork.workspace.restore(state.id, exact=True)
+    # In a subshell: where it goes to, and what it exports, is not for the next state. (The line may end in a comment.)
+    entry = execute(fork, f"({command}\n)", input=command, timeout=timeout, stop=stop)
+    if stop.is_set():
+        raise _cancelled()
+    result = entry.result
+    if result is not None and result.timed_out:
+        return "bad", entry
+    verdict = None if result is None else verdict_of(result.exit_code)
+    if verdict is None:
+        how = "did not run to its end" if result is None else f"ended with {result.exit_code}"
+        raise RefusedError(
+            f"at {state.id[:12]} the command {how}, which says neither good nor bad",
+            hint="0 is good, 1 to 124 are bad, 125 is one that cannot be told",
+            code="not_bisectable",
+        )
+    return verdict, entry
+
+
+def _cancelled() -> HoldfastError:
+    return HoldfastError("the search was cancelled; nothing of it is left", code="cancelled")
+
+
+def _delete(make: Callable[[], Sessions], name: str) -> None:
+    try:
+        with make() as sessions:
+            sessions.delete(name, look=False)
+    except HoldfastError as error:
+        _LOG.warning("the fork %s is not deleted yet: %s", name, error.message)

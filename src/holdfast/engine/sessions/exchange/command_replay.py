@@ -1,0 +1,88 @@
+"""Running the commands of one session again in another, from another state."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from holdfast.engine.sessions.shell.execution import execute
+from holdfast.model.errors import HoldfastError, NotFoundError
+from holdfast.model.fast_namedtuple import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.engine.sessions.session import Session
+    from holdfast.model.session_types import CommandEntry
+
+
+class Repeated(NamedTuple):
+    """A command that was run again."""
+
+    before: CommandEntry
+    """As it was the first time."""
+    now: CommandEntry
+
+    @property
+    def same_end(self) -> bool:
+        """True if it has ended with the same exit code, or nobody knows how it did the first time."""
+        first, second = self.before.result, self.now.result
+        return first is None or (second is not None and first.exit_code == second.exit_code)
+
+    @property
+    def same_output(self) -> bool:
+        """True if it has printed the same."""
+        first, second = self.before.result, self.now.result
+        return first is None or (second is not None and (first.stdout, first.stderr) == (second.stdout, second.stderr))
+
+
+class Replayed(NamedTuple):
+    """What a replay has done."""
+
+    repeated: Sequence[Repeated]
+    left: Sequence[CommandEntry]
+    """Those that were not run, as the one before them has ended differently."""
+    stopped: bool = False
+    """Whether it was stopped by that."""
+
+
+def since(history: Sequence[CommandEntry], first: int, last: int | None) -> list[CommandEntry]:
+    """The commands from number ``first`` to ``last`` (None: the newest), oldest first. Raises `NotFoundError`."""
+    chosen = sorted(
+        (entry for entry in history if entry.seq >= first and (last is None or entry.seq <= last)),
+        key=lambda entry: entry.seq,
+    )
+    if not chosen:
+        raise NotFoundError(
+            "there is no such command", hint="`holdfast session history` numbers them", code="no_command"
+        )
+    return chosen
+
+
+def replay(
+    session: Session,
+    commands: Sequence[CommandEntry],
+    *,
+    keep_going: bool = False,
+    timeout: float | None = None,
+    tell: Callable[[Repeated], None] | None = None,
+    stop: threading.Event | None = None,
+) -> Replayed:
+    """Run ``commands`` in ``session``, one after another, from the state that it is in.
+
+    The shell is the session's: its directory and its environment. Stops behind the first that ends with another exit
+    code than it did, unless it is to ``keep_going``. ``stop`` cancels: `HoldfastError` (code ``cancelled``); what was
+    run by then stays.
+    """
+    stop = threading.Event() if stop is None else stop
+    repeated: list[Repeated] = []
+    for at, entry in enumerate(commands):
+        now = execute(session, entry.command, input=entry.input, generated=entry.generated, timeout=timeout, stop=stop)
+        if stop.is_set():
+            raise HoldfastError("the replay was cancelled; what was run by then stays", code="cancelled")
+        repeated.append(Repeated(entry, now))
+        if tell is not None:
+            tell(repeated[-1])
+        if not repeated[-1].same_end and not keep_going:
+            return Replayed(repeated, commands[at + 1 :], stopped=True)
+    return Replayed(repeated, ())

@@ -1,0 +1,173 @@
+"""Bringing what another session has done into this one: all of it, or what one command of it has changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.merging.deltas import bases
+from holdfast.engine.merging.tree_merge import merge_into, provenance
+from holdfast.engine.sessions.identifiers import check_owner
+from holdfast.model.errors import NotFoundError, RefusedError, UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.engine.merging.three_way import Prefer
+    from holdfast.engine.merging.tree_merge import Merged
+    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.engine.sessions.registry import Sessions
+    from holdfast.engine.sessions.session import Session
+    from holdfast.model.checkpoint import Provenance
+    from holdfast.model.entries import NotCaptured
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.session_types import CommandEntry, SessionCheckpoint, SessionId
+
+MERGED = "merged"
+"""In the metadata of the state after a merge: the session that was merged."""
+
+
+class SessionMerged(NamedTuple):
+    """What merging a session, or picking a command, did, or (dry run) would do."""
+
+    source: SessionId
+    merged: Merged
+    checkpoint: SessionCheckpoint | None
+    """The session's state with what was merged; None if nothing has changed."""
+    not_captured: Sequence[NotCaptured] = ()
+    """What the other one has in its directory alone, and in no checkpoint: it is not brought here."""
+
+
+def merge(
+    make: Callable[[], Sessions],
+    session: Session,
+    other: str,
+    *,
+    prefer: Prefer | None = None,
+    dry_run: bool = False,
+) -> SessionMerged:
+    """Bring what the session ``other`` has done since the two parted into ``session``: files, and nothing of the shell.
+
+    Where it was merged before, only what it has done since. If anything is in conflict, nothing is changed. Raises
+    `RefusedError` (``unrelated``, ``not_owner``, ``changed_meanwhile``) and as `Sessions.open`.
+    """
+    if other == session.id:
+        raise UsageError("a session cannot be merged into itself")
+    with make() as sessions, sessions.use(other) as source:
+        theirs = source.save_resting().state.tree
+        name = source.id
+        missed = sessions.only_in(name, session.root)
+    assert theirs is not None, "a saved state has a tree"
+    ours = session.workspace.checkpoint(kind="auto").checkpoint.id
+    base, *also = bases(session.context, ours, theirs)
+    why = provenance(session.agent, f"merged the session {name}")
+    done = _into(
+        session, name, base, theirs, why, {MERGED: name}, prefer=prefer, dry_run=dry_run, whole=True, also=also
+    )
+    return done._replace(not_captured=missed)
+
+
+def pick(
+    session: Session,
+    source: SessionId,
+    entry: CommandEntry,
+    *,
+    prefer: Prefer | None = None,
+    dry_run: bool = False,
+) -> SessionMerged:
+    """Bring what one command of another session, or of this one, has changed into ``session``.
+
+    Where the session has changed the same, that is a conflict, and nothing is changed. Raises `NotFoundError` (code
+    ``state_gone``) if the tree before or after it is not kept any more, `RefusedError` (``nothing_changed``,
+    ``changed_meanwhile``).
+    """
+    if entry.before is None or entry.after is None:
+        raise NotFoundError(
+            f"nobody knows what the command {entry.seq} of {source} has changed",
+            hint="it was running when its session was killed, or its tree could not be saved",
+            code="state_gone",
+        )
+    base = _still_there(session, entry.before, f"the tree before the command {entry.seq} of {source}")
+    theirs = _still_there(session, entry.after, f"the tree after the command {entry.seq} of {source}")
+    if base == theirs:
+        raise RefusedError(f"the command {entry.seq} of {source} has changed no file", code="nothing_changed")
+    why = provenance(session.agent, f"picked the command {entry.seq} of the session {source}", entry.command)
+    return _into(session, source, base, theirs, why, {}, prefer=prefer, dry_run=dry_run)
+
+
+def history_of(sessions: Sessions, name: str) -> tuple[SessionId, list[CommandEntry]]:
+    """A session's id and its commands, the last first, if whoever asks may use it; takes no lock.
+
+    Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``).
+    """
+    info = sessions.info(name)
+    check_owner(info, sessions.agent)
+    return info.id, sessions.history(info.id)
+
+
+def find_command(history: Sequence[CommandEntry], name: str) -> CommandEntry:
+    """The command that ``name`` means: its number, or the beginning of its id (4 digits at least).
+
+    Raises `NotFoundError` (code ``no_command``), `UsageError` if several begin so.
+    """
+    by_number = [entry for entry in history if str(entry.seq) == name]
+    found = by_number or [entry for entry in history if len(name) >= 4 and entry.id.startswith(name.lower())]
+    if not found:
+        raise NotFoundError(
+            f"there is no command {name!r}", hint="`holdfast session history` numbers them", code="no_command"
+        )
+    if len(found) > 1:
+        raise UsageError(f"several commands begin with {name}", hint="give their number, or more digits")
+    return found[0]
+
+
+def _still_there(session: Session, checkpoint: CheckpointId, what: str) -> CheckpointId:
+    """``checkpoint``, if it was not forgotten; raises `NotFoundError` that says ``what`` it was."""
+    try:
+        return session.context.catalog.checkpoint(checkpoint).id
+    except NotFoundError:
+        raise NotFoundError(
+            f"{what} is not kept any more: it was thinned out, or went with the fork that the command was run in",
+            hint="pick from a fork before you delete it; `holdfast session branch` and `checkpoint` hold the tree "
+            "of the moment",
+            code="state_gone",
+        ) from None
+
+
+def _into(
+    session: Session,
+    source: SessionId,
+    base: CheckpointId,
+    theirs: CheckpointId,
+    why: Provenance,
+    metadata: dict[str, str],
+    *,
+    prefer: Prefer | None,
+    dry_run: bool,
+    whole: bool = False,
+    also: Sequence[CheckpointId] = (),
+) -> SessionMerged:
+    """Merge into the session's tree, and save its state, with the ``metadata``, if anything was brought in, or
+    settled.
+    """
+    saved: list[SessionCheckpoint] = []
+
+    def bring(merged: CheckpointId, ours: CheckpointId) -> RestoreResult:
+        restored, point = session.bring(merged, expected=ours, message=why.message, metadata=metadata)
+        saved.append(point)
+        return restored
+
+    merged = merge_into(
+        session.context,
+        base,
+        theirs,
+        why,
+        prefer=prefer,
+        dry_run=dry_run,
+        bring=bring,
+        whole=whole,
+        also=also,
+    )
+    if merged.restored is None and merged.done and merged.plan.settled and not dry_run:
+        saved.append(session.checkpoint(why.message, metadata=metadata))
+    return SessionMerged(source, merged, saved[0] if saved else None)

@@ -1,0 +1,380 @@
+"""Asking the process that has a session open, beside that: see `holdfast.engine.sessions.holder.request_server`."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+
+import msgspec
+
+from holdfast.engine.opening import watch_messages
+from holdfast.engine.sessions.holder.lock import socket_name
+from holdfast.engine.sessions.holder.request_server import LATER
+from holdfast.engine.sessions.identifiers import HOOK_VARIABLE
+from holdfast.engine.sessions.outcomes import ForkResult
+from holdfast.files.linux import private_socket
+from holdfast.model.errors import FormatError, HoldfastError, LockedError, RefusedError
+from holdfast.model.paths import parse_display
+from holdfast.model.session_types import SessionHash, SessionId, SessionRef
+from holdfast.wire.session_requests import (
+    MAX_ANSWER_BYTES,
+    Branch,
+    Call,
+    Fork,
+    Ping,
+    RemoveBranch,
+    Save,
+    Share,
+    encode_call,
+)
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from holdfast.engine.sessions.session import Session
+    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.model.session_types import SessionCheckpoint
+    from holdfast.store.catalog.session_records import SessionRecord
+    from holdfast.wire.session_requests import Ask
+
+_CONNECT_SECONDS = 1.0
+_WORK_SECONDS = 600.0
+"""For what is asked for, once somebody answers: a fork of something big takes its time."""
+_PIECE = 1 << 16
+_GONE = "holder_gone"
+
+
+class Usable(Protocol):
+    """What can be asked of a session, whether this process has it open or another one."""
+
+    @property
+    def id(self) -> SessionId:
+        """Its name."""
+        ...
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+        ...
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Who else may use it."""
+        ...
+
+    def checkpoint(self, message: str = "") -> SessionCheckpoint:
+        """See `Session.checkpoint`. Where a command runs: the shell as it was before that, the files as they are."""
+        ...
+
+    def save_resting(self) -> SessionCheckpoint:
+        """Save the state if anything has happened since the last time; the newest one. Raises `RefusedError` (code
+        ``session_running``) while a command runs.
+        """
+        ...
+
+    def branch(self, name: str, *, message: str = "") -> SessionRef:
+        """See `Session.branch`."""
+        ...
+
+    def remove_branch(self, name: str) -> SessionRef:
+        """See `Session.remove_branch`."""
+        ...
+
+    def fork(
+        self,
+        id: str | None = None,  # noqa: A002 - the field's own name
+        *,
+        checkpoint: str | None = None,
+        with_ignored: bool = False,
+        provider: str | None = None,
+    ) -> ForkResult:
+        """See `Session.fork`."""
+        ...
+
+    def share(self, agent: str) -> None:
+        """See `Session.share`."""
+        ...
+
+    def unshare(self, agent: str) -> None:
+        """See `Session.unshare`."""
+        ...
+
+
+class Asking:
+    """A session that another process has open, and answers for. Use it as a context manager.
+
+    Every method raises what it raises there; `LockedError` with the code ``later`` if that has let go of it, and not
+    begun what was asked for; with another one if there is no answer in time, or it was killed meanwhile: then nobody
+    knows whether it was done.
+    """
+
+    def __init__(self, connection: socket.socket, lock: bytes, record: SessionRecord, shelf: Shelf, agent: str) -> None:
+        self._socket = connection
+        self._lock = lock
+        self._record = record
+        self._shelf = shelf
+        self._agent = agent
+        self._shared = record.shared
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up. Harmless a second time."""
+        self._socket.close()
+
+    @property
+    def id(self) -> SessionId:
+        """See `Usable`."""
+        return self._record.id
+
+    @property
+    def owner(self) -> str:
+        """See `Usable`."""
+        return self._record.owner
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """See `Usable`."""
+        return self._shared
+
+    def ping(self, seconds: float) -> bool:
+        """Whether it answers within ``seconds``; False also where it says: not now."""
+        try:
+            self._ask(Ping(), seconds)
+        except HoldfastError as error:
+            if error.code in (LATER, _GONE):
+                return False
+            raise
+        return True
+
+    def checkpoint(self, message: str = "") -> SessionCheckpoint:
+        """See `Usable`."""
+        return self._saved(Save(message=message))
+
+    def save_resting(self) -> SessionCheckpoint:
+        """See `Usable`."""
+        return self._saved(Save(automatic=True, resting=True))
+
+    def branch(self, name: str, *, message: str = "") -> SessionRef:
+        """See `Usable`."""
+        return _ref(self._ask(Branch(name=name, message=message)))
+
+    def remove_branch(self, name: str) -> SessionRef:
+        """See `Usable`."""
+        return _ref(self._ask(RemoveBranch(name=name)))
+
+    def fork(
+        self,
+        id: str | None = None,  # noqa: A002 - the field's own name
+        *,
+        checkpoint: str | None = None,
+        with_ignored: bool = False,
+        provider: str | None = None,
+    ) -> ForkResult:
+        """See `Usable`."""
+        said = self._ask(Fork(id=id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider))
+        try:
+            return ForkResult(
+                SessionId(str(said["id"])),
+                parse_display(str(said["root"])),
+                SessionHash(str(said["fork_point"])),
+                _ref(said),
+                str(said["provider"]),
+                said["mode"],
+            )
+        except KeyError as error:
+            raise FormatError(f"the answer lacks {error}") from None
+
+    def share(self, agent: str) -> None:
+        """See `Usable`."""
+        self._shared = tuple(self._ask(Share(name=agent))["shared"])
+
+    def unshare(self, agent: str) -> None:
+        """See `Usable`."""
+        self._shared = tuple(self._ask(Share(name=agent, remove=True))["shared"])
+
+    def _saved(self, ask: Save) -> SessionCheckpoint:
+        return self._shelf.load(SessionHash(str(self._ask(ask).get("checkpoint"))))
+
+    def _ask(self, ask: Ask, seconds: float = _WORK_SECONDS) -> watch_messages.Json:
+        import socket
+
+        line = encode_call(Call(ask=ask, agent=self._agent, hook=os.environ.get(HOOK_VARIABLE, "")[:100]))
+        try:
+            proof = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError as error:
+            raise RefusedError(
+                f"the session {self.id} is open in another process, and cannot be asked from here: {error.strerror}",
+                hint="do it from another terminal",
+                code="inside_run",
+            ) from None
+        deadline = time.monotonic() + seconds
+        try:
+            self._socket.settimeout(max(0.001, seconds))
+            sent = socket.send_fds(self._socket, [line], [proof])
+            self._socket.sendall(line[sent:])
+        except TimeoutError:
+            raise self._too_slow(seconds) from None
+        except OSError:
+            pass  # it has just been let go of, and may have said so
+        finally:
+            os.close(proof)
+        found = b""
+        while not found.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            try:
+                self._socket.settimeout(max(0.001, left))
+                piece = self._socket.recv(_PIECE)
+            except TimeoutError:
+                raise self._too_slow(seconds) from None
+            except OSError:
+                piece = b""
+            if not piece or len(found) > MAX_ANSWER_BYTES:
+                raise self._gone()
+            found += piece
+        return watch_messages.decode_answer(found)
+
+    def _too_slow(self, seconds: float) -> HoldfastError:
+        pid = private_socket.peer(self._socket).pid
+        self.close()
+        return LockedError(
+            f"the session {self.id} is open in another process ({pid}), which has not answered for {seconds:g} s",
+            hint="it is busy: try again later",
+            code="session_busy",
+        )
+
+    def _gone(self) -> HoldfastError:
+        self.close()
+        return LockedError(
+            f"the process that had the session {self.id} open ended before it answered",
+            hint="look at what was done, and try again",
+            code=_GONE,
+        )
+
+
+def connect(lock: bytes, record: SessionRecord, shelf: Shelf, agent: str, seconds: float) -> Asking | None:
+    """The process that has a session open, if one does that answers within ``seconds``.
+
+    Raises what it says to that: `RefusedError`, or `LockedError` if it is silent.
+    """
+    folder, name = os.path.dirname(lock), socket_name(record.id)
+    connection = private_socket.connect(folder, name, _CONNECT_SECONDS)
+    if connection is None:
+        return None
+    if not private_socket.peer(connection).may_speak:
+        connection.close()
+        return None
+    asking = Asking(connection, lock, record, shelf, agent)
+    try:
+        if asking.ping(seconds):
+            return asking
+    except BaseException:
+        asking.close()
+        raise
+    asking.close()
+    return None
+
+
+def _ref(said: watch_messages.Json) -> SessionRef:
+    try:
+        return msgspec.convert(said.get("ref"), SessionRef)
+    except msgspec.ValidationError as error:
+        raise FormatError(f"ref: {error}") from None
+
+
+# A session for what can be asked of it at any time: held by this process, or asked of the one that has it open.
+#
+# Who has it open may let go of it at any moment. What that has not begun by then is done by whoever is next.
+
+_T = TypeVar("_T")
+
+
+class Using:
+    """See the module, and `Usable`. Use it as a context manager."""
+
+    def __init__(self, reach: Callable[[float], Session | Asking], seconds: float) -> None:
+        """``reach(until)`` gives the session, waiting for it to that time (`time.monotonic`) at most, which is
+        ``seconds`` from when something is asked for.
+        """
+        self._reach = reach
+        self._seconds = seconds
+        self._found: Session | Asking = reach(time.monotonic() + seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it, or hang up. Harmless a second time."""
+        self._found.close()
+
+    @property
+    def id(self) -> SessionId:
+        """See `Usable`."""
+        return self._found.id
+
+    @property
+    def owner(self) -> str:
+        """See `Usable`."""
+        return self._found.owner
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """See `Usable`."""
+        return self._found.shared
+
+    def checkpoint(self, message: str = "") -> SessionCheckpoint:
+        """See `Usable`."""
+        return self._do(lambda session: session.checkpoint(message))
+
+    def save_resting(self) -> SessionCheckpoint:
+        """See `Usable`."""
+        return self._do(lambda session: session.save_resting())
+
+    def branch(self, name: str, *, message: str = "") -> SessionRef:
+        """See `Usable`."""
+        return self._do(lambda session: session.branch(name, message=message))
+
+    def remove_branch(self, name: str) -> SessionRef:
+        """See `Usable`."""
+        return self._do(lambda session: session.remove_branch(name))
+
+    def fork(
+        self,
+        id: str | None = None,  # noqa: A002 - the field's own name
+        *,
+        checkpoint: str | None = None,
+        with_ignored: bool = False,
+        provider: str | None = None,
+    ) -> ForkResult:
+        """See `Usable`."""
+        return self._do(
+            lambda session: session.fork(id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider)
+        )
+
+    def share(self, agent: str) -> None:
+        """See `Usable`."""
+        self._do(lambda session: session.share(agent))
+
+    def unshare(self, agent: str) -> None:
+        """See `Usable`."""
+        self._do(lambda session: session.unshare(agent))
+
+    def _do(self, work: Callable[[Usable], _T]) -> _T:
+        until = time.monotonic() + self._seconds
+        while True:
+            try:
+                return work(self._found)
+            except LockedError as error:
+                if error.code != LATER:
+                    raise
+            self._found.close()
+            self._found = self._reach(until)

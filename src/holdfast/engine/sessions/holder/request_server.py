@@ -1,0 +1,168 @@
+"""The holder's end of a session's private socket: while the session is open, it is asked here.
+
+Whoever holds the session does what is asked for, on the thread that uses it, wherever that waits: for a command, for
+the next line at a terminal, for a hook. Who runs supervised is refused: it cannot open the session's lock for writing.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import selectors
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.engine.opening import watch_messages
+from holdfast.engine.sessions.holder.lock import socket_name
+from holdfast.engine.sessions.identifiers import check_owner
+from holdfast.engine.watching.listener import Limits, Listener
+from holdfast.model.errors import HoldfastError, LockedError, RefusedError
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.wire.session_requests import Branch, Fork, Ping, RemoveBranch, Save, Share, decode_call
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from holdfast.engine.sessions.session import Session
+    from holdfast.engine.watching.listener import Client
+    from holdfast.model.session_types import SessionRef
+    from holdfast.wire.session_requests import Call
+
+_LOG = Log(__name__)
+
+LATER = "later"
+"""The code of the error that says: not now, ask again."""
+
+
+class Door:
+    """Answers what is asked of one session. For the thread that uses the session; nothing blocks but what is done."""
+
+    def __init__(self, session: Session, lock: bytes) -> None:
+        """``lock`` is the session's lock, which this process holds. Raises `StorageError`."""
+        self._session = session
+        self._lock = lock
+        self._hook = ""
+        self._interrupted = False
+        self._selector = selectors.EpollSelector()
+        try:
+            self._listener = Listener(
+                os.path.dirname(lock),
+                self._selector,
+                session.context.clock,
+                self._answer,
+                self._left,
+                Limits(),
+                socket_name(session.id),
+                descriptors=1,
+            )
+        except BaseException:
+            self._selector.close()
+            raise
+
+    def fileno(self) -> int:
+        """A descriptor that can be read when there is something to `serve`."""
+        return self._selector.fileno()
+
+    def serve(self) -> None:
+        """Do what is asked for now. Raises `KeyboardInterrupt` if there was one meanwhile."""
+        while ready := self._selector.select(0):
+            for key, _ in ready:
+                self._listener.serve(key.data)
+        self._listener.expire()
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        """Answer nobody any more, and remove the socket. Who has asked for something by now that was not begun is told
+        so.
+        """
+        self._listener.close()
+        what = f"the session {self._session.id} has just been let go of"
+        self._listener.hang_up(watch_messages.encode_failure(LockedError(what, code=LATER)))
+        self._selector.close()
+
+    @property
+    def in_hook(self) -> bool:
+        """Whether a hook runs: what that asks for is done without hooks, or there would be no end of them."""
+        return bool(self._hook)
+
+    @contextmanager
+    def hook(self) -> Generator[str]:
+        """While it is entered only what a hook asks for is done; it is known by this word."""
+        self._hook = os.urandom(8).hex()
+        try:
+            yield self._hook
+        finally:
+            self._hook = ""
+
+    def _answer(self, client: Client, line: bytes) -> bytes:
+        try:
+            call = decode_call(line)
+            self._check_outside(client)
+            return watch_messages.encode_answer(self._perform(call))
+        except HoldfastError as error:
+            return watch_messages.encode_failure(error)
+        except KeyboardInterrupt:
+            self._interrupted = True
+            return watch_messages.encode_failure(HoldfastError("it was interrupted there", code="cancelled"))
+        except Exception as error:  # noqa: BLE001 - one request fails, and not the session
+            _LOG.warning("what was asked of the session failed by a mistake of Holdfast's own: %r", error)
+            return watch_messages.encode_failure(HoldfastError(f"it failed there: {error!r}", code="internal"))
+
+    def _left(self, _client: Client) -> None:
+        """A client holds nothing."""
+
+    def _check_outside(self, client: Client) -> None:
+        """Raise `RefusedError` unless whoever asks may write in the home: has the session's lock open for that."""
+        for fd in client.descriptors:
+            try:
+                ours, mode = os.stat(self._lock, follow_symlinks=False), fcntl.fcntl(fd, fcntl.F_GETFL)
+                if os.path.samestat(os.fstat(fd), ours) and not mode & os.O_PATH and mode & os.O_ACCMODE:
+                    return
+            except OSError:
+                continue
+        raise RefusedError(
+            f"the session {self._session.id} cannot be asked by what runs supervised",
+            hint="do it from another terminal",
+            code="inside_run",
+        )
+
+    def _perform(self, call: Call) -> watch_messages.Json:
+        if self._hook and call.hook != self._hook:
+            raise LockedError(f"a hook of the session {self._session.id} runs", code=LATER)
+        check_owner(self._session.record, call.agent)
+        session, ask = self._session, call.ask
+        if isinstance(ask, Ping):
+            return {}
+        with session.asked_by(call.agent):
+            if isinstance(ask, Save):
+                if ask.resting:
+                    session.refuse_running()
+                point = session.checkpoint(ask.message, kind="auto" if ask.automatic else "manual")
+                return {"checkpoint": point.hash}
+            if isinstance(ask, Branch):
+                return _ref(session.branch(ask.name, message=ask.message))
+            if isinstance(ask, RemoveBranch):
+                return _ref(session.remove_branch(ask.name))
+            if isinstance(ask, Fork):
+                made = session.fork(
+                    ask.id, checkpoint=ask.checkpoint, with_ignored=ask.with_ignored, provider=ask.provider
+                )
+                return {**made._asdict(), "root": display(made.root), **_ref(made.ref)}
+            return {"shared": list(_shared(session, ask))}
+
+
+def _shared(session: Session, ask: Share) -> tuple[str, ...]:
+    if ask.remove:
+        session.unshare(ask.name)
+    else:
+        session.share(ask.name)
+    return session.shared
+
+
+def _ref(ref: SessionRef) -> watch_messages.Json:
+    return {"ref": msgspec.to_builtins(ref)}

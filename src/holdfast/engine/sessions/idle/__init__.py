@@ -1,0 +1,1 @@
+"""Saving a session's state while nothing happens in it."""

@@ -1,0 +1,89 @@
+"""Saving a session that nobody has used for a while, as its next command would: for who sees that none comes."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from holdfast.engine.opening.home import UNDO_NOTE
+from holdfast.engine.sessions.holder.lock import holding, lock_path
+from holdfast.engine.sessions.holder.lock import remove as remove_lock
+from holdfast.engine.sessions.registry import Sessions
+from holdfast.engine.sessions.session import Session
+from holdfast.engine.sessions.state import journal
+from holdfast.engine.sessions.state.journal import Line
+from holdfast.engine.sessions.state.repair import was_emptied
+from holdfast.engine.upkeep.session_shelf import Shelf
+from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.paths import display
+from holdfast.model.session_types import SessionId
+
+if TYPE_CHECKING:
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.opener import Opener
+
+_LOCK_WAIT = 2.0
+"""Seconds that somebody who changes the tree is waited for: whoever wants the session waits as well."""
+_HOOKS_SHARE = 3
+"""A hook may take one part in so many of how long a command waits for the session: there is one before and one after
+it is saved.
+"""
+
+
+def save_idle(opener: Opener, name: str) -> float | None:
+    """Save the state of a session if its idle trigger wants that, in its owner's name, with its hooks: 0, then. Else
+    seconds until it will; None: it will not before something happens in the session, or the session is gone.
+
+    The session is held for as long as that takes; one that somebody has open is left alone at once (`LockedError`). So
+    is one that is not at rest, or whose directory is not what it was, with all that there is to mend, for whoever opens
+    it (`RefusedError`: ``left_running``, ``cut_short``, ``half_way``, ``not_as_noted``, ``not_mounted``,
+    ``emptied``). Raises also what `Session.checkpoint` does.
+    """
+    home = opener.open_home()
+    rows, clock, session = Shelf(home).rows, home.store.catalog.clock, SessionId(name)
+    path = lock_path(home.home, home.store.tenant, session)
+    if not rows.has(session):
+        return None
+    with ExitStack() as stack:
+        stack.enter_context(holding(path, session, timeout=0, clock=clock, at_rest=True))
+        try:
+            record = rows.get(session)
+        except NotFoundError:
+            remove_lock(path)  # it was deleted at this moment: the lock has come with us
+            return None
+        if record.status != "live" or record.workspace is None:
+            return None
+        line = Line(Shelf(home), record, clock).load()
+        left = journal.due(line.state, line.entries, clock.now())
+        if left != 0:
+            return left
+        context = opener.open_as_noted(record.workspace)
+        if was_emptied(context, record, line.state):
+            raise RefusedError(
+                f"the directory of the fork {session} is empty", hint="whoever opens it fills it again", code="emptied"
+            )
+        _wait_little(context)
+        workspace = Workspace(opener, context)
+        if workspace.unfinished() is not None or os.path.lexists(os.path.join(context.folder, UNDO_NOTE)):
+            raise RefusedError(
+                f"{display(workspace.path)} is half way between two states: a restore or an undo was cut short there",
+                hint="`holdfast restore --continue` finishes a restore, `holdfast restore --abort` takes it back; an "
+                "undo is finished by the next command that changes the tree",
+                code="half_way",
+            )
+        around = Sessions(agent=record.owner, opener=opener).surroundings(opener, context, workspace, Shelf(context))
+        with Session(around, line, stack.pop_all()) as held:
+            held.checkpoint(kind="auto")
+    return left
+
+
+def _wait_little(context: Context) -> None:
+    """Have what is done here wait so little that whoever wants the session meanwhile is not refused it."""
+    lock, hooks = context.settings.lock, context.settings.hooks
+    # (Where nobody waits for a session, a hook holds nobody up.)
+    longest = min(hooks.timeout, lock.timeout / _HOOKS_SHARE) or hooks.timeout
+    context.settings = context.settings._replace(
+        lock=lock._replace(timeout=min(lock.timeout, _LOCK_WAIT)), hooks=hooks._replace(timeout=longest)
+    )

@@ -1,0 +1,233 @@
+"""Having idle sessions saved that nobody opens: which of them, when, and by a process that is there for as long.
+
+The catalog is asked at a moderate pace which sessions have something unsaved; a process is started only for those that
+nobody has open and that have been left alone for long enough. It does all the work, so that whoever has started it, a
+watcher, is not held up by a large directory, a hook, or its own socket. No thread waits for it: a watcher that had one
+would walk large trees without a second process (`holdfast.files.linux.forked_worker`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.engine.sessions.holder.lock import is_held, lock_path
+from holdfast.engine.sessions.idle import _save_process as save_process
+from holdfast.model.errors import HoldfastError, LockedError, unexpected
+from holdfast.model.log import Log, inherited
+from holdfast.processes.module_process import start
+from holdfast.store.catalog.session_rows import SessionRows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from holdfast.engine.opening.opener import Opener
+    from holdfast.model.clock import Clock
+    from holdfast.model.ids import WorkspaceId
+    from holdfast.model.session_types import SessionId
+    from holdfast.store.catalog.session_records import Unsaved
+
+_LOG = Log(__name__)
+_SECOND = 1_000_000
+_FIRST_RETRY = 30.0
+_LAST_RETRY = 3600.0
+_LEAST_WAIT = 1.0
+_SHARE = 3
+"""The catalog is asked so many times in the time that a session has to be idle for."""
+_SHORTEST, _LONGEST = 1.0, 30.0
+"""But never more often, and never less often."""
+_GLANCE = 0.25
+"""How often it is looked whether a process has ended."""
+_PIECE = 1 << 16
+_AT_ONCE = 20
+"""So many sessions are given to one process."""
+_MOST_SECONDS = 600.0
+"""So long may that take."""
+_END_SECONDS = 5.0
+
+
+class _Try:
+    """What came of trying to save a session."""
+
+    __slots__ = ("failures", "not_before", "revision", "said")
+
+    def __init__(self, revision: int, said: str) -> None:
+        self.revision = revision
+        """The journal's: all but ``said`` is of that one alone."""
+        self.not_before = 0.0
+        self.failures = 0
+        self.said = said
+        """Why it failed the last time that this was told."""
+
+
+class Plan:
+    """Which sessions to try when. No I/O; time is the clock's."""
+
+    def __init__(self, idle: float, clock: Clock) -> None:
+        """``idle`` is for how many seconds nothing must have been done in a session; it may want more itself."""
+        self._idle = idle
+        self._clock = clock
+        self._tries: dict[SessionId, _Try] = {}
+
+    def choose(self, unsaved: Iterable[Unsaved], is_open: Callable[[SessionId], bool]) -> list[SessionId]:
+        """Some of ``unsaved``, which is all that there are, to be tried now. Until it is told what came of it, each is
+        chosen again.
+        """
+        before, self._tries = self._tries, {}
+        chosen: list[SessionId] = []
+        for one in unsaved:
+            tried = before.get(one.session)
+            if tried is None or tried.revision != one.revision:
+                tried = _Try(one.revision, "" if tried is None else tried.said)
+            self._tries[one.session] = tried
+            left_alone = (self._clock.now() - one.updated_at) / _SECOND >= self._idle
+            may_be_tried = left_alone and self._clock.monotonic() >= tried.not_before and len(chosen) < _AT_ONCE
+            if may_be_tried and not is_open(one.session):
+                chosen.append(one.session)
+        return chosen
+
+    def later(self, session: SessionId, seconds: float | None) -> None:
+        """It need not be tried for so many seconds (None: before something happens in it)."""
+        wait = float("inf") if seconds is None else max(_LEAST_WAIT, seconds)
+        self._tries[session].not_before = self._clock.monotonic() + wait
+
+    def failed(self, session: SessionId, why: str = "") -> bool:
+        """It could not be saved: it is tried again, and each time later. Whether anybody has to be told ``why``."""
+        tried = self._tries[session]
+        wait = min(_FIRST_RETRY * 2.0 ** min(tried.failures, 20), _LAST_RETRY)
+        tried.not_before = self._clock.monotonic() + wait
+        tried.failures += 1
+        is_news = bool(why) and why != tried.said
+        tried.said = why or tried.said
+        return is_news
+
+
+class _Work:
+    """A process that saves sessions, one after the other."""
+
+    def __init__(self, order: save_process.Order, until: float) -> None:
+        """Start it. Raises `OSError`."""
+        self.sessions = order.sessions
+        self.until = until
+        """When it has taken too long."""
+        self._answer = b""
+        self._process = start(save_process.__name__, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._said = self._process.stdout.fileno()
+        os.set_blocking(self._said, False)
+        with suppress(BrokenPipeError), self._process.stdin as given:
+            given.write(order.encode())
+
+    def is_over(self) -> bool:
+        """Whether it has ended. Waits for nothing."""
+        over = self._process.poll() is not None
+        with suppress(BlockingIOError):
+            while piece := os.read(self._said, _PIECE):
+                self._answer += piece
+        return over
+
+    def end(self) -> None:
+        """End it at once, and whatever hook it runs with it."""
+        self._process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+
+    def said(self) -> list[save_process.Said]:
+        """What it has said of each, in order, when it is over; of those behind one that it did not come to an end with,
+        nothing.
+        """
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        said = save_process.decode(self._answer)
+        if len(said) < len(self.sessions):
+            why = HoldfastError("the process that was to save it was ended, or took too long")
+            said.append(save_process.Said(self.sessions[len(said)], error=why))
+        return said
+
+
+class Idling:
+    """Has idle sessions of one tenant saved: `turn` is called again and again, and waits for nothing."""
+
+    def __init__(self, opener: Opener, workspaces: Callable[[], Collection[WorkspaceId]]) -> None:
+        """``opener`` is the tenant's, and stays the caller's. ``workspaces`` are those in which, and in whose forks,
+        sessions are seen to. Raises `ConfigError`.
+        """
+        self._opener = opener
+        self._workspaces = workspaces
+        self._clock = opener.clock
+        idle = opener.settings(None).session.idle
+        self._interval = min(_LONGEST, max(_SHORTEST, idle / _SHARE))
+        self._plan = Plan(idle, self._clock)
+        self._due_at = self._clock.monotonic() + _SHORTEST
+        self._work: _Work | None = None
+        self._failure = ""
+
+    def due_in(self) -> float:
+        """Seconds until `turn` has something to do."""
+        return max(0.0, self._due_at - self._clock.monotonic())
+
+    def turn(self) -> None:
+        """Do what is due. What goes wrong is logged, once."""
+        if self.due_in() > 0:
+            return
+        try:
+            self._go_on()
+            self._failure = ""
+        except Exception as error:  # noqa: BLE001 - it is tried again, and the caller has other things to do
+            why = unexpected(error).message if not isinstance(error, HoldfastError) else error.message
+            if why != self._failure:
+                _LOG.warning("sessions that are idle are not saved: %s", why)
+            self._failure = why
+            self._due_at = self._clock.monotonic() + self._interval
+
+    def end(self) -> None:
+        """Save nothing any more: a session that is just being saved stays as it is in its journal. Harmless a second
+        time.
+        """
+        work, self._work = self._work, None
+        self._due_at = float("inf")
+        if work is not None:
+            work.end()
+            work.said()
+
+    def _go_on(self) -> None:
+        now = self._clock.monotonic()
+        if self._work is not None:
+            if not self._work.is_over():
+                self._due_at = now + _GLANCE
+                if now < self._work.until:
+                    return
+                self._work.end()
+            work, self._work = self._work, None
+            self._note(work)
+        chosen = self._plan.choose(SessionRows(self._opener.store().catalog).unsaved(self._workspaces()), self._is_open)
+        if chosen:
+            order = save_process.order_for(self._opener.home, self._opener.flags, chosen, inherited())
+            self._work = _Work(order, now + _MOST_SECONDS)
+        self._due_at = now + (_GLANCE if chosen else self._interval)
+
+    def _is_open(self, session: SessionId) -> bool:
+        return is_held(lock_path(self._opener.home, self._opener.store().tenant, session))
+
+    def _note(self, work: _Work) -> None:
+        said = work.said()
+        for one in said:
+            _note(self._plan, one)
+        for session in work.sessions[len(said) :]:
+            self._plan.failed(session)
+
+
+def _note(plan: Plan, said: save_process.Said) -> None:
+    """Keep in mind what became of a session, and tell what a person should know."""
+    if said.error is None:
+        plan.later(said.session, None if said.seconds == 0 else said.seconds)
+        if said.seconds == 0:
+            _LOG.info("saved the session %s, which was idle", said.session)
+    elif isinstance(said.error, LockedError):
+        plan.failed(said.session)  # somebody is at it, or changes the tree
+    elif plan.failed(said.session, said.error.message):
+        advice = f" ({said.error.hint})" if said.error.hint else ""
+        _LOG.warning("the session %s is idle, and cannot be saved: %s%s", said.session, said.error.message, advice)

@@ -1,0 +1,1 @@
+"""How a session begins as a fork, is deleted, and is swept away when its time is over."""

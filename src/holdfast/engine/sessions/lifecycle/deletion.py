@@ -1,0 +1,315 @@
+"""Deleting a session, with all that was made for it.
+
+Killed anywhere, it is done again, by the next sweep at the latest. Whoever calls it holds the session.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.bridge.mount.overlayfs import detach_all
+from holdfast.engine.history.status import only_there
+from holdfast.engine.opening import identity
+from holdfast.engine.opening.home import SNAPSHOTS
+from holdfast.engine.opening.identity import refuse
+from holdfast.engine.sessions.outcomes import Deleted
+from holdfast.files.directories.removal_obstacles import mounted_at, refuse_others, what_to_do
+from holdfast.files.directories.replication import remove_whole
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
+from holdfast.model.log import Log
+from holdfast.model.paths import display, under
+from holdfast.snapshot.port import Token
+from holdfast.store.catalog_records import seen_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.opening.opener import Opener
+    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.model.entries import NotCaptured
+    from holdfast.model.ids import WorkspaceId
+    from holdfast.snapshot.port import Provider
+    from holdfast.store.catalog.session_records import SessionRecord
+    from holdfast.store.catalog_records import Workspace
+
+
+# The directories that sessions work in: opened, wherever they are, and what is in them alone.
+
+
+def open_mounted(opener: Opener, name: WorkspaceId) -> Context:
+    """Open a workspace; a fork by mount that is not mounted, as after a restart of the machine, is mounted again."""
+    try:
+        return opener.open_known(name)
+    except RefusedError as error:
+        if error.code != "not_mounted":
+            raise
+        from holdfast.engine.forks.mounted_forks import mount_again
+
+        mount_again(opener, seen_at(opener.store().catalog.workspace(name).path))
+        return opener.open_known(name)
+
+
+def only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
+    """What the directory of a session holds now that no checkpoint does, and that the directory ``here`` has not.
+
+    (None: the one that it was made of, if that is known.) Where it cannot be looked at, what its newest checkpoint says
+    of that. Changes nothing.
+    """
+    if record.workspace is None:
+        return []
+    catalog = opener.store().catalog
+    try:
+        return sure_only_in(opener, record, here)
+    except (HoldfastError, OSError) as error:
+        _LOG.debug("a directory could not be looked at: %s", error)
+    head = catalog.cursor(record.workspace).head
+    missed = [] if head is None else catalog.not_captured(head)
+    return only_there(seen_at(catalog.workspace(record.workspace).path), here or _origin(opener, record), missed)
+
+
+def sure_only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
+    """`only_in` of a live session; raises `HoldfastError` or `OSError` where it cannot be looked at."""
+    from holdfast.engine.history.status import present
+
+    assert record.workspace is not None, "it is live"
+    context = open_mounted(opener, record.workspace)
+    with context.lock():
+        missed = present(context).not_captured
+    return only_there(context.workspace.path, here or _origin(opener, record), missed)
+
+
+def _origin(opener: Opener, record: SessionRecord) -> bytes | None:
+    """The directory that a fork was made of, wherever it was seen last."""
+    try:
+        return None if record.origin is None else seen_at(opener.store().catalog.workspace(record.origin).path)
+    except NotFoundError:
+        return None
+
+
+_LOG = Log(__name__)
+
+
+def delete(opener: Opener, shelf: Shelf, record: SessionRecord, *, look: bool = False) -> Deleted:
+    """Delete a session; of a fork, its directory, its workspace, and that workspace's checkpoints as well. A directory
+    that somebody has moved elsewhere stays. ``look`` as in `what_goes`.
+
+    Raises `RefusedError` while other forks stand on what goes with it (code ``has_forks``), or other sessions work in
+    its directory (``in_use``), or something is mounted over that (``mounted_over``).
+    """
+    goes = what_goes(opener, record, look=look)
+    if record.purpose != "session":
+        workspaces = _workspaces(opener, record)
+        _refuse_forks_of(opener, shelf, record, workspaces)
+        if record.status == "live":
+            shelf.rows.put(record._replace(status="going"))
+        if record.purpose == "experiment":
+            from holdfast.engine.sessions.holder.lock import end_leftovers
+
+            end_leftovers(record.id)
+        try:
+            _remove_directory(opener, record, workspaces)
+        except OSError as error:
+            where = f": {display(os.fsencode(error.filename))}" if error.filename else ""
+            raise StorageError(
+                f"the fork {record.id} cannot be removed: {error.strerror or error}{where}", hint=what_to_do(error)
+            ) from error
+        shelf.discard(shelf.rows.clear(record.id))
+        for workspace in workspaces:
+            _let_go(opener, workspace)
+    shelf.discard(shelf.rows.remove(record.id))
+    return goes
+
+
+def what_goes(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
+    """What would go with a session now. ``look``: also what no checkpoint holds of a fork's directory, for which all of
+    that is walked. Deletes nothing. Raises `RefusedError` (``mounted_over``) if something is mounted over that.
+    """
+    from holdfast.engine.opening.identity import find_moved
+
+    if record.purpose != "session":
+        _refuse_mounted_over(opener, record)
+    nothing = Deleted(record.id, None)
+    if record.purpose == "session" or record.status != "live" or record.workspace is None:
+        return nothing
+    workspace = opener.store().catalog.workspace(record.workspace)
+    path = seen = seen_at(workspace.path)
+    made = _made_at(opener, record)
+    if not _is_at(opener, path, workspace):
+        moved = find_moved([workspace], opener.open_home().folder_of).get(workspace.id)
+        if moved is None:
+            with suppress(HoldfastError):
+                resume(opener, record)  # it may only not be mounted any more
+            if not os.path.ismount(path):
+                return nothing._replace(not_found=path)
+        path = moved or path
+    if made and not any(under(os.path.realpath(path), place) for place in made):
+        # (Who has used it where it was moved to has noted that.)
+        return nothing._replace(not_found=made[0] if path == seen else seen, now_at=path)
+    return nothing._replace(directory=path, not_captured=only_in(opener, record) if look else ())
+
+
+def _made_at(opener: Opener, record: SessionRecord) -> list[bytes]:
+    """The real paths of the directories that were made for a fork."""
+    places = [record.place] if record.place is not None else []
+    for provider in providers_that_made(opener, record):
+        places += [one.path for one in provider.tokens() if one.path is not None]
+    return [os.path.realpath(place) for place in places]
+
+
+def _is_at(opener: Opener, path: bytes, workspace: Workspace) -> bool:
+    """Whether a fork's own directory is at ``path``. (The numbers of devices may be others after a restart, and what is
+    mounted there, others may have mounted; those of inodes are used anew.)
+    """
+    if not os.path.lexists(path):
+        return False
+    if os.path.ismount(path):
+        return True
+    return os.lstat(path).st_ino == workspace.inode and identity.may_be(opener.open_home().folder_of(workspace), path)
+
+
+def resume(opener: Opener, record: SessionRecord) -> None:
+    """Have the provider that made a fork's directory mount again what is not mounted any more, as after a restart."""
+    for provider in providers_that_made(opener, record):
+        try:
+            provider.resume(Token(record.token))
+        except NotFoundError:
+            _LOG.debug("the provider knows nothing of a fork's directory any more", session=record.id)
+
+
+def providers_that_made(opener: Opener, record: SessionRecord) -> list[Provider]:
+    """The provider that has made the directory; none if an older version wrote it out, or it is not known any more."""
+    return [one for one in _providers(opener, record) if one.name == record.provider]
+
+
+def _providers(opener: Opener, record: SessionRecord) -> Sequence[Provider]:
+    from holdfast.engine.forks.provider_selection import providers_of
+
+    if record.origin is None:
+        return ()
+    try:
+        return providers_of(opener.context_of(record.origin), record.id)
+    except NotFoundError:
+        return ()
+
+
+def _workspaces(opener: Opener, record: SessionRecord) -> list[Workspace]:
+    """The workspace that the session works in, also where it was killed before that was noted."""
+    catalog = opener.store().catalog
+    if record.workspace is not None:
+        return [catalog.workspace(record.workspace)]
+    made = _made_at(opener, record)
+    return [one for one in catalog.workspaces() if one.live and any(under(seen_at(one.path), place) for place in made)]
+
+
+def _refuse_forks_of(opener: Opener, shelf: Shelf, record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
+    """What is noted of a fork's directory is in the workspace's folder, the directory itself may lie in that of the
+    session, and its first checkpoint stands on one of the workspace's.
+    """
+    catalog = opener.store().catalog
+    mine = {one.id: seen_at(one.path) for one in workspaces}
+
+    def stands_on_it(other: SessionRecord) -> bool:
+        if other.id == record.id or other.purpose == "session" or other.workspace in mine:
+            return False
+        if other.origin in mine:
+            return True
+        return other.workspace is not None and any(
+            under(seen_at(catalog.workspace(other.workspace).path), root) for root in mine.values()
+        )
+
+    sessions = shelf.rows.list()
+    lodgers = [other.id for other in sessions if other.id != record.id and other.workspace in mine]
+    if lodgers:
+        raise RefusedError(
+            f"the sessions {', '.join(lodgers)} work in the directory of {record.id}, which goes with it",
+            hint="delete those first",
+            code="in_use",
+        )
+    forks = [other.id for other in sessions if stands_on_it(other)]
+    if forks:
+        raise RefusedError(
+            f"the forks {', '.join(forks)} stand on what goes with {record.id}",
+            hint="delete those first",
+            code="has_forks",
+        )
+
+
+def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequence[Workspace]) -> None:
+    if record.status != "making":
+        _refuse_others(opener, record, workspaces)
+    _detach_inside(workspaces)
+    for provider in _providers(opener, record):  # (one that was passed over may have been killed while it cleaned up)
+        for allocation in provider.tokens():
+            provider.cleanup(allocation.token)
+    place = record.place
+    if place is None or not os.path.lexists(place):
+        return
+    if record.status == "making" and not workspaces:
+        with suppress(OSError):
+            os.rmdir(place)  # nothing was written into it yet: what is in there is somebody else's
+        return
+    remove_whole(place)
+
+
+def _detach_inside(workspaces: Iterable[Workspace]) -> None:
+    """Take away what somebody has mounted in there, such as directories from elsewhere: that is no part of a fork, and
+    what it shows stays where it is.
+    """
+    for one in workspaces:
+        root = seen_at(one.path)
+        for point in mounted_at(root, below=True):
+            if point != root:
+                detach_all(point)
+
+
+def _refuse_mounted_over(opener: Opener, record: SessionRecord) -> None:
+    """Raise `RefusedError` if somebody has mounted something over a fork's directory."""
+    for one in _workspaces(opener, record):
+        refuse_others(seen_at(one.path), below=1 if record.provider == "zfs" else 0)  # (its dataset)
+
+
+def _refuse_others(opener: Opener, record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
+    """Raise `RefusedError` if something else has come in the place of the directory that was made for a fork. (One that
+    is not mounted any more is empty; and the numbers of devices may be others after a restart.)
+    """
+    for one in workspaces:
+        path = seen_at(one.path)
+        if not os.path.lexists(path) or _is_at(opener, path, one):
+            continue
+        if os.path.islink(path) or not os.path.isdir(path) or os.listdir(path):
+            refuse(path, record.id)
+
+
+def _let_go(opener: Opener, workspace: Workspace) -> None:
+    """Let the workspace of a fork go that is deleted, and forget what nothing else stands on."""
+    from holdfast.engine.forks.materialization import discard
+
+    home = opener.open_home()
+    catalog = home.store.catalog
+    if workspace.live:
+        catalog.let_go(workspace.id)
+    discard(home, workspace)
+    protections = catalog.protections()
+    for checkpoint in catalog.checkpoints(workspace.id):
+        if not any(reason.hard for reason in protections.get(checkpoint.id, ())):
+            try:
+                catalog.forget([checkpoint.id])
+            except HoldfastError as error:
+                _LOG.warning("a checkpoint of a deleted fork stays: %s", error.message)
+    folder = home.folder_of(workspace)
+    if not _holds_snapshots(folder):
+        try:
+            remove_whole(folder)
+        except OSError as error:
+            _LOG.warning("%s stays: %s", display(folder), error.strerror or error)
+
+
+def _holds_snapshots(folder: bytes) -> bool:
+    """Whether directories of other forks may lie in the workspace's folder."""
+    for _, _, files in os.walk(os.path.join(folder, SNAPSHOTS)):
+        if any(not name.endswith((b".lock", b".new")) for name in files):
+            return True
+    return False

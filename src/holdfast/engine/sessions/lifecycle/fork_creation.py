@@ -1,0 +1,327 @@
+"""Forks of sessions: a directory of its own, registered as a workspace, and a session that works in it.
+
+What is about to be made is in the catalog before it is, and is the sweep's to remove until all of it is there.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.engine.history.tree_copy import first_checkpoint
+from holdfast.engine.opening.home import INDEX
+from holdfast.engine.sessions._quotas import check_name
+from holdfast.engine.sessions.holder.lock import holding, lock_path
+from holdfast.engine.sessions.holder.lock import remove as remove_lock
+from holdfast.engine.sessions.identifiers import check_id, new_id
+from holdfast.engine.sessions.lifecycle.deletion import delete
+from holdfast.engine.sessions.outcomes import ForkResult
+from holdfast.engine.sessions.state.journal import Line, new_ref
+from holdfast.files.local_tree import LocalTree
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.model.session_types import Metrics
+from holdfast.snapshot.git.fork_objects import OBJECTS
+from holdfast.snapshot.recorded_provider import LEADS_OUT
+from holdfast.store.catalog.session_records import RefChange, SessionRecord, ref_name
+from holdfast.store.catalog.work_lease import this_process
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.sessions.state.state_history import Surroundings
+    from holdfast.model.ids import CheckpointId, Hash
+    from holdfast.model.session_types import RefType, SessionCheckpoint, SessionId, SessionMode
+    from holdfast.snapshot.port import Capabilities
+    from holdfast.snapshot.provider_selection import Choice
+    from holdfast.store.catalog.session_rows import SessionRows
+
+
+# What is known of a workspace's files, for a whole copy of it.
+
+
+def paths_of(context: Context, root: Hash) -> set[bytes]:
+    """The paths in the manifest ``root``. Nothing is read where the workspace's index is of this very manifest."""
+    tree = context.tree
+    if isinstance(tree, LocalTree) and tree.index.root == root and not tree.index.delta:
+        return tree.index.paths()
+    from holdfast.store.manifests import manifest
+
+    return {path for path, _ in manifest.iterate(context.store.pages, root)}
+
+
+def inherit_index(source: Context, copy: Context, root: Hash, *, begun: int) -> None:
+    """Have the next look at ``copy``, which a provider has just made as a copy of ``source``, read only what is not
+    known: if the manifest ``root`` is what was saved of the source last, and the copy was begun after ``begun`` (see
+    `inherit`). Nobody works in the copy yet. A failure is logged: the look is slower.
+    """
+    from holdfast.files.scan.inherited_index import inherit
+
+    tree = source.tree
+    if not isinstance(tree, LocalTree) or tree.is_layered:
+        return
+    tree.save_index()
+    try:
+        index = inherit(os.path.join(source.folder, INDEX), tree.root, copy.workspace.path, root, begun=begun)
+        if index is not None:
+            index.save(os.path.join(copy.folder, INDEX))
+    except (OSError, StorageError) as error:
+        _LOG.info("all files of a copy are read when it is looked at: %s", error)
+
+
+_LOG = Log(__name__)
+_NOT_NOW = (
+    *("git_operation", "git_unmerged", "git_filter", "git_index", "git_pipe", "git_hidden", "git_inside"),
+    *("git_failed", "git_slow"),
+    *(OBJECTS, LEADS_OUT),
+)
+"""Codes with which a provider does not capture a workspace that another one can: it refuses to, or Git fails in it."""
+PROCESS = "process"
+"""In the metadata of an experiment's reference: who makes it, as `store.lease` names a process."""
+
+
+class _Made(NamedTuple):
+    """A directory that was made for a fork."""
+
+    context: Context
+    tree: CheckpointId
+    """The first checkpoint of its workspace."""
+    token: str
+
+
+def fork(
+    around: Surroundings,
+    parent: SessionRecord,
+    point: SessionCheckpoint,
+    *,
+    name: str | None,
+    now: bool,
+    with_ignored: bool,
+    provider: str | None,
+    kind: RefType,
+    metadata: Mapping[str, str],
+) -> ForkResult:
+    """Make a fork of the state ``point``; ``now``: that is what the directory of ``parent`` holds. See `Session.fork`.
+
+    Whoever calls it holds ``parent``.
+    """
+    if kind not in ("fork", "experiment"):
+        raise UsageError(f"a fork is no {kind}")
+    context = around.context
+    session = new_id("fork", context.random) if name is None else check_id(name)
+    check_name(around.shelf.rows, session)
+    path = lock_path(context.home, context.store.tenant, session)
+    with holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock):
+        try:
+            _clear(around, session)
+            providers = _Providers(context, session, provider, with_ignored=with_ignored)
+            return _make(around, parent, point, session, providers, now=now, kind=kind, metadata=metadata)
+        except (Exception, KeyboardInterrupt):
+            if not around.shelf.rows.has(session):
+                remove_lock(path)
+            raise
+
+
+def _make(
+    around: Surroundings,
+    parent: SessionRecord,
+    point: SessionCheckpoint,
+    session: SessionId,
+    providers: _Providers,
+    *,
+    now: bool,
+    kind: RefType,
+    metadata: Mapping[str, str],
+) -> ForkResult:
+    """Make the fork, whose name is held, and free; what fails leaves nothing behind."""
+    context, rows = around.context, around.shelf.rows
+    record = SessionRecord(
+        id=session,
+        parent=parent.id,
+        owner=around.agent,
+        shared=(),
+        workspace=None,
+        origin=context.workspace.id,
+        provider=providers.choice.provider.name,
+        mode="worktree",
+        token="",
+        place=None,
+        purpose="experiment" if kind == "experiment" else "fork",
+        status="making",
+        created_at=context.clock.now(),
+    )
+    rows.add(record)
+    try:
+        made = None
+        while made is None:
+            made = _provided(around, point, providers, now=now)
+            record = record._replace(provider=providers.choice.provider.name)
+            rows.put(record)
+        for reason in providers.choice.passed_over:
+            _LOG.warning("the fork %s is made by %s, as it cannot be by %s", session, record.provider, reason)
+        done = _begin(around, point, record, made, metadata)
+        return done._replace(passed_over=providers.choice.passed_over)
+    except (Exception, KeyboardInterrupt):
+        try:
+            delete(around.opener, around.shelf, rows.get(session))
+        except (HoldfastError, OSError) as error:
+            _LOG.warning("what failed is not cleaned up yet; the next sweep tries again: %s", error)
+        raise
+
+
+def _begin(
+    around: Surroundings,
+    point: SessionCheckpoint,
+    record: SessionRecord,
+    made: _Made,
+    metadata: Mapping[str, str],
+) -> ForkResult:
+    """Commit the session's first state; it lives from then on."""
+    clock = around.context.clock
+    before = point.state
+    state = msgspec.structs.replace(
+        before,
+        id=record.id,
+        parent=record.parent,
+        created_at=clock.now(),
+        metrics=Metrics(commands=before.metrics.commands, total_ms=before.metrics.total_ms),
+    )
+    live = record._replace(workspace=made.context.workspace.id, token=made.token, status="live")
+    said = {**metadata, PROCESS: this_process()} if record.purpose == "experiment" else metadata
+    kind: RefType = "experiment" if record.purpose == "experiment" else "fork"
+    ref = new_ref(kind, record.id, metadata=said)
+    first = Line(around.shelf, live, clock).commit(
+        "fork", state, made.tree, parent=point.hash, metadata=metadata, naming=[RefChange(ref, None)], record=live
+    )
+    ref = msgspec.structs.replace(ref, checkpoint=first.hash, updated_at=first.created_at)
+    mode: SessionMode = record.mode
+    return ForkResult(record.id, made.context.workspace.path, point.hash, ref, record.provider, mode)
+
+
+def keep(rows: SessionRows, record: SessionRecord, now: int) -> SessionRecord:
+    """Have a fork stay: an experiment's becomes one that outlives the experiment, and none expires before
+    ``session.fork_ttl`` has passed from ``now`` (microseconds). What it is then.
+    """
+    ref = rows.ref(ref_name("fork" if record.purpose == "fork" else "experiment", record.id))
+    if ref is None:
+        raise RefusedError(f"the reference to the fork {record.id} is gone", code="moved")
+    if record.purpose == "fork":
+        rows.set_ref(RefChange(msgspec.structs.replace(ref, updated_at=now), ref.checkpoint))
+        return record
+    moved = msgspec.structs.replace(ref, name=ref_name("fork", record.id), type="fork", updated_at=now)
+    kept = record._replace(purpose="fork")
+    rows.put(kept, naming=[RefChange(moved, None)], dropping=[ref])
+    return kept
+
+
+def _clear(around: Surroundings, session: SessionId) -> None:
+    """Remove what a fork of this name has left that was killed while it was made: we hold it, so nobody is at it."""
+    try:
+        record = around.shelf.rows.get(session)
+    except NotFoundError:
+        return
+    if record.status != "live":
+        delete(around.opener, around.shelf, record)
+
+
+class _Providers:
+    """Which provider makes the directory: the one that is wanted, or the best one that can at this moment."""
+
+    def __init__(self, context: Context, session: SessionId, asked: str | None, *, with_ignored: bool) -> None:
+        """``asked`` is the one that whoever asks has named, if any. Raises `UnsupportedError` if there is none."""
+        from holdfast.engine.forks.provider_selection import providers_of
+        from holdfast.snapshot.provider_selection import AUTOMATIC
+
+        wanted = asked or context.settings.snapshot.provider
+        self._wanted = wanted
+        self._key = None if asked else "snapshot.provider"
+        self.with_ignored = with_ignored
+        self._all = [one for one in providers_of(context, session) if wanted in (AUTOMATIC, one.name)]
+        self._detected: list[Capabilities] = [one.detect(with_git=with_ignored) for one in self._all]
+        self.choice = self._chosen()
+
+    def _chosen(self) -> Choice:
+        from holdfast.snapshot.provider_selection import choose
+
+        return choose(
+            self._all,
+            self._wanted,
+            mode="worktree",
+            ignored=self.with_ignored,
+            key=self._key,
+            detected=self._detected,
+        )
+
+    def pass_over(self, refusal: RefusedError | StorageError) -> None:
+        """The provider that was chosen has refused, or failed: choose the next one. Raises the refusal where it is not
+        one that another provider need not share, or this one is wanted; `UnsupportedError` if no other can be used.
+        """
+        from holdfast.snapshot.provider_selection import AUTOMATIC
+
+        if self._wanted != AUTOMATIC or refusal.code not in _NOT_NOW:
+            raise refusal
+        name = self.choice.provider.name
+        self._detected = [
+            one._replace(not_now=refusal.message) if one.provider == name else one for one in self._detected
+        ]
+        self.choice = self._chosen()
+
+
+def _provided(around: Surroundings, point: SessionCheckpoint, providers: _Providers, *, now: bool) -> _Made | None:
+    """Have a provider make the directory, and bring it to the state; None: it has refused, and another one is chosen.
+
+    With ignored files if they are asked for, whatever the provider carries.
+    """
+    from holdfast.engine.workspace.workspace import Workspace
+
+    source = point.state.tree
+    assert source is not None, "a saved state has a tree"
+    choice = providers.choice
+    carries = choice.capabilities.carries_ignored
+    begun = time.time_ns()
+    try:
+        # (What carries .git, and was not asked for ignored files, is without it before anything runs there.)
+        prepared = choice.provider.prepare("worktree", with_git=providers.with_ignored)
+    except (RefusedError, StorageError) as error:
+        providers.pass_over(error)
+        return None
+    if carries and not providers.with_ignored:
+        _leave_out(around.context, source, prepared.path)
+    context = around.opener.register(prepared.path, source, within=around.context.folder)
+    saved = around.context.catalog.checkpoint(source)
+    if carries:
+        inherit_index(around.context, context, saved.root, begun=begun)
+    with context.lock():
+        first = first_checkpoint(context, saved)
+    # What carries everything holds the state as it is, or is changed at this moment: the next look at it tells.
+    if not (now and carries):
+        catalog, workspace = context.catalog, Workspace(around.opener, context)
+        same = catalog.checkpoint(first).root == saved.root
+        workspace.restore(first if same else source, exact=True)
+        first = workspace.checkpoint(kind="auto").checkpoint.id
+        try:
+            choice.provider.settle(prepared.token)
+        except StorageError as error:
+            _LOG.warning("Git in the fork may call files changed that are not: %s", error.message)
+    return _Made(context, first, prepared.token)
+
+
+def _leave_out(context: Context, tree: CheckpointId, directory: bytes) -> None:
+    """Take out of a copy that holds everything what the tree does not: ignored files, and what else no checkpoint
+    holds.
+    """
+    from holdfast.files.directories.pruned_copy import keep_only
+
+    root = context.catalog.checkpoint(tree).root
+    try:
+        keep_only(directory, paths_of(context, root))
+    except OSError as error:
+        raise StorageError(
+            f"{display(directory)}: ignored files cannot be taken out of the copy: {error.strerror}"
+        ) from error

@@ -1,0 +1,187 @@
+"""Upkeep of sessions, by whoever comes by: there is no daemon."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.sessions.holder.lock import end_leftovers, holding, is_held, lock_path
+from holdfast.engine.sessions.holder.lock import remove as remove_lock
+from holdfast.engine.sessions.lifecycle.deletion import delete, open_mounted, resume, sure_only_in, what_goes
+from holdfast.engine.sessions.lifecycle.fork_creation import PROCESS, keep
+from holdfast.engine.sessions.outcomes import Swept
+from holdfast.engine.upkeep.session_shelf import Shelf
+from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.store.catalog.session_records import ref_name
+from holdfast.store.catalog.work_lease import Lease, may_run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.engine.opening.context import HomeContext
+    from holdfast.engine.opening.opener import Opener
+    from holdfast.engine.sessions.outcomes import Deleted
+    from holdfast.model.session_types import SessionId
+    from holdfast.store.catalog.catalog import Catalog
+    from holdfast.store.catalog.session_records import SessionRecord
+
+_LOG = Log(__name__)
+_SECOND = 1_000_000
+LEASE = "sessions"
+_MOST_NAMED = 5
+
+
+def is_due(home: HomeContext, shelf: Shelf) -> bool:
+    """Whether `sweep` would find anything to do. Cheap."""
+    return bool(_expired(home, shelf)) or shelf.is_due()
+
+
+def sweep_if_due(opener: Opener) -> None:
+    """`sweep` if there is anything to do; what goes wrong is logged."""
+    home = opener.open_home()
+    shelf = Shelf(home)
+    try:
+        if not home.store.catalog.database.read_only and is_due(home, shelf):
+            sweep(opener, home, shelf)
+    except HoldfastError as error:
+        _LOG.warning("old states of sessions are not swept: %s", error.message)
+
+
+def sweep(opener: Opener, home: HomeContext, shelf: Shelf) -> Swept:
+    """Remove sessions that were cut short or have expired, then move old states to their tiers. A fork whose directory
+    holds what no checkpoint does stays, which is said.
+
+    One sweep runs at a time: while another does, nothing happens. Killed anywhere, the next one goes on.
+    """
+    catalog = home.store.catalog
+    lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock)
+    try:
+        lease.acquire()
+    except LockedError:
+        return Swept()
+    try:
+        removed = [record.id for record in _expired(home, shelf) if _remove(opener, home, shelf, record.id)]
+        lease.renew()
+        warmed, cooled = shelf.sweep()
+    finally:
+        lease.release()
+    return Swept(warmed, cooled, tuple(removed))
+
+
+def _expired(home: HomeContext, shelf: Shelf) -> list[SessionRecord]:
+    """The sessions that nobody will miss, and nobody has open; a fork before what it was forked from."""
+    known = {record.id: record for record in shelf.rows.list()}
+    records = sorted(known.values(), key=lambda record: len(_line(record, known)), reverse=True)
+    directory = home.home
+    return [
+        record
+        for record in records
+        if _is_expired(home, shelf, record, known) and not is_held(lock_path(directory, home.store.tenant, record.id))
+    ]
+
+
+def _is_expired(
+    home: HomeContext, shelf: Shelf, record: SessionRecord, known: Mapping[SessionId, SessionRecord]
+) -> bool:
+    if record.status != "live":
+        return True
+    if record.purpose == "experiment":
+        ref = shelf.rows.ref(ref_name("experiment", record.id))
+        return ref is None or not may_run(ref.metadata.get(PROCESS, ""))
+    if record.purpose == "fork" and _line(record, known)[-1].purpose != "session":
+        ref = shelf.rows.ref(ref_name("fork", record.id))
+        used = max(shelf.rows.journal(record.id).updated_at, 0 if ref is None else ref.updated_at)
+        idle = home.store.catalog.clock.now() - used
+        most = home.settings.session.fork_ttl * _SECOND
+        return idle > most and not _is_used(home.store.catalog, record, known, most)
+    return False
+
+
+def _is_used(catalog: Catalog, record: SessionRecord, known: Mapping[SessionId, SessionRecord], most: float) -> bool:
+    """Whether another session works in a fork's directory, or anybody saves that, or has saved something by request."""
+    if record.workspace is None:
+        return False
+    if any(one.workspace == record.workspace and one.id != record.id for one in known.values()):
+        return True
+    saved = catalog.checkpoints(record.workspace)
+    newest = max((one.created_at for one in saved), default=0)
+    return catalog.clock.now() - newest <= most or any(one.kind == "manual" or one.label for one in saved)
+
+
+def _stays(opener: Opener, shelf: Shelf, record: SessionRecord) -> bool:
+    """Whether a fork's directory holds what would be lost with it. What nobody has saved of a fork is saved; where no
+    checkpoint can hold it, the fork is kept, and that is said. It is not idle any more then: it is not looked at again
+    before ``session.fork_ttl`` has passed.
+    """
+    if record.status != "live" or record.workspace is None:
+        return False
+    if record.purpose == "experiment":
+        end_leftovers(record.id)
+    resume(opener, record)
+    if what_goes(opener, record, look=False).directory is None:
+        return False
+    context = open_mounted(opener, record.workspace)
+    path = context.workspace.path
+    if record.purpose == "fork":
+        why = f"found when the fork {record.id} was about to expire"
+        if Workspace(opener, context).checkpoint(kind="auto", message=why).created:
+            return True
+    missed = sure_only_in(opener, record)
+    if not missed:
+        return False
+    keep(shelf.rows, record, context.clock.now())
+    named = [f"{display(one.path)}: {one.reason}" for one in missed[:_MOST_NAMED]]
+    if len(missed) > _MOST_NAMED:
+        named.append(f"and {len(missed) - _MOST_NAMED:,} more")
+    _LOG.warning(
+        "the fork %s stays, as no checkpoint holds all that is in %s (%s): take from there what you need; "
+        "`holdfast session delete %s` deletes it",
+        record.id,
+        display(path),
+        "; ".join(named),
+        record.id,
+    )
+    return True
+
+
+def _line(record: SessionRecord, known: Mapping[SessionId, SessionRecord]) -> list[SessionRecord]:
+    """A fork, what it was made from, and so on, as far as that is there."""
+    found = [record]
+    while len(found) <= len(known) and found[-1].parent is not None and found[-1].parent in known:
+        found.append(known[found[-1].parent])
+    return found
+
+
+def _remove(opener: Opener, home: HomeContext, shelf: Shelf, session: SessionId) -> bool:
+    clock = home.store.catalog.clock
+    path = lock_path(home.home, home.store.tenant, session)
+    try:
+        with holding(path, session, timeout=0, clock=clock):
+            record = shelf.rows.get(session)
+            if not _is_expired(home, shelf, record, {one.id: one for one in shelf.rows.list()}):
+                return False
+            if _stays(opener, shelf, record):
+                return False
+            gone = delete(opener, shelf, record)
+            remove_lock(path)
+            _tell_of_moved(gone)
+            return True
+    except (LockedError, NotFoundError):
+        return False
+    except HoldfastError as error:
+        advice = f" ({error.hint})" if error.hint else ""
+        _LOG.warning("the session %s cannot be removed yet: %s%s", session, error.message, advice)
+        return False
+
+
+def _tell_of_moved(gone: Deleted) -> None:
+    if gone.now_at is not None and gone.not_found is not None:
+        _LOG.warning(
+            "the fork %s has expired: nothing of it is remembered any more; its directory was moved from %s to %s, and "
+            "stays there",
+            gone.id,
+            display(gone.not_found),
+            display(gone.now_at),
+        )

@@ -1,0 +1,112 @@
+"""What the use-cases of sessions answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.model.fast_namedtuple import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.model.entries import NotCaptured
+    from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.session_types import (
+        CommandEntry,
+        SessionCheckpoint,
+        SessionHash,
+        SessionId,
+        SessionMode,
+        SessionRef,
+        State,
+    )
+    from holdfast.store.catalog.session_records import Purpose, Status
+
+
+class SessionInfo(NamedTuple):
+    """A session, looked at from outside."""
+
+    id: SessionId
+    parent: SessionId | None
+    owner: str
+    shared: tuple[str, ...]
+    purpose: Purpose
+    status: Status
+    root: bytes | None
+    """Where it works, when last seen; None while that is being made."""
+    workspace: WorkspaceId | None
+    provider: str
+    """What made its directory; empty: it works in place."""
+    mode: SessionMode
+    created_at: int
+    updated_at: int
+    newest: SessionHash | None
+    """The session checkpoint that HEAD names."""
+    tree: CheckpointId | None
+    """The checkpoint of the workspace that holds the last recorded tree."""
+    state: State | None
+    running: CommandEntry | None
+    """The command that runs in it, or ran when it was killed."""
+    busy: bool
+    """Whether a process has it open."""
+    checkpoints: int
+    """How many states of it are saved, and their bytes as they are stored."""
+    stored_bytes: int
+    journal: int
+    """How many entries its journal has, and its bytes."""
+    journal_bytes: int
+    forks: tuple[SessionId, ...]
+
+
+class ForkResult(NamedTuple):
+    """A fork of a session."""
+
+    id: SessionId
+    """Of the new session."""
+    root: bytes
+    fork_point: SessionHash
+    ref: SessionRef
+    provider: str
+    mode: SessionMode
+    passed_over: tuple[str, ...] = ()
+    """Better providers that could capture nothing at this moment, each with why."""
+
+
+class CheckedOut(NamedTuple):
+    """A session that was brought to another of its states."""
+
+    state: State
+    checkpoint: SessionCheckpoint
+    """The state that was asked for."""
+    saved: SessionRef
+    """The branch that the state before is saved as."""
+    restored: RestoreResult
+    """What happened to the tree."""
+    not_captured: Sequence[NotCaptured] = ()
+    """What the fork that was asked for has in its directory alone, and in no checkpoint: it was not brought here."""
+
+
+class Deleted(NamedTuple):
+    """What went, or (dry run) would go, with a session, beside its states."""
+
+    id: SessionId
+    directory: bytes | None
+    """That of a fork, with all that is in it; None: it works in place, or its directory was not found."""
+    not_found: bytes | None = None
+    """Where the directory of a fork was not, as somebody has moved or removed it."""
+    now_at: bytes | None = None
+    """Where that is now, and stays, if it is known."""
+    not_captured: Sequence[NotCaptured] = ()
+    """What is in the directory that goes alone, and in no checkpoint; empty where nobody has looked."""
+
+
+class Swept(NamedTuple):
+    """What a sweep has done."""
+
+    warmed: int = 0
+    """Session checkpoints that went from the catalog to the object store."""
+    cooled: int = 0
+    """From there to the cold one."""
+    removed: tuple[SessionId, ...] = ()
+    """Sessions that were half made, half deleted, or had expired."""

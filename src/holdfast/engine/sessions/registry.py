@@ -1,0 +1,491 @@
+"""The sessions of a home: begun, opened, looked at, swept."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from holdfast.engine.opening.current_run import forbid_inside_run
+from holdfast.engine.opening.opener import Opener
+from holdfast.engine.safety.classify import levels_of
+from holdfast.engine.sessions import identifiers
+from holdfast.engine.sessions._quotas import check_name
+from holdfast.engine.sessions.holder.lock import holding, is_held, lock_path
+from holdfast.engine.sessions.holder.lock import remove as remove_lock
+from holdfast.engine.sessions.identifiers import check_owner
+from holdfast.engine.sessions.lifecycle.deletion import only_in, open_mounted, resume
+from holdfast.engine.sessions.outcomes import SessionInfo
+from holdfast.engine.sessions.session import Session
+from holdfast.engine.sessions.state import journal
+from holdfast.engine.sessions.state.journal import Line
+from holdfast.engine.sessions.state.repair import (
+    found_when_opened,
+    make_directory_again,
+    mend,
+    warn_unfinished,
+    was_cut_short,
+)
+from holdfast.engine.sessions.state.state_history import Surroundings
+from holdfast.engine.upkeep.session_shelf import Shelf
+from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.errors import ConfigError, LockedError, NotFoundError
+from holdfast.model.log import Log
+from holdfast.model.session_types import Leaving, Merging, SessionConfig, SessionId, State, Triggers
+from holdfast.store.catalog.session_records import SessionRecord
+from holdfast.store.catalog_records import seen_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from holdfast.engine.opening.context import Context, HomeContext
+    from holdfast.engine.sessions.holder.request_client import Asking, Using
+    from holdfast.engine.sessions.outcomes import Deleted, ForkResult, Swept
+    from holdfast.model.config.settings import Session as Settings
+    from holdfast.model.entries import NotCaptured
+    from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.session_types import CommandEntry, Level, RefType, SessionCheckpoint, SessionRef
+
+_LOG = Log(__name__)
+_PAUSE_SECONDS = 0.05
+_LEAST_SECONDS = 1.0
+"""For an answer of whoever has a session open, also where nothing is waited for."""
+
+
+def config_of(settings: Settings) -> SessionConfig:
+    """What holds for the commands of a new session, as the settings have it."""
+    return SessionConfig(
+        shell=settings.shell,
+        timeout_seconds=settings.timeout,
+        max_output_bytes=settings.max_output_bytes,
+        triggers=Triggers(
+            commands=settings.commands,
+            idle_seconds=settings.idle,
+            min_seconds=settings.min_interval,
+            max_journal=settings.max_journal,
+        ),
+        demand=settings.demand,
+    )
+
+
+class Sessions:
+    """All sessions of a home. For one thread; any number of processes may have the same home."""
+
+    def __init__(
+        self,
+        *,
+        home: str | bytes | os.PathLike[str] | None = None,
+        agent: str | None = None,
+        flags: Mapping[str, object] | None = None,
+        opener: Opener | None = None,
+    ) -> None:
+        """``home`` as in `holdfast.open`. ``agent`` is who asks (None: HOLDFAST_AGENT, else ``identity.author``, else
+        the user's name). ``opener`` is for tests: it stands for home, flags, environment and clock.
+        """
+        place = None if home is None else os.fsencode(home)
+        self._make = (
+            (lambda: opener)
+            if opener is not None
+            # (Whoever breaks a workspace's file must not lock anybody out.)
+            else (lambda: Opener(home=place, flags=flags, lenient=True))
+        )
+        self._opener = self._make()
+        self._agent = identifiers.agent_of(agent, self._opener.environ, self._opener.settings(None))
+        self._home: HomeContext | None = None
+        self._shelf: Shelf | None = None
+        self._warned: set[WorkspaceId] = set()
+        """Of whose file it was said that it is wrong."""
+
+    @property
+    def agent(self) -> str:
+        """Who asks."""
+        return self._agent
+
+    @property
+    def programs(self) -> Mapping[str, Level]:
+        """What the settings say that programs may do (docs/guide/safety.md)."""
+        return levels_of(self._opener.settings(None).safety.programs)
+
+    def start(
+        self,
+        path: str | bytes | os.PathLike[str],
+        id: str | None = None,  # noqa: A002 - the field's own name
+        *,
+        config: SessionConfig | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Session:
+        """Begin a session that works in the workspace at ``path``, or the nearest one above, in place; it is held.
+
+        It begins in the directory ``path``, with ``env`` beside the environment of this process. Raises
+        `NotFoundError` (``no_workspace``), `RefusedError` (``session_exists``).
+        """
+        with ExitStack() as stack:
+            opener = self._opened(stack)
+            context = opener.open(os.fsencode(path))
+            forbid_inside_run(context, "a session")
+            self._warn(context.workspace.id, context.misconfigured)
+            workspace = Workspace(opener, context)
+            session = identifiers.new_id("session", context.random) if id is None else identifiers.check_id(id)
+            shelf = Shelf(context)
+            check_name(shelf.rows, session)
+            stack.enter_context(self._held(context, session))
+            self._clear(shelf, session, opener)
+            record = SessionRecord(
+                id=session,
+                parent=None,
+                owner=self._agent,
+                shared=(),
+                workspace=context.workspace.id,
+                origin=None,
+                provider="",
+                mode="in-place",
+                token="",
+                place=None,
+                purpose="session",
+                status="making",
+                created_at=context.clock.now(),
+            )
+            shelf.rows.add(record)
+            tree = workspace.checkpoint(kind="auto", author=self._agent).checkpoint.id
+            line = Line(shelf, record, context.clock)
+            state = State(
+                id=session,
+                parent=None,
+                created_at=record.created_at,
+                updated_at=record.created_at,
+                cwd=journal.relative(context.workspace.path, os.fsdecode(os.path.realpath(os.fsencode(path)))),
+                env=dict(env or {}),
+                unset=(),
+                tree=tree,
+                seq=0,
+                config=config_of(context.settings.session) if config is None else config,
+            )
+            line.commit("auto", state, tree, record=record._replace(status="live"))
+            self.sweep_if_due()  # (now that it is known that somebody works there)
+            return Session(self.surroundings(opener, context, workspace, shelf), line, stack.pop_all())
+
+    def open(
+        self,
+        id: str,  # noqa: A002 - the field's own name
+        *,
+        timeout: float | None = None,
+        begins: bool = False,
+    ) -> Session:
+        """Hold a session, brought up to what has happened to it since. Waits ``timeout`` seconds for it (None: the
+        settings'). If a command ``begins`` in it next, or a fork is made of it, the look at the tree that comes before
+        that is the only one.
+
+        What a killed process left is mended: the journal is replayed, a tree that nobody has recorded is saved, a
+        directory that is gone is made again. Raises `NotFoundError` (``no_session``, ``no_workspace``), `RefusedError`
+        (``not_owner``), `LockedError` (``session_busy``; ``own_session``, at once, inside of a command of it).
+        """
+        with ExitStack() as stack:
+            opener = self._opened(stack)
+            home = opener.open_home()
+            forbid_inside_run(home, "a session")
+            record = Shelf(home).rows.get(SessionId(id))
+            check_owner(record, self._agent)
+            path = lock_path(home.home, home.store.tenant, record.id)
+            wait = home.settings.lock.timeout if timeout is None else timeout
+            stack.enter_context(holding(path, record.id, timeout=wait, clock=home.store.catalog.clock))
+            self.sweep_if_due()
+            record = Shelf(home).rows.get(record.id)  # as it is now that nobody else has it
+            check_owner(record, self._agent)
+            if record.status != "live" or record.workspace is None:
+                what = "made" if record.status == "making" else "deleted"
+                raise NotFoundError(
+                    f"the session {record.id} was cut short while it was {what}",
+                    hint="what is left of it goes with the next sweep",
+                    code="no_session",
+                )
+            resume(opener, record)
+            context = open_mounted(opener, record.workspace)
+            self._warn(record.workspace, context.misconfigured)
+            workspace = Workspace(opener, context)
+            shelf = Shelf(context)
+            line = Line(shelf, record, context.clock).load()
+            around = self.surroundings(opener, context, workspace, shelf)
+            kept = ExitStack()
+            session = Session(around, line, kept)
+            _recover(around, line, session, begins=begins)
+            kept.enter_context(stack.pop_all())
+            return session
+
+    def fork_beside(
+        self,
+        parent: SessionRecord,
+        point: SessionCheckpoint,
+        id: str,  # noqa: A002 - the field's own name
+        *,
+        with_ignored: bool = False,
+        provider: str | None = None,
+        type: RefType = "fork",  # noqa: A002 - likewise
+        metadata: Mapping[str, str] | None = None,
+    ) -> ForkResult:
+        """`Session.fork` of a session that another thread holds, from ``point``, what it was saved as just now: several
+        at once, each by another object of this class.
+
+        No hook is run, and nothing journalled: see `Session.count_forks`. Raises as `Session.fork`.
+        """
+        from holdfast.engine.sessions import _quotas as quotas
+        from holdfast.engine.sessions.lifecycle.fork_creation import fork
+
+        assert parent.workspace is not None, "it is live"
+        with ExitStack() as stack:
+            opener = self._opened(stack)
+            context = open_mounted(opener, parent.workspace)
+            if context.misconfigured is not None:
+                raise context.misconfigured
+            shelf = Shelf(context)
+            quotas.check_forks(shelf.rows, parent.id, context.settings.session.max_forks)
+            return fork(
+                self.surroundings(opener, context, Workspace(opener, context), shelf),
+                parent,
+                point,
+                name=id,
+                now=True,
+                with_ignored=with_ignored,
+                provider=provider,
+                kind=type,
+                metadata=identifiers.check_metadata(metadata or {}),
+            )
+
+    def use(self, id: str, *, begins: bool = False) -> Using:  # noqa: A002 - the field's own name
+        """A session for what can be asked of it also while another process has it open: that does it then. ``begins``
+        as in `open`, which it raises as.
+        """
+        from holdfast.engine.sessions.holder.request_client import Using
+
+        home, _ = self._looking()
+        forbid_inside_run(home, "a session")
+        return Using(lambda until: self._reach(id, until, begins=begins), home.settings.lock.timeout)
+
+    def _reach(self, id: str, until: float, *, begins: bool) -> Session | Asking:  # noqa: A002 - the field's own name
+        """A session, held, or the process that has it open."""
+        from holdfast.engine.sessions.holder.request_client import connect
+
+        home, shelf = self._looking()
+        record = shelf.rows.get(SessionId(id))
+        check_owner(record, self._agent)
+        lock = lock_path(home.home, home.store.tenant, record.id)
+        while True:
+            left = max(_LEAST_SECONDS, until - time.monotonic())
+            asking = connect(lock, record, shelf, self._agent, left)
+            if asking is not None:
+                return asking
+            try:
+                return self.open(id, timeout=0, begins=begins)
+            except LockedError as error:
+                if error.code not in ("session_busy", "own_session") or time.monotonic() >= until:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
+
+    def list(self, path: str | bytes | os.PathLike[str] | None = None) -> list[SessionInfo]:
+        """All sessions, or those that work in the workspace at ``path``, oldest first. Takes no lock."""
+        home, shelf = self._looking()
+        if path is None:
+            records = shelf.rows.list()
+        else:
+            context = self._opener.open(os.fsencode(path))
+            self._warn(context.workspace.id, context.misconfigured)
+            records = shelf.rows.list(context.workspace.id)
+        return [self._info(home, shelf, record) for record in records]
+
+    def info(self, id: str) -> SessionInfo:  # noqa: A002 - the field's own name
+        """One session, as it is at the moment. Takes no lock. Raises `NotFoundError` (``no_session``)."""
+        home, shelf = self._looking()
+        return self._info(home, shelf, self._get(shelf, id))
+
+    def history(self, id: str, limit: int | None = None) -> list[CommandEntry]:  # noqa: A002
+        """The commands of a session, the last first, at most ``limit``. Takes no lock."""
+        home, shelf = self._looking()
+        record = self._get(shelf, id)
+        return Line(shelf, record, home.store.catalog.clock).load().history(limit)
+
+    def branches(self, id: str) -> list[SessionRef]:  # noqa: A002
+        """The branches of a session, by name. Takes no lock."""
+        _, shelf = self._looking()
+        return [ref for ref in shelf.rows.refs(self._get(shelf, id).id) if ref.type == "branch"]
+
+    def only_in(self, id: str, here: bytes | None = None) -> Sequence[NotCaptured]:  # noqa: A002
+        """What the directory of a session holds now that no checkpoint does, and that ``here`` (None: the directory of
+        the session that it was forked from) has not. Takes no lock of the session.
+        """
+        _, shelf = self._looking()
+        with ExitStack() as stack:
+            return only_in(self._opened(stack), shelf.rows.get(SessionId(id)), here)
+
+    def delete(self, id: str, *, dry_run: bool = False, look: bool = True) -> Deleted:  # noqa: A002
+        """Delete a session as `Session.delete` does, without opening it: whatever has become of it is not mended first.
+        On a full disk what is kept back for that is used. ``dry_run`` says what would go, deletes nothing, and takes no
+        lock of the session. Without ``look`` a fork's directory is not walked for what no checkpoint holds.
+
+        Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``, ``mounted_over``),
+        `LockedError` (``session_busy``).
+        """
+        from holdfast.engine.opening.context import freeing
+        from holdfast.engine.sessions.identifiers import check_owned
+        from holdfast.engine.sessions.lifecycle.deletion import delete, what_goes
+
+        home, shelf = self._looking()
+        forbid_inside_run(home, "deleting a session")
+        check_owned(record := self._get(shelf, id), self._agent)
+        if dry_run:
+            with ExitStack() as stack:
+                return what_goes(self._opened(stack), record, look=look)
+        path = lock_path(home.home, home.store.tenant, SessionId(id))
+        timeout, clock = home.settings.lock.timeout, home.store.catalog.clock
+
+        def held() -> Deleted:
+            with holding(path, SessionId(id), timeout=timeout, clock=clock):
+                record = shelf.rows.get(SessionId(id))
+                check_owned(record, self._agent)
+                gone = delete(self._opener, shelf, record, look=look)
+                remove_lock(path)
+                return gone
+
+        return freeing(home, held)
+
+    def sweep(self) -> Swept:
+        """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""
+        from holdfast.engine.sessions.lifecycle.sweep import sweep
+
+        home, shelf = self._looking()
+        return sweep(self._opener, home, shelf)
+
+    def sweep_if_due(self) -> None:
+        """The same if there is anything to do; what goes wrong is logged."""
+        from holdfast.engine.sessions.lifecycle.sweep import sweep_if_due
+
+        sweep_if_due(self._opener)
+
+    def close(self) -> None:
+        """Let go of the home. Sessions that are open stay so. Harmless a second time."""
+        self._opener.close()
+        self._home = self._shelf = None
+
+    def __enter__(self) -> Sessions:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _opened(self, stack: ExitStack) -> Opener:
+        """An opener for one session, which has a store of its own: it may outlive this object."""
+        opener = self._make()
+        if opener is not self._opener:
+            stack.callback(opener.close)
+        return opener
+
+    def _get(self, shelf: Shelf, id: str) -> SessionRecord:  # noqa: A002 - the field's own name
+        """A session; it is said if the file of its workspace is wrong."""
+        record = shelf.rows.get(SessionId(id))
+        if record.workspace is not None and record.workspace not in self._warned:
+            try:
+                self._opener.settings(seen_at(self._opener.store().catalog.workspace(record.workspace).path))
+            except ConfigError as error:
+                self._warn(record.workspace, error)
+        return record
+
+    def _warn(self, workspace: WorkspaceId, error: ConfigError | None) -> None:
+        if error is not None and workspace not in self._warned:
+            self._warned.add(workspace)
+            _LOG.warning("%s", error.message)
+
+    def surroundings(self, opener: Opener, context: Context, workspace: Workspace, shelf: Shelf) -> Surroundings:
+        """What a session of that workspace works with, in the name of whoever asks."""
+        agent = self._agent
+
+        def save(name: SessionId) -> tuple[SessionCheckpoint, Sequence[NotCaptured]]:
+            # (It is not closed: that would close what the session stands on.)
+            others = Sessions(agent=agent, opener=opener)
+            with others.use(name) as other:
+                return other.save_resting(), others.only_in(name, context.workspace.path)
+
+        return Surroundings(opener, context, workspace, shelf, agent, save)
+
+    def _looking(self) -> tuple[HomeContext, Shelf]:
+        if self._home is None or self._shelf is None:
+            self._home = self._opener.open_home()
+            self._shelf = Shelf(self._home)
+        return self._home, self._shelf
+
+    def _held(self, context: Context, session: SessionId) -> AbstractContextManager[None]:
+        path = lock_path(context.home, context.store.tenant, session)
+        return holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock)
+
+    def _clear(self, shelf: Shelf, session: SessionId, opener: Opener) -> None:
+        """Remove what was killed while a session of this name was made or deleted: we hold it, nobody is at it."""
+        from holdfast.engine.sessions.lifecycle.deletion import delete
+
+        try:
+            record = shelf.rows.get(session)
+        except NotFoundError:
+            return
+        if record.status != "live":
+            delete(opener, shelf, record)
+
+    def _info(self, home: HomeContext, shelf: Shelf, record: SessionRecord) -> SessionInfo:
+        catalog, rows = home.store.catalog, shelf.rows
+        stored = rows.checkpoints(record.id)
+        line: Line | None = None
+        if record.status == "live":
+            line = Line(shelf, record, catalog.clock).load()
+        path = lock_path(home.home, home.store.tenant, record.id)
+        return SessionInfo(
+            id=record.id,
+            parent=record.parent,
+            owner=record.owner,
+            shared=record.shared,
+            purpose=record.purpose,
+            status=record.status,
+            root=None if record.workspace is None else seen_at(catalog.workspace(record.workspace).path),
+            workspace=record.workspace,
+            provider=record.provider,
+            mode=record.mode,
+            created_at=record.created_at,
+            updated_at=record.created_at if line is None else line.journal.updated_at,
+            newest=None if line is None else line.head.hash,
+            tree=None if line is None else line.state.tree,
+            state=None if line is None else line.state,
+            running=None if line is None else journal.running(line.entries),
+            busy=is_held(path),
+            checkpoints=len(stored),
+            stored_bytes=sum(one.stored for one in stored),
+            journal=0 if line is None else line.journal.entries,
+            journal_bytes=0 if line is None else len(line.journal.data),
+            forks=tuple(one.id for one in rows.forks_of(record.id)),
+        )
+
+
+def _recover(around: Surroundings, line: Line, session: Session, *, begins: bool) -> None:
+    """Bring a session up to what has happened to it since it was held last."""
+    context, workspace = around.context, around.workspace
+    remade = make_directory_again(context, workspace, line.record, line.state)
+    if begins and not remade and not was_cut_short(line.entries):
+        session.look_later()
+        warn_unfinished(workspace)
+        return
+    targets = {entry.target: around.shelf.load(entry.target) for entry in line.entries if isinstance(entry, Leaving)}
+
+    def save() -> CheckpointId:
+        why = found_when_opened(line.record.id)
+        return workspace.checkpoint(kind="auto", author=around.agent, message=why).checkpoint.id
+
+    def tree_of(leaving: Leaving) -> CheckpointId:
+        tree = targets[leaving.target].state.tree
+        assert tree is not None, "a saved state has a tree"
+        return tree
+
+    mended = mend(context, workspace, line.entries, line.state, remade=remade, target_tree=tree_of, save=save)
+    last = line.entries[-1] if line.entries else None
+    if mended.moved == "done" and isinstance(last, Leaving):
+        session.arrive(targets[last.target], recovered=True)
+    elif mended.moved == "done" and isinstance(last, Merging):
+        session.arrive_merged(last)
+    elif mended.entries is not line.entries:
+        line.write(mended.entries)
+    warn_unfinished(workspace)
+    session.save_if_idle()

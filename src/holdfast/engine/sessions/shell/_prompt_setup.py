@@ -1,0 +1,175 @@
+"""What an interactive shell of a session is started with, so that it tells of every line that it runs.
+
+Its own startup files are read as ever. Behind them it gets the session's directory and variables again, which those may
+have changed, and hooks: one before a line is run, which waits until that stands in the journal, and one when the prompt
+comes back. They write to a named pipe, ``tell``, fields that are each ended by a NUL, and read an answer from another.
+
+bash runs ``PS0`` before a line, in a subshell, and ``PROMPT_COMMAND`` behind it; zsh has lists of functions for both.
+The line is what bash puts into its history. What the user wants to have kept out of that (``HISTCONTROL``,
+``HISTIGNORE``) is taken out again when the prompt comes, and is not told either.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.engine.sessions.shell._shell_programs import Started, find, prepare_saying, quote, saying
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.model.session_types import ShellName, State
+
+BEGIN, PROMPT = b"begin", b"prompt"
+
+_BASH = rb"""
+[[ -f ~/.bashrc ]] && . ~/.bashrc
+@STATE@
+__holdfast_last=
+__holdfast_kept_out() {
+  local pattern
+  case $1 in ' '*) case :$__holdfast_control: in *:ignorespace:*|*:ignoreboth:*) return 0;; esac;; esac
+  local IFS=:
+  set -f
+  for pattern in $__holdfast_ignore; do [[ $1 == $pattern ]] && { set +f; return 0; }; done
+  set +f
+  return 1
+}
+__holdfast_line() {
+  local HISTTIMEFORMAT=
+  __holdfast_text=$(builtin history 1)
+  __holdfast_text=${__holdfast_text#"${__holdfast_text%%[0-9]*}"}
+  __holdfast_number=${__holdfast_text%%[!0-9]*}
+  __holdfast_text=${__holdfast_text#"$__holdfast_number"}
+  __holdfast_text=${__holdfast_text:2}
+}
+__holdfast_begin() {
+  local __holdfast_text __holdfast_number answer own=$RANDOM$RANDOM$RANDOM
+  { __holdfast_line; [[ -o history ]] || __holdfast_text=
+  __holdfast_kept_out "$__holdfast_text" && __holdfast_text=
+  builtin printf '%s\0' begin "$own" "$__holdfast_text" >@TELL@
+  while read -r answer && [[ $answer != "$own" ]]; do :; done <@ANSWER@; } 2>/dev/null
+  builtin printf '%s' @BEGINS@
+}
+__holdfast_prompt() {
+  local status=$? __holdfast_text __holdfast_number
+  { @SAY@
+  builtin printf '%s\0' prompt "$status" >@TELL@
+  __holdfast_line
+  if [[ $__holdfast_number != "$__holdfast_last" && -n $__holdfast_last ]]; then
+    if __holdfast_kept_out "$__holdfast_text"; then builtin history -d -1
+    elif [[ $__holdfast_text == "$__holdfast_before" ]]; then
+      case :$__holdfast_control: in *:ignoredups:*|*:ignoreboth:*) builtin history -d -1;; esac
+    fi
+    __holdfast_before=$__holdfast_text
+    __holdfast_line
+  fi
+  __holdfast_last=${__holdfast_number:-0}
+  [[ -n $HISTCONTROL ]] && __holdfast_control=$HISTCONTROL HISTCONTROL=
+  [[ -n $HISTIGNORE ]] && __holdfast_ignore=$HISTIGNORE HISTIGNORE=; } 2>/dev/null
+  builtin printf '%s' @ENDS@
+  return $status
+}
+__holdfast_control=$HISTCONTROL __holdfast_ignore=$HISTIGNORE
+HISTCONTROL= HISTIGNORE=
+builtin export -n PS0 PROMPT_COMMAND HISTCONTROL HISTIGNORE
+[[ -n $(builtin trap -p EXIT) ]] || builtin trap -- @QUOTED_SAY@ EXIT
+PS0=${PS0-}'$(__holdfast_begin)'
+if [[ ${BASH_VERSINFO[0]} -ge 5 && $(declare -p PROMPT_COMMAND 2>/dev/null) == 'declare -a'* ]]; then
+  PROMPT_COMMAND=(__holdfast_prompt "${PROMPT_COMMAND[@]}")
+else
+  PROMPT_COMMAND="__holdfast_prompt${PROMPT_COMMAND:+; $PROMPT_COMMAND}"
+fi
+"""
+
+_ZSH_ENV = rb"""
+@DOTDIR@
+[[ -f ${ZDOTDIR:-$HOME}/.zshenv ]] && source ${ZDOTDIR:-$HOME}/.zshenv
+typeset -g __holdfast_dotdir=${ZDOTDIR-none}
+ZDOTDIR=@FOLDER@
+"""
+
+_ZSH = rb"""
+if [[ $__holdfast_dotdir == none ]]; then unset ZDOTDIR; else ZDOTDIR=$__holdfast_dotdir; fi
+[[ -f ${ZDOTDIR:-$HOME}/.zshrc ]] && source ${ZDOTDIR:-$HOME}/.zshrc
+@STATE@
+__holdfast_begin() {
+  emulate -L zsh
+  local line=${1:-$3} answer own=$RANDOM$RANDOM$RANDOM
+  [[ $line == ' '* && -o hist_ignore_space ]] && line=
+  { builtin printf '%s\0' begin $own "$line" >@TELL@
+  while read -r answer && [[ $answer != $own ]]; do :; done <@ANSWER@; } 2>/dev/null
+  builtin printf '%s' @BEGINS@
+}
+__holdfast_prompt() {
+  local status_=$?
+  { @SAY@
+  builtin printf '%s\0' prompt $status_ >@TELL@; } 2>/dev/null
+  builtin printf '%s' @ENDS@
+}
+__holdfast_leave() { @SAY@ }
+typeset -ga preexec_functions precmd_functions zshexit_functions
+preexec_functions+=(__holdfast_begin)
+precmd_functions=(__holdfast_prompt $precmd_functions)
+zshexit_functions+=(__holdfast_leave)
+"""
+
+
+def prepare(
+    shell: ShellName,
+    environment: Mapping[str, str],
+    state: State,
+    *,
+    folder: bytes,
+    said: bytes,
+    tell: bytes,
+    answer: bytes,
+    marks: tuple[bytes, bytes],
+) -> Started:
+    """How to start an interactive ``shell`` of a session in ``state``. What it needs is written into ``folder``, which
+    is private. Raises `UnsupportedError` if there is no such shell.
+
+    ``marks`` are what it shows before and after what a line shows.
+    """
+    program = find(shell, environment.get("PATH"))
+    prepare_saying(shell, said)
+    given = {os.fsencode(name): os.fsencode(value) for name, value in environment.items()}
+    words = {
+        b"@STATE@": _state(environment, state),
+        b"@TELL@": quote(tell),
+        b"@ANSWER@": quote(answer),
+        b"@BEGINS@": quote(marks[0]),
+        b"@ENDS@": quote(marks[1]),
+        b"@SAY@": saying(shell, said),
+        b"@QUOTED_SAY@": quote(saying(shell, said)),
+        b"@FOLDER@": quote(folder),
+        b"@DOTDIR@": b"ZDOTDIR=" + quote(given[b"ZDOTDIR"]) if b"ZDOTDIR" in given else b"unset ZDOTDIR",
+    }
+    if shell == "zsh":
+        _write(os.path.join(folder, b".zshenv"), _ZSH_ENV, words)
+        _write(os.path.join(folder, b".zshrc"), _ZSH, words)
+        return Started([program, b"-i"], given | {b"ZDOTDIR": folder})
+    rc = os.path.join(folder, b"bashrc")
+    _write(rc, _BASH, words)
+    return Started([program, b"--rcfile", rc, b"-i"], given)
+
+
+def _state(environment: Mapping[str, str], state: State) -> bytes:
+    """What brings a shell to the directory of a session, and to its variables, whatever the user's files have done."""
+    here = os.fsencode(environment["PWD"])
+    lines = [b"[[ $PWD == %b ]] || builtin cd -- %b" % (quote(here), quote(here))]
+    lines += [
+        b"export %b=%b" % (os.fsencode(name), quote(os.fsencode(value)))
+        for name, value in state.env.items()
+        if name.isidentifier()
+    ]
+    names = [os.fsencode(name) for name in state.unset if name.isidentifier()]
+    return b"\n".join([*lines, *([b"unset " + b" ".join(names)] if names else [])])
+
+
+def _write(path: bytes, text: bytes, words: Mapping[bytes, bytes]) -> None:
+    for word, value in words.items():
+        text = text.replace(word, value)
+    with open(path, "wb") as file:
+        file.write(text)

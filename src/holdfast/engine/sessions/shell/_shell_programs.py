@@ -1,0 +1,352 @@
+"""The shells that run a session's commands, and what each is given so that it says at its end what it leaves.
+
+A command is run by a shell of its own: ``SHELL -c SCRIPT``, where the script arms the shell and then evaluates the
+command, on its first line, so that line numbers in messages are the command's. What arms it:
+
+- a trap on EXIT, which is also run after ``exit``, a failure under ``set -e``, and (in bash) a signal.
+- where the command speaks of ``trap``, it may have one of its own: then ``exit``, the end of the script, and (in bash
+  and zsh, by a trap on errors) a failure under ``set -e`` say it as well.
+- where it speaks of ``exec``, that says it before the shell is replaced. ``exec`` and ``exit`` are aliases then, that
+  expand to themselves and a substitution that results in nothing: redirections, conditions and ``$?`` stay as they are.
+- sh and zsh die of signals without a word: they have traps for those that ask a process to end.
+
+Nobody can say what a shell held that was killed (SIGKILL): nothing is handed on then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import UnsupportedError, UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.log import Log
+from holdfast.model.paths import display, under
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.model.session_types import ShellName
+
+
+# What a shell hands on to the next one: the directory that it was in, and the variables that it exported.
+#
+# The shell itself says it, when it ends, into a file: a magic, ``$PWD``, the physical directory with a line break
+# behind it (nothing where it is gone), the environment that a child of it gets, and a word that shows that nothing is
+# missing, each ended by a NUL. What is too long for the environment of a program it says by name.
+
+_LOG = Log(__name__)
+
+MAGIC = "holdfast-shell-1"
+END = "end"
+TOO_LONG = "__holdfast_too_long"
+"""A variable that the shell makes up: its value names one that can be handed on to nobody."""
+
+OWN = frozenset(
+    (
+        "_",
+        "PWD",
+        "SHLVL",
+        "HOLDFAST_SESSION",
+        "HOLDFAST_AGENT",
+        "PS0",
+        "PS1",
+        "PS2",
+        "PROMPT_COMMAND",
+        "HISTCONTROL",
+        "HISTIGNORE",
+    )
+)
+"""Variables that are a shell's own: they say where it is and who asks, are taken away by one that is not interactive,
+or belong to the hooks of one that is. They are never taken over.
+"""
+
+_MOST_BYTES = 16 << 20
+
+
+class Carried(NamedTuple):
+    """What one shell leaves for the next."""
+
+    cwd: bytes
+    """An absolute path, as the shell shows it (links in it are not resolved). It may be gone."""
+    env: Mapping[str, str]
+    """All that is exported, but for `OWN`; what is not UTF-8 as in `os.fsdecode`."""
+    too_long: tuple[str, ...] = ()
+    """What is exported besides, and longer than what a program can be started with."""
+
+
+def read(path: bytes) -> Carried | None:
+    """What a shell has written to the file ``path``; None if it has not, or not to the end. Where that is for all that
+    it exports, it is logged.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES)
+    except FileNotFoundError:
+        return None
+    carried = parse(data)
+    if carried is None and f"\0{TOO_LONG}=".encode() in data:
+        _LOG.warning(
+            "more is exported than a program can be started with: the session keeps the directory and the variables "
+            "that it had"
+        )
+    return carried
+
+
+def parse(data: bytes) -> Carried | None:
+    """See `read`. Any bytes may be given."""
+    fields = data.split(b"\0")
+    if len(fields) < 5 or fields[0] != MAGIC.encode() or fields[-2:] != [END.encode(), b""]:
+        return None
+    logical, physical, variables = fields[1], fields[2].removesuffix(b"\n"), fields[3:-2]
+    directory = _directory(logical, physical)
+    if directory is None:
+        return None
+    env: dict[str, str] = {}
+    too_long: list[str] = []
+    for variable in variables:
+        name, equals, value = variable.partition(b"=")
+        if name == TOO_LONG.encode():
+            too_long += [os.fsdecode(value)] if value else []
+        elif name and equals and os.fsdecode(name) not in OWN and not name.startswith(b"__holdfast"):
+            env[os.fsdecode(name)] = os.fsdecode(value)
+    return Carried(directory, env, tuple(too_long))
+
+
+def _directory(logical: bytes, physical: bytes) -> bytes | None:
+    """The path as the shell shows it, unless that leads elsewhere than where it is."""
+    if not logical.startswith(b"/"):
+        return physical or None
+    if not physical:
+        return logical  # it is gone
+    try:
+        same = os.path.samestat(os.stat(logical), os.stat(physical))
+    except OSError:
+        same = False
+    return logical if same else physical
+
+
+def relative(directory: bytes, root: bytes) -> str:
+    """``directory`` as a session's state has it: from ``root`` on (``.`` is the root), or absolute if it lies outside.
+
+    Links that lead to ``root`` from elsewhere do not make it another directory.
+    """
+    normal, root = os.path.normpath(directory), root.rstrip(b"/")
+    if not under(normal, root):
+        real = os.path.realpath(normal)
+        if under(real, os.path.realpath(root)):
+            normal, root = real, os.path.realpath(root)
+        else:
+            return os.fsdecode(normal)
+    return os.fsdecode(normal[len(root) :].lstrip(b"/")) or "."
+
+
+def existing(directory: bytes, root: bytes) -> bytes:
+    """``directory``, or if it is gone, or nobody may enter it, the nearest above it; ``root``, if even that lies
+    outside of it.
+    """
+    at = directory
+    while not (os.path.isdir(at) and os.access(at, os.X_OK)):
+        at = os.path.dirname(at) if under(at, root) and at != root else root
+        if at == root:
+            break
+    if at != directory:
+        _LOG.warning("%s is gone: the command begins in %s", display(directory), display(at))
+    return at
+
+
+_PLACES = (b"/bin", b"/usr/bin", b"/usr/local/bin", b"/run/current-system/sw/bin")
+_LONGEST_ARGUMENT = 100_000
+"""Bytes: the kernel takes no argument above 128 KiB."""
+
+_PAGES = 32
+"""Of memory: no variable with its name may be longer where a program is started (``MAX_ARG_STRLEN``, execve(2))."""
+
+_HELD_BACK = ("BASH_ENV", "SHELLOPTS", "BASHOPTS")
+"""What bash would act upon before it reads the script; it is given to it by the script instead."""
+
+_ENDING = (b"HUP", b"INT", b"TERM")
+_ARMS = {
+    "bash": ["--noprofile", "--norc", "-c"],
+    "sh": ["-c"],
+    "zsh": ["-f", "-c"],
+}
+
+
+class Started(NamedTuple):
+    """How to start a shell with a command."""
+
+    arguments: list[bytes]
+    environment: dict[bytes, bytes]
+
+
+def find(shell: ShellName, path: str | None = None) -> bytes:
+    """The program of a shell: where systems have it, else by ``path`` (as ``$PATH``). Raises `UnsupportedError`."""
+    name = shell.encode()
+    places = [*_PLACES, *(os.fsencode(place) for place in (path or "").split(":") if place.startswith("/"))]
+    for place in places:
+        program = place + b"/" + name
+        if os.access(program, os.X_OK):
+            return program
+    raise UnsupportedError(
+        f"there is no {shell} here", hint="install it, or begin a session with another shell (--shell)"
+    )
+
+
+def start(shell: ShellName, command: str, environment: Mapping[str, str], *, folder: bytes, said: bytes) -> Started:
+    """What runs ``command`` and writes to the file ``said`` (see `holdfast.engine.sessions.shell._shell_programs`) when
+    it ends.
+
+    ``folder`` is a private directory, which has to stay while it runs. Raises `UnsupportedError` if there is no such
+    shell, and `UsageError` for a command with a NUL in it.
+    """
+    text = os.fsencode(command)
+    if b"\0" in text:
+        raise UsageError("a command cannot hold a NUL")
+    program = find(shell, environment.get("PATH"))
+    prepare_saying(shell, said)
+    say = saying(shell, said)
+    aliases = _aliases(text)
+    own = _own(shell)
+    parts = _traps(shell, say, has_own=b"exit" in aliases)
+    if aliases:
+        parts.append(b"__holdfast=" + quote(_if_child(shell, say)))
+        parts += [
+            b"%balias %b='%b $({ %beval \"${__holdfast-}\"; } 2>/dev/null)'" % (own, name, name, own)
+            for name in aliases
+        ]
+    parts += _options(shell, environment, bool(aliases))
+    script = b"{ %b; } 2>/dev/null; %b" % (b"; ".join(parts), own + _evaluate(text, folder))
+    if b"exit" in aliases:
+        script += b"\n%beval exit" % own
+    options = [option.encode() for option in _ARMS[shell]]
+    held = _HELD_BACK if shell == "bash" else ()
+    given = {os.fsencode(name): os.fsencode(value) for name, value in environment.items() if name not in held}
+    return Started([program, *options, script, shell.encode()], given)
+
+
+def quote(text: bytes) -> bytes:
+    """``text`` as one word of any shell."""
+    return b"'" + text.replace(b"'", b"'\\''") + b"'"
+
+
+def _own(shell: ShellName) -> bytes:
+    """What goes before a builtin, so that no function is meant that has its name, and that came by the environment."""
+    return b"" if shell == "sh" else b"builtin "
+
+
+def saying(shell: ShellName, said: bytes) -> bytes:
+    """What has the shell say what it leaves. It changes no exit code that anybody looks at. See `prepare_saying`."""
+    own = _own(shell) or b"command "
+    said_first = b"%b printf '%%s\\0' %b \"${PWD-}\"; %b pwd -P; %b printf '\\0'" % (own, MAGIC.encode(), own, own)
+    words = b"{ %b -0 || . %b; } && %b printf '%%s\\0' %b" % (_env(), quote(_without_large(said)), own, END.encode())
+    return b"{ %b; %b; } 2>/dev/null >| %b" % (said_first, words, quote(said))
+
+
+def _env() -> bytes:
+    return next((place for place in (b"/usr/bin/env", b"/bin/env") if os.access(place, os.X_OK)), b"env")
+
+
+def _without_large(said: bytes) -> bytes:
+    return said + b".large"
+
+
+_LARGE = rb"""(
+@OWN@ set +eu
+@OWN@ printf '%s\0' @TOLD@=
+@OWN@ export -p >| @NAMES@
+while @OWN@ read -r __holdfast_word __holdfast_name; do
+  __holdfast_name=${__holdfast_name#-* }
+  __holdfast_name=${__holdfast_name%%=*}
+  case $__holdfast_word in export|declare|typeset) ;; *) continue;; esac
+  case $__holdfast_name in ''|[0-9]*|*[!A-Za-z0-9_]*) continue;; esac
+  eval "__holdfast_bytes=\${#$__holdfast_name}"
+  case $((4 * __holdfast_bytes > @MOST@)) in
+    1) __holdfast_bytes=$(LC_ALL=C; eval "@OWN@ printf %s \"\${#$__holdfast_name}\"");;
+  esac
+  case $((__holdfast_bytes + ${#__holdfast_name} + 2 > @MOST@)) in
+    1) @KEEP@ "$__holdfast_name"; @OWN@ printf '%s\0' "@TOLD@=$__holdfast_name";;
+  esac
+done < @NAMES@
+@ENV@ -0
+)
+"""
+"""What says the variables where no program can be started with them: those that are too long for that are told by name.
+Everything in it is the shell's own, as nothing else can be started.
+"""
+_KEEP = {"bash": b"builtin export -n", "sh": b"unset", "zsh": b"builtin typeset +x"}
+
+
+def prepare_saying(shell: ShellName, said: bytes) -> None:
+    """Write what `saying` falls back on, beside ``said``."""
+    words = {
+        b"@OWN@": _own(shell) or b"command ",
+        b"@TOLD@": TOO_LONG.encode(),
+        b"@NAMES@": quote(said + b".names"),
+        b"@MOST@": b"%d" % (_PAGES * os.sysconf("SC_PAGE_SIZE")),
+        b"@KEEP@": _KEEP[shell],
+        b"@ENV@": _env(),
+    }
+    text = _LARGE
+    for word, value in words.items():
+        text = text.replace(word, value)
+    with open(_without_large(said), "wb") as file:
+        file.write(text)
+
+
+def _if_child(shell: ShellName, say: bytes) -> bytes:
+    r"""``say``, for a substitution: only in one of the shell itself, and not of a subshell of it. ``$?`` stays.
+
+    (A subshell has the ``$$`` of its shell; who its parent is, the system tells.)
+    """
+    parent = b"while read -r __holdfast_key __holdfast_parent; do case $__holdfast_key in PPid:) break;; esac; done"
+    return (
+        b"__holdfast_status=$?; %b </proc/self/status; "
+        b'if [ "$__holdfast_parent" = "$$" ]; then %b; fi; \\%bexit $__holdfast_status' % (parent, say, _own(shell))
+    )
+
+
+def _traps(shell: ShellName, say: bytes, *, has_own: bool) -> list[bytes]:
+    own = _own(shell)
+    traps = [b"%btrap -- %b EXIT" % (own, quote(say))]
+    if has_own and shell != "sh":
+        failing = b"{ case $- in *e*) %b;; esac; } 2>/dev/null" % say
+        traps.append(b"%btrap -- %b %b" % (own, quote(failing), b"ERR" if shell == "bash" else b"ZERR"))
+    if shell != "bash":
+        for name in _ENDING:
+            dying = b"%btrap - EXIT %b; %b; kill -%b $$" % (own, name, say, name)
+            traps.append(b"%btrap -- %b %b" % (own, quote(dying), name))
+    return traps
+
+
+def _aliases(text: bytes) -> list[bytes]:
+    """Which words of the command have to say it, too."""
+    words = set(re.findall(rb"[a-z]+", text))
+    return [*([b"exec"] if b"exec" in words else []), *([b"exit"] if b"trap" in words else [])]
+
+
+def _options(shell: ShellName, environment: Mapping[str, str], has_aliases: bool) -> list[bytes]:
+    if shell != "bash":
+        return []
+    parts = [b"builtin shopt -s expand_aliases"] if has_aliases else []
+    if "BASH_ENV" in environment:
+        parts.append(b"builtin export BASH_ENV=" + quote(os.fsencode(environment["BASH_ENV"])))
+    for variable, option in (("SHELLOPTS", b"builtin set -o"), ("BASHOPTS", b"builtin shopt -s")):
+        if variable in environment:
+            names = re.findall(rb"[a-z_-]+", os.fsencode(environment[variable]))
+            # (With noexec nothing would ever run again.)
+            parts += [b"%b %b" % (option, name) for name in names if name not in (b"noexec", b"history")]
+            parts.append(b"builtin export " + variable.encode())
+    # What makes all that follows visible comes last.
+    return sorted(parts, key=lambda part: part.endswith((b"xtrace", b"verbose", b"errexit", b"nounset")))
+
+
+def _evaluate(text: bytes, folder: bytes) -> bytes:
+    if len(text) <= _LONGEST_ARGUMENT:
+        # (With a hyphen first bash would take it for an option.)
+        return b"eval " + quote(b" " + text if text.startswith(b"-") else text)
+    path = os.path.join(folder, b"command")
+    with open(path, "wb") as file:
+        file.write(text + b"\n")
+    return b". " + quote(path)

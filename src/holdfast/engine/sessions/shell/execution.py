@@ -1,0 +1,458 @@
+"""A command in a session: journalled, run by a real shell, and journalled again with how it ended."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from typing import IO, TYPE_CHECKING, Final, Literal
+
+from holdfast.engine.sessions.holder.lock import in_flight
+from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, SESSION_VARIABLE
+from holdfast.engine.sessions.shell import _shell_programs as shell_programs
+from holdfast.engine.sessions.shell import _shell_programs as shells
+from holdfast.engine.sessions.shell._shell_programs import OWN
+from holdfast.model.errors import HoldfastError, StorageError, room_hint
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.log import Log
+from holdfast.model.message_text import plural, visible
+from holdfast.model.paths import display
+from holdfast.model.session_types import CommandResult
+from holdfast.sandbox.shim import Stream, group_lives
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from holdfast.engine.sessions.holder.lock import InFlight
+    from holdfast.engine.sessions.holder.request_server import Door
+    from holdfast.engine.sessions.session import Session
+    from holdfast.engine.sessions.shell._shell_programs import Carried
+    from holdfast.model.session_types import CommandEntry, Level, ShellName
+
+
+# The level of a command of a session.
+
+
+def judge(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Level:
+    """What ``command`` may do, in the directory ``cwd`` with these variables (docs/guide/safety.md)."""
+    from holdfast.engine.safety.classify import classify, levels_of
+
+    programs = levels_of(session.context.settings.safety.programs)
+    return classify(command, cwd=cwd, root=session.root, env=environment, programs=programs)
+
+
+# What is kept of a command's output: the beginning and the end, with a mark between where something is left out.
+
+
+class Kept:
+    """Takes the bytes of one stream, any number of them, in bounded memory."""
+
+    __slots__ = ("_half", "_head", "_tail", "_taken")
+
+    def __init__(self, most: int) -> None:
+        """So many bytes are kept at most, the mark not counted: the first half and the last."""
+        self._half = max(1, most // 2)
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._taken = 0
+
+    def add(self, data: bytes) -> None:
+        """Take what comes next."""
+        self._taken += len(data)
+        room = self._half - len(self._head)
+        if room > 0:
+            self._head += data[:room]
+            data = data[room:]
+        self._tail += data
+        if len(self._tail) > 4 * self._half:
+            # (Not at every piece: each time costs as much as all that is kept.)
+            del self._tail[: -self._half]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether something is left out."""
+        return self._taken > 2 * self._half
+
+    def text(self) -> str:
+        r"""What is kept. A byte that is not UTF-8 is ``\xHH``; no character is cut in two by the mark."""
+        if not self.truncated:
+            return _text(self._head + self._tail)
+        head = self._head[: len(self._head) - _unfinished(self._head)]
+        tail = self._tail[-self._half :]
+        tail = tail[_continued(tail) :]
+        left_out = self._taken - len(head) - len(tail)
+        return f"{_text(head)}\n[… {plural(left_out, 'byte')} left out …]\n{_text(tail)}"
+
+
+def _text(data: bytes | bytearray) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _unfinished(data: bytes | bytearray) -> int:
+    """How many bytes at the end begin a character that they do not complete."""
+    for back in range(1, min(3, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:
+            length = 1 if byte < 0xC2 or byte > 0xF4 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return back if back < length else 0
+    return 0
+
+
+def _continued(data: bytes | bytearray) -> int:
+    """How many bytes at the beginning go on with a character that began before them."""
+    count = 0
+    while count < min(3, len(data)) and data[count] & 0xC0 == 0x80:
+        count += 1
+    return count
+
+
+# One command of a session, run by a real shell in a process group of its own, until it has ended or is made to.
+
+StreamName = Literal["stdout", "stderr"]
+
+GRACE_SECONDS: Final = 5.0
+"""From SIGTERM to SIGKILL, for a command that is to end."""
+DRAIN_SECONDS: Final = 0.2
+"""So long output may come after its command has ended, from what that has left running."""
+_LOOK_SECONDS = 0.02
+
+
+class Ran(NamedTuple):
+    """What became of a command."""
+
+    result: CommandResult
+    carried: Carried | None
+    """What the shell leaves; None if it could not say."""
+    duration_ms: int
+    interrupted: bool
+    """There was a Ctrl-C, which the command has got."""
+
+
+def run_command(
+    command: str,
+    *,
+    shell: ShellName = "bash",
+    cwd: bytes,
+    environment: Mapping[str, str],
+    timeout: float | None = None,
+    max_output_bytes: int = 65_536,
+    stdin: int | None = None,
+    output: Callable[[StreamName, bytes], None] | None = None,
+    stop: threading.Event | None = None,
+    door: Door | None = None,
+    noted: AbstractContextManager[InFlight] | None = None,
+    grace: float = GRACE_SECONDS,
+) -> Ran:
+    """Run ``command`` with a shell in the directory ``cwd`` until it has ended.
+
+    ``stdin`` is a descriptor that it reads from (None: nothing to read). ``output`` gets all that it writes, as it
+    comes; of that `max_output_bytes` are kept of each stream. After ``timeout`` seconds (None or 0: never), or when
+    ``stop`` is set, its process group is asked to end (SIGTERM), and after ``grace`` seconds made to (SIGKILL). A
+    Ctrl-C (`KeyboardInterrupt`) is passed on to the group; a second one ends it. What is asked at ``door`` is done
+    meanwhile. Should this process be killed, what it has started is known by ``noted`` (None: by nobody).
+
+    What it leaves running goes on, and what that writes goes nowhere. An error in ``output`` ends the command, and is
+    raised. Raises `UnsupportedError` if there is no such shell, `UsageError` for a command with a NUL in it,
+    `StorageError` if no process can be started.
+    """
+    with in_flight() if noted is None else noted as flight:
+        said = os.path.join(flight.folder, b"said")
+        started = shells.start(shell, command, environment, folder=flight.folder, said=said)
+        running = _Running(started, cwd, stdin, max_output_bytes, output, grace, door)
+        flight.started(running.pid)
+        try:
+            timed_out = running.follow(timeout or None, stop)
+        except BaseException:
+            running.end_now()
+            raise
+        finally:
+            running.let_go()
+        return Ran(running.result(timed_out), shell_programs.read(said), running.duration_ms, running.interrupted)
+
+
+class _Running:
+    """A shell that was started. For one thread."""
+
+    def __init__(
+        self,
+        started: shells.Started,
+        cwd: bytes,
+        stdin: int | None,
+        most: int,
+        output: Callable[[StreamName, bytes], None] | None,
+        grace: float,
+        door: Door | None,
+    ) -> None:
+        self._began = time.monotonic()
+        self._duration = 0.0
+        try:
+            self._process = subprocess.Popen(
+                started.arguments,
+                stdin=subprocess.DEVNULL if stdin is None else stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                cwd=cwd,
+                env=started.environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StorageError(
+                f"{display(started.arguments[0])} cannot be started in {display(cwd)}: {error.strerror}",
+                hint=room_hint(error) or "a command, with its environment, may be too long for the system",
+                code="cannot_start",
+            ) from error
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._streams: dict[StreamName, Stream] = {
+            "stdout": Stream("stdout", self._process.stdout),
+            "stderr": Stream("stderr", self._process.stderr),
+        }
+        self._kept: dict[StreamName, Kept] = {"stdout": Kept(most), "stderr": Kept(most)}
+        self._output = output
+        self._grace = grace
+        self._door = door
+        self._kill_at: float | None = None
+        self._was_killed = False
+        self._drained_at: float | None = None
+        self.interrupted = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def duration_ms(self) -> int:
+        return round(self._duration * 1000)
+
+    def follow(self, timeout: float | None, stop: threading.Event | None) -> bool:
+        """Pass on what it writes until it has ended; whether its time was over before."""
+        timed_out = False
+        deadline = None if timeout is None else self._began + timeout
+        while True:
+            try:
+                if self._kill_at is None and deadline is not None and time.monotonic() >= deadline:
+                    timed_out = self._drained_at is None
+                    self._ask_to_end()
+                if self._kill_at is None and stop is not None and stop.is_set():
+                    self._ask_to_end()
+                if self._has_ended():
+                    for name, stream in self._streams.items():
+                        self._take(name, stream.rest())
+                    return timed_out
+                self._turn(self._seconds(deadline, stop is not None))
+            except KeyboardInterrupt:
+                if self.interrupted:
+                    self._ask_to_end()
+                self.interrupted = True
+                self._signal(signal.SIGINT)
+
+    def _turn(self, seconds: float | None) -> None:
+        poll = select.poll()
+        if self._drained_at is None:
+            poll.register(self._pidfd, select.POLLIN)
+        for stream in self._streams.values():
+            if not stream.pipe.closed:
+                poll.register(stream.pipe.fileno(), select.POLLIN)
+        if self._door is not None:
+            poll.register(self._door.fileno(), select.POLLIN)
+        ready = dict(poll.poll(None if seconds is None else max(0.0, seconds) * 1000))
+        for name, stream in self._streams.items():
+            if not stream.pipe.closed and stream.pipe.fileno() in ready:
+                self._take(name, stream.read())
+        if self._door is not None and self._door.fileno() in ready:
+            self._door.serve()
+
+    def _take(self, name: StreamName, data: bytes) -> None:
+        if data:
+            self._kept[name].add(data)
+            if self._output is not None:
+                self._output(name, data)
+
+    def _seconds(self, deadline: float | None, has_stop: bool) -> float | None:
+        """How long nothing has to be looked at, if nothing comes."""
+        now = time.monotonic()
+        waits = [_LOOK_SECONDS] if has_stop or (self._kill_at is not None and not self._was_killed) else []
+        if self._drained_at is not None and self._drained_at > now:
+            waits.append(self._drained_at - now)
+        elif deadline is not None and self._kill_at is None:
+            waits.append(deadline - now)
+        return min(waits, default=None)
+
+    def _has_ended(self) -> bool:
+        now = time.monotonic()
+        if self._kill_at is not None and not self._was_killed and now >= self._kill_at:
+            self._signal(signal.SIGKILL)
+            self._was_killed = True
+        if self._drained_at is None and self._is_gone():
+            self._duration = now - self._began
+            self._drained_at = now + DRAIN_SECONDS
+            for stream in self._streams.values():
+                stream.look()
+        if self._drained_at is None:
+            return False
+        return all(
+            stream.pipe.closed or (now >= self._drained_at and stream.owed <= 0) for stream in self._streams.values()
+        )
+
+    def _is_gone(self) -> bool:
+        """The shell has ended; of a command that was to end, all of its group."""
+        if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return False
+        return self._kill_at is None or self._was_killed or not group_lives(self._process.pid)
+
+    def _ask_to_end(self) -> None:
+        if self._kill_at is None:
+            self._kill_at = time.monotonic() + self._grace
+            self._drained_at = None
+            self._signal(signal.SIGTERM)
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        # (Nobody has waited for the shell yet: the number of the group means nobody else.)
+        try:
+            os.killpg(self._process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+    def end_now(self) -> None:
+        """Kill all of the group."""
+        self._signal(signal.SIGKILL)
+
+    def let_go(self) -> None:
+        """Wait for the shell, which has ended, and let go of its pipes."""
+        self._process.wait()
+        os.close(self._pidfd)
+        for stream in self._streams.values():
+            if not stream.pipe.closed:
+                _drain(stream.pipe)
+                stream.pipe.close()
+
+    def result(self, timed_out: bool) -> CommandResult:
+        code = self._process.returncode
+        return CommandResult(
+            exit_code=code if code >= 0 else 128 - code,
+            stdout=self._kept["stdout"].text(),
+            stderr=self._kept["stderr"].text(),
+            truncated=any(kept.truncated for kept in self._kept.values()),
+            timed_out=timed_out,
+        )
+
+
+def _drain(pipe: IO[bytes]) -> None:
+    """See to it that whoever still writes to ``pipe`` neither has to wait nor is ended by that."""
+    # (What a shell has in the background reads from nowhere, unless told; and it is nobody's child to wait for.)
+    subprocess.run(
+        [b"/bin/sh", b"-c", b"exec 3<&0; /bin/cat <&3 3<&- &"],
+        stdin=pipe,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=b"/",
+        start_new_session=True,
+        check=False,
+    )
+
+
+_LOG = Log(__name__)
+_KILLED = 137
+_NOT_STARTED = 126
+
+
+def execute(
+    session: Session,
+    command: str,
+    *,
+    input: str | None = None,  # noqa: A002 - the name of the entry's field
+    generated: bool = False,
+    timeout: float | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: int | None = None,
+    output: Callable[[StreamName, bytes], None] | None = None,
+    stop: threading.Event | None = None,
+) -> CommandEntry:
+    """Run ``command`` in ``session`` until it has ended; its entry in the history, with its result.
+
+    It begins in the directory and with the exported variables that the last command has left. ``input`` is what was
+    asked for, if that is something else, and ``generated`` whether a model has made the one from the other. ``timeout``
+    (seconds; None: as the session is configured, 0: none) and ``stop`` end it, with all of its process group.
+    ``env`` are variables for it alone, but for the session's name. For ``stdin`` and ``output`` see `run_command`.
+
+    The entry is durable before it starts, and again when this returns. What `run_command` and ``output`` raise is
+    raised once the end is journalled; so is `KeyboardInterrupt`, if there was one, which the command has got.
+    """
+    directory = shell_programs.existing(session.directory(), session.root)
+    # (What is left running is known by the session's name.)
+    alone = {name: value for name, value in (env or {}).items() if name != SESSION_VARIABLE}
+    environment = shell_environment(session, directory) | alone
+    level = judge(session, command, cwd=directory, environment=environment)
+    entry = session.begin(command, input=input, generated=generated, level=level)
+    seconds = session.config.timeout_seconds if timeout is None else timeout
+    try:
+        ran = run_command(
+            command,
+            shell=session.config.shell,
+            cwd=directory,
+            environment=environment,
+            timeout=seconds,
+            max_output_bytes=session.config.max_output_bytes,
+            stdin=stdin,
+            output=output,
+            stop=stop,
+            door=session.door(),
+            noted=session.in_flight(),
+        )
+    except BaseException as error:
+        code, words = (_NOT_STARTED, error.message) if isinstance(error, HoldfastError) else (_KILLED, "")
+        result = CommandResult(exit_code=code, stdout="", stderr=words)
+        session.end(entry, result, cwd=session.state.cwd, env=session.environment(), duration_ms=0)
+        raise
+    left = session.environment(), session.state.cwd
+    if ran.carried is not None:
+        left = exported(session, ran.carried, alone), shell_programs.relative(ran.carried.cwd, session.root)
+    ended = session.end(entry, ran.result, env=left[0], cwd=left[1], duration_ms=ran.duration_ms)
+    if ran.interrupted:
+        raise KeyboardInterrupt
+    return ended
+
+
+def shell_environment(session: Session, directory: bytes) -> dict[str, str]:
+    """What a shell of the session is started with in ``directory``."""
+    own = {"PWD": os.fsdecode(directory), SESSION_VARIABLE: session.id, AGENT_VARIABLE: session.agent}
+    return {name: value for name, value in session.environment().items() if name != "_"} | own
+
+
+def exported(session: Session, carried: Carried, alone: Mapping[str, str]) -> dict[str, str]:
+    """All that the session exports after a shell has left ``carried``; it had ``alone`` besides, for itself.
+
+    What no program can be started with stays what it was before, and is told once.
+    """
+    before = session.environment()
+    env = dict(carried.env)
+    _tell_too_long(session, carried)
+    env.update((name, before[name]) for name in carried.too_long if name in before)
+    for name, value in before.items():
+        # What is no name in a shell, some do not hand on to what they start: they have not taken it away.
+        if name in OWN or (name not in env and not name.isidentifier()):
+            env[name] = value
+    for name, value in alone.items():
+        if env.get(name) == value:
+            env.pop(name)
+            if name in before:
+                env[name] = before[name]
+    return env
+
+
+def _tell_too_long(session: Session, carried: Carried) -> None:
+    new = [name for name in carried.too_long if name not in session.too_long]
+    session.too_long += new
+    for name in new:
+        _LOG.warning(
+            "the variable %s is longer than any that a program can be started with: the session does not keep it",
+            visible(name),
+            session=session.id,
+        )

@@ -1,0 +1,516 @@
+"""The states that a session has gone through: the one that HEAD names, and what the journal says has happened since."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.engine.sessions.state.repair import found_when_opened, same_tree
+from holdfast.model.errors import HoldfastError, IntegrityError, NotFoundError, UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.log import Log
+from holdfast.model.session_types import (
+    LEVELS,
+    CommandEntry,
+    Counted,
+    Found,
+    Merging,
+    Ran,
+    SessionCheckpoint,
+    SessionHash,
+    SessionRef,
+)
+from holdfast.store.catalog.session_records import JournalRow, RefChange, SessionCommit, StoredCheckpoint, ref_name
+from holdfast.store.codecs.session_format import decode_journal, encode_checkpoint, encode_journal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import ExitStack
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.sessions.state.state_history import States
+    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.model.clock import Clock
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.session_types import (
+        CommandResult,
+        JournalEntry,
+        Level,
+        RefType,
+        SessionConfig,
+        SessionId,
+        SessionKind,
+        State,
+    )
+    from holdfast.store.catalog.session_records import SessionRecord
+
+
+# What a journal's entries make of a state. Pure.
+
+_SECOND = 1_000_000
+
+NOT_CARRIED = frozenset(
+    (
+        "_",
+        "SHLVL",
+        "PWD",
+        "HOLDFAST_SESSION",
+        "HOLDFAST_AGENT",
+        "HOLDFAST_RUN",
+        "HOLDFAST_HOOK",
+        "BASH_EXECUTION_STRING",
+        "BASHOPTS",
+        "SHELLOPTS",
+    )
+)
+"""Variables that a shell, or whoever starts it, sets anew each time."""
+
+
+class Exported(NamedTuple):
+    """How what a shell exports now differs from a state: fields of `Ran`."""
+
+    changed: dict[str, str]
+    dropped: tuple[str, ...]
+    unset: tuple[str, ...] | None
+
+
+def replay(state: State, entries: Iterable[JournalEntry]) -> State:
+    """The state after ``entries``."""
+    for entry in entries:
+        state = _after(state, entry)
+    return state
+
+
+def _after(state: State, entry: JournalEntry) -> State:
+    if isinstance(entry, Ran):
+        return _after_command(state, entry)
+    if isinstance(entry, Found):
+        return msgspec.structs.replace(state, tree=entry.tree, updated_at=entry.at)
+    if isinstance(entry, Counted):
+        counted = {entry.what: getattr(state.metrics, entry.what) + 1}
+        return msgspec.structs.replace(state, metrics=msgspec.structs.replace(state.metrics, **counted))
+    return state
+
+
+def _after_command(state: State, ran: Ran) -> State:
+    command = ran.entry
+    tree = command.before or state.tree
+    if not ran.ended:
+        return msgspec.structs.replace(state, seq=command.seq, tree=tree, updated_at=command.started_at)
+    env = {name: value for name, value in state.env.items() if name not in ran.dropped} | dict(ran.exported)
+    metrics = msgspec.structs.replace(
+        state.metrics,
+        commands=state.metrics.commands + 1,
+        total_ms=state.metrics.total_ms + command.duration_ms,
+    )
+    return msgspec.structs.replace(
+        state,
+        seq=command.seq,
+        tree=command.after or tree,
+        updated_at=command.started_at + command.duration_ms * 1000,
+        cwd=ran.cwd or state.cwd,
+        env=env,
+        unset=state.unset if ran.unset is None else ran.unset,
+        metrics=metrics,
+    )
+
+
+def commands(entries: Iterable[JournalEntry]) -> list[CommandEntry]:
+    """The commands among ``entries``."""
+    return [entry.entry for entry in entries if isinstance(entry, Ran)]
+
+
+def output_length(entries: Iterable[JournalEntry]) -> int:
+    """How many characters of output are in ``entries``."""
+    results = (entry.result for entry in commands(entries))
+    return sum(len(result.stdout) + len(result.stderr) for result in results if result is not None)
+
+
+def trees(entries: Iterable[JournalEntry]) -> tuple[CheckpointId, ...]:
+    """Every tree that ``entries`` name."""
+    found: dict[CheckpointId, None] = {}
+    for entry in entries:
+        if isinstance(entry, Ran):
+            named = (entry.entry.before, entry.entry.after)
+        elif isinstance(entry, Found):
+            named = (entry.tree,)
+        else:
+            named = (entry.target,) if isinstance(entry, Merging) else ()
+        found.update((tree, None) for tree in named if tree is not None)
+    return tuple(found)
+
+
+def has_something(entries: Iterable[JournalEntry]) -> bool:
+    """Whether anything has happened that is worth saving a state for."""
+    return any(not isinstance(entry, Counted) for entry in entries)
+
+
+def running(entries: Sequence[JournalEntry]) -> CommandEntry | None:
+    """The command that has begun and not ended."""
+    last = entries[-1] if entries else None
+    return last.entry if isinstance(last, Ran) and not last.ended else None
+
+
+def due(state: State, entries: Sequence[JournalEntry], now: int) -> float | None:
+    """Seconds until the idle trigger wants ``state`` saved, which ``entries`` have led to (0: now); None if there is
+    nothing to save.
+    """
+    if not has_something(entries) or running(entries) is not None:
+        return None
+    idle = max(0.0, (now - state.updated_at) / _SECOND)
+    return max(0.0, state.config.triggers.idle_seconds - idle, too_soon(state, now))
+
+
+def too_soon(state: State, now: int) -> float:
+    """Seconds until the state may be saved by itself."""
+    since = (now - state.metrics.last_checkpoint_at) / _SECOND
+    return 0.0 if since < 0 else max(0.0, state.config.triggers.min_seconds - since)
+
+
+def exported(state: State, base: Mapping[str, str], now: Mapping[str, str]) -> Exported:
+    """How ``now``, all that a shell exports, differs from ``state``; it was started with ``base`` and the state.
+
+    What a session has set once stays its own, even if it is what ``base`` has, too: the next base may be another.
+    """
+    env = {
+        name: value
+        for name, value in now.items()
+        if name not in NOT_CARRIED and (base.get(name) != value or name in state.env)
+    }
+    unset = tuple(sorted({*(name for name in base if name not in NOT_CARRIED), *state.unset} - now.keys()))
+    return Exported(
+        {name: value for name, value in env.items() if state.env.get(name) != value},
+        tuple(sorted(state.env.keys() - env.keys())),
+        None if unset == state.unset else unset,
+    )
+
+
+def environment(state: State, base: Mapping[str, str]) -> dict[str, str]:
+    """What a shell of the session is started with."""
+    return {name: value for name, value in base.items() if name not in state.unset} | dict(state.env)
+
+
+def relative(root: bytes, directory: str) -> str:
+    """``directory`` (absolute, or relative to the root) as `State.cwd` says it."""
+    path = os.path.normpath(os.path.join(root, os.fsencode(directory)))
+    if path == root:
+        return "."
+    inside = root.rstrip(b"/") + b"/"
+    return os.fsdecode(path.removeprefix(inside))
+
+
+def absolute(root: bytes, cwd: str) -> bytes:
+    """The directory that `State.cwd` says."""
+    return os.path.normpath(os.path.join(root, os.fsencode(cwd)))
+
+
+NO_HASH = SessionHash("")
+"""Of what is not saved yet."""
+
+
+class Line:
+    """Where one session stands. For whoever holds it; `look` is for all others."""
+
+    def __init__(self, shelf: Shelf, record: SessionRecord, clock: Clock) -> None:
+        self.record = record
+        self._shelf = shelf
+        self._clock = clock
+        self._head: SessionCheckpoint | None = None
+        self._state: State | None = None
+        self._row = JournalRow(b"", 0, 0, 0, ())
+        self.entries: list[JournalEntry] = []
+        """What has happened since HEAD."""
+
+    @property
+    def head(self) -> SessionCheckpoint:
+        """The session checkpoint that HEAD names."""
+        assert self._head is not None, "it was loaded, or its first checkpoint committed"
+        return self._head
+
+    @property
+    def state(self) -> State:
+        """The state now."""
+        assert self._state is not None, "it was loaded, or its first checkpoint committed"
+        return self._state
+
+    @property
+    def done(self) -> Sequence[JournalEntry]:
+        """What has happened since HEAD, without a command that runs."""
+        return self.entries if running(self.entries) is None else self.entries[:-1]
+
+    @property
+    def resting(self) -> State:
+        """The state that what is `done` has come to: that of the shell before a command that runs."""
+        return self.state if running(self.entries) is None else replay(self.head.state, self.done)
+
+    @property
+    def journal(self) -> JournalRow:
+        """The journal as it is written."""
+        return self._row
+
+    def load(self) -> Line:
+        """Read HEAD and the journal, as of one moment; itself. Raises `IntegrityError`, `NotFoundError`."""
+        rows = self._shelf.rows
+        name = ref_name("head", self.record.id)
+        with rows.reading():
+            ref = rows.ref(name)
+            if ref is None:
+                raise NotFoundError(f"the session {self.record.id} has no state yet", code="no_session")
+            self._row = rows.journal(self.record.id)
+            stored, data = rows.content(ref.checkpoint)
+        self._head = self._shelf.load(stored.hash, data)
+        self.entries = decode_journal(self._row.data)
+        if len(self.entries) != self._row.entries:
+            raise IntegrityError(f"the journal of the session {self.record.id} is damaged: it is not as long as it was")
+        self._state = replay(self._head.state, self.entries)
+        return self
+
+    def write(self, entries: Sequence[JournalEntry]) -> None:
+        """Have the journal hold ``entries``, durably. Raises `RefusedError` (code ``moved``), `StorageError`."""
+        state = replay(self.head.state, entries)
+        row = self._row._replace(
+            data=encode_journal(entries), entries=len(entries), last_seq=state.seq, trees=trees(entries)
+        )
+        self._row = self._shelf.rows.write_journal(self.record.id, row)
+        self.entries, self._state = list(entries), state
+
+    def commit(
+        self,
+        kind: SessionKind,
+        state: State,
+        tree: CheckpointId,
+        *,
+        message: str = "",
+        metadata: Mapping[str, str] | None = None,
+        naming: Sequence[RefChange] = (),
+        parent: SessionHash | None = None,
+        history: Sequence[CommandEntry] = (),
+        record: SessionRecord | None = None,
+    ) -> SessionCheckpoint:
+        """Save ``state``, with that tree, and let HEAD name it; the journal is empty then, but for a command that runs,
+        which is none of ``state``. All of it or nothing.
+
+        Its parent is ``parent``, the commands in between are ``history``. ``naming`` are
+        references that name it, too, from then on, and ``record`` is what the session is.
+        """
+        now = self._clock.now()
+        metrics = msgspec.structs.replace(
+            state.metrics, checkpoints=state.metrics.checkpoints + 1, last_checkpoint_at=now
+        )
+        state = msgspec.structs.replace(state, tree=tree, metrics=metrics, updated_at=now)
+        point = SessionCheckpoint(
+            hash=NO_HASH,
+            session=self.record.id,
+            parent=parent,
+            kind=kind,
+            message=message,
+            created_at=now,
+            state=state,
+            history=tuple(history),
+            metadata=dict(metadata or {}),
+        )
+        name, size, data = encode_checkpoint(point)
+        point = msgspec.structs.replace(point, hash=name)
+        stored = StoredCheckpoint(
+            name, self.record.id, parent, kind, message, now, state.seq, tree, True, "hot", size, len(data)
+        )
+        changes = [
+            RefChange(msgspec.structs.replace(change.ref, checkpoint=name, updated_at=now), change.expected)
+            for change in (self._head_change(), *naming)
+        ]
+        running = self.entries[len(self.done) :]
+        now_at = replay(state, running)
+        self._row = self._shelf.rows.commit(
+            self.record.id,
+            SessionCommit(
+                checkpoint=stored,
+                data=data,
+                refs=changes,
+                journal=JournalRow(
+                    encode_journal(running),
+                    len(running),
+                    state.seq,
+                    now_at.seq,
+                    trees(running),
+                    self._row.revision,
+                ),
+                record=record,
+            ),
+        )
+        self._head, self._state, self.entries = point, now_at, running
+        self.record = record or self.record
+        return point
+
+    def past(self) -> Iterator[SessionCheckpoint]:
+        """HEAD's checkpoint, its parent, and so on, as far as they are kept."""
+        return self._shelf.past(self.head)
+
+    def history(self, limit: int | None = None) -> list[CommandEntry]:
+        """The commands, the last first, at most ``limit``: as far back as the states are kept."""
+        found = commands(self.entries)[::-1]
+        for point in self.past():
+            if limit is not None and len(found) >= limit:
+                break
+            found += point.history[::-1]
+        return found if limit is None else found[:limit]
+
+    def _head_change(self) -> RefChange:
+        ref = new_ref("head", self.record.id)
+        return RefChange(ref, None if self._head is None else self._head.hash)
+
+
+def new_ref(kind: RefType, session: SessionId, name: str = "", metadata: Mapping[str, str] | None = None) -> SessionRef:
+    """A reference that is to name the next session checkpoint."""
+    return SessionRef(
+        name=ref_name(kind, session, name),
+        type=kind,
+        session=session,
+        checkpoint=NO_HASH,
+        updated_at=0,
+        metadata=dict(metadata or {}),
+    )
+
+
+# The commands of a session: what is journalled of each, and when they have the session's state saved.
+
+_LOG = Log(__name__)
+_MOST_OUTPUT = 32 << 20
+"""Characters of output in a journal, however well they are compressed: all of it has to fit into a checkpoint."""
+
+
+class Commands:
+    """The commands of a session that is held. Methods with a name of `Session` are its own, which says what they do."""
+
+    def __init__(self, context: Context, line: Line, states: States, base: Mapping[str, str], stack: ExitStack) -> None:
+        """``base`` is the environment that its shell is started in, ``stack`` what goes when it is closed."""
+        self._context = context
+        self._line = line
+        self._states = states
+        self._base = base
+        self._stack = stack
+        self._looks_later = False
+        self._begun = 0
+        """How many were begun since the session was opened."""
+
+    def look_later(self) -> None:
+        """See `Session.look_later`."""
+        self._looks_later = True
+
+    def look(self) -> None:
+        """Find that out now, if it was left for later."""
+        if self._looks_later:
+            self.save_tree()
+
+    def save_tree(self, *, whole: bool = True) -> CheckpointId:
+        """Save the tree as `States.save_tree` does. If nobody has looked since the session was opened, and it was
+        another, that is journalled.
+        """
+        session = self._line.record.id
+        tree = self._states.save_tree(message=found_when_opened(session) if self._looks_later else "", whole=whole)
+        if self._looks_later:
+            self._looks_later = False
+            if not same_tree(self._context, self._line.state.tree, tree):
+                self._line.write([*self._line.entries, Found(tree=tree, at=self._context.clock.now())])
+        return tree
+
+    def begin(self, command: str, asked: str, generated: bool, level: Level) -> CommandEntry:
+        """See `Session.begin`."""
+        check_command(command)
+        check_command(asked)
+        self._begun += 1
+        if self._begun == 2:
+            # (For a single command it would cost more than it saves.)
+            self._stack.callback(self._states.notice_no_more)
+            self._states.notice()
+        demanded = demands(self._line.state.config, level)
+        before = self.save_tree(whole=demanded or self.due() == 0)
+        worth_saving = has_something(self._line.entries)
+        if self.due() == 0 or (demanded and (worth_saving or before != self._line.state.tree)):
+            self._states.commit("auto", tree=before)
+        state = self._line.state
+        entry = CommandEntry(
+            id=self._context.random(8).hex(),
+            seq=state.seq + 1,
+            input=asked,
+            command=command,
+            generated=generated,
+            level=level,
+            started_at=self._context.clock.now(),
+            before=before,
+            cwd=state.cwd,
+        )
+        self._line.write([*self._line.entries, Ran(entry=entry)])
+        return entry
+
+    def end(
+        self, entry: CommandEntry, result: CommandResult, cwd: str, env: Mapping[str, str], duration_ms: int
+    ) -> CommandEntry:
+        """See `Session.end`."""
+        last = running(self._line.entries)
+        if last is None or last.id != entry.id:
+            raise UsageError(f"the command {entry.id} is not running in the session {self._line.record.id}")
+        after = None
+        try:
+            after = self._states.save_tree(entry.command, whole=False)
+        except HoldfastError as error:
+            _LOG.warning("the tree that a command has left could not be saved: %s", error.message)
+        ended = msgspec.structs.replace(last, duration_ms=duration_ms, result=clean(result), after=after)
+        changes = exported(self._line.state, self._base, env)
+        ran = Ran(
+            entry=ended,
+            ended=True,
+            cwd=relative(self._context.workspace.path, cwd),
+            exported=changes.changed,
+            dropped=changes.dropped,
+            unset=changes.unset,
+        )
+        self._line.write([*self._line.entries[:-1], ran])
+        if after is not None:
+            self._save_if_wanted(after)
+        return ended
+
+    def due(self) -> float | None:
+        """See `Session.due`."""
+        return due(self._line.state, self._line.entries, self._context.clock.now())
+
+    def journal_is_full(self) -> bool:
+        """Whether the state has to be saved, whatever else holds."""
+        settings = self._context.settings.session
+        most = min(self._line.state.config.triggers.max_journal, settings.max_journal)
+        if len(self._line.entries) >= most or len(self._line.journal.data) >= settings.max_journal_bytes:
+            return True
+        return output_length(self._line.entries) >= _MOST_OUTPUT
+
+    def _save_if_wanted(self, tree: CheckpointId) -> None:
+        """Save the state after a command, if a trigger says so."""
+        ran = len(commands(self._line.entries))
+        state = self._line.state
+        wanted = ran >= state.config.triggers.commands and not too_soon(state, self._context.clock.now())
+        if wanted or self.journal_is_full():
+            self._states.commit("auto", tree=None if self._states.notices else tree)
+
+
+def demands(config: SessionConfig, level: Level) -> bool:
+    """Whether the state is to be saved before a command of this level."""
+    return config.demand != "never" and LEVELS.index(level) >= LEVELS.index(config.demand)
+
+
+def check_command(text: str) -> None:
+    """Raise `UsageError` for what no shell can be given."""
+    try:
+        good = bool(text.strip()) and b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        good = False
+    if not good:
+        raise UsageError("a command is a text that is not empty, without NUL")
+
+
+def clean(result: CommandResult) -> CommandResult:
+    """``result`` with what is no text in its output escaped, so that it can be recorded."""
+    return msgspec.structs.replace(result, stdout=_escaped(result.stdout), stderr=_escaped(result.stderr))
+
+
+def _escaped(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

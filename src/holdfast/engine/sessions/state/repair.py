@@ -1,0 +1,183 @@
+"""What opening a session mends: what a killed process left, and what has become of the directory meanwhile.
+
+What the directory holds is the truth: no old tree is ever put over files that are there (I3).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from holdfast.engine.opening import identity
+from holdfast.engine.opening.identity import is_missing
+from holdfast.model.errors import NotFoundError, RefusedError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.model.session_types import Counted, Found, JournalEntry, Leaving, Merging, Ran
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.ids import CheckpointId
+    from holdfast.model.session_types import SessionId, State
+    from holdfast.store.catalog.session_records import SessionRecord
+
+_LOG = Log(__name__)
+_SHOWN = 20
+_LOOKED_BACK = 200
+"""Events in which it is looked for what has become of a restore."""
+
+
+class Mended(NamedTuple):
+    """What there was to mend."""
+
+    entries: list[JournalEntry]
+    """The journal."""
+    moved: Literal["", "done", "never"]
+    """What became of a checkout or a merge that was cut short: the tree is the other one now, or is as it was before,
+    or what somebody has made of it since.
+    """
+
+
+def make_directory_again(context: Context, workspace: Workspace, record: SessionRecord, state: State) -> bool:
+    """If the session's directory is gone, or a fork's was emptied, make it again from the last recorded tree.
+
+    False if it is there. Raises `RefusedError` where it may lie on a file system that is not mounted, `NotFoundError`
+    if the tree was thinned out.
+    """
+    root = context.workspace.path
+    if os.path.lexists(root):
+        if not was_emptied(context, record, state):
+            return False
+    elif not is_missing(context.workspace, context.folder):
+        raise RefusedError(
+            f"{display(root)} is not there, nor is the file system that it was on",
+            hint="mount it; a session does not begin anew elsewhere",
+            code="not_mounted",
+        )
+    if state.tree is None:
+        raise NotFoundError(f"{display(root)} is gone, and no tree of it was ever saved", code="no_tree")
+    if workspace.unfinished() is not None:
+        _tell(workspace.restore_continue())
+    else:
+        workspace.restore(state.tree)
+    # It is another directory than the one that is remembered, and ours: whoever deletes the session has to know.
+    about = os.stat(root)
+    context.catalog.move_workspace(context.workspace.id, root, about.st_dev, about.st_ino)
+    identity.remember(context.folder, root)
+    _LOG.warning("%s was gone; it was made again as it was saved last", display(root))
+    if record.provider == "git" and record.purpose != "session":
+        _LOG.warning("its repository of Git is gone, with what was committed there, and Git finds none in it now")
+    return True
+
+
+def was_emptied(context: Context, record: SessionRecord, state: State) -> bool:
+    """Whether the directory of a fork, which is there, is without all that was recorded last."""
+    if record.purpose == "session" or state.tree is None or not _is_empty(context.workspace.path):
+        return False
+    return context.catalog.checkpoint(state.tree).total_files > 0
+
+
+def found_when_opened(session: SessionId) -> str:
+    """What is said of a tree that nobody has recorded."""
+    return f"found when the session {session} was opened"
+
+
+def was_cut_short(entries: list[JournalEntry]) -> bool:
+    """Whether somebody who had the session was killed in the middle of something."""
+    last = entries[-1] if entries else None
+    return isinstance(last, Leaving | Merging) or (isinstance(last, Ran) and not last.ended)
+
+
+def mend(
+    context: Context,
+    workspace: Workspace,
+    entries: list[JournalEntry],
+    state: State,
+    *,
+    remade: bool,
+    target_tree: Callable[[Leaving], CheckpointId],
+    save: Callable[[], CheckpointId],
+) -> Mended:
+    """Bring the journal up to what has become of the session; the same list if there is nothing to mend.
+
+    ``save`` saves the tree. ``target_tree`` is where a checkout was going.
+    """
+    mended = list(entries)
+    moved: Literal["", "done", "never"] = ""
+    lost = remade
+    last = mended[-1] if mended else None
+    if isinstance(last, Leaving | Merging):
+        lost = True
+        target = last.target if isinstance(last, Merging) else target_tree(last)
+        moved = _finish(context, workspace, target, last.event)
+        mended.pop()
+    found = state.tree if remade else save()
+    if isinstance(last, Ran) and not last.ended:
+        lost = True
+        _LOG.warning("the session was killed while this ran in it: %s", last.entry.command[:200])
+        mended[-1] = msgspec.structs.replace(last, ended=True, entry=msgspec.structs.replace(last.entry, after=found))
+    elif found is not None and moved != "done" and not same_tree(context, state.tree, found):
+        mended.append(Found(tree=found, at=context.clock.now()))
+    if lost:
+        mended.append(Counted(what="recoveries", at=context.clock.now()))
+    return Mended(entries if mended == entries else mended, moved)
+
+
+def warn_unfinished(workspace: Workspace) -> None:
+    """Say so if the tree is half way between two states, by something that is not the session's to finish."""
+    journal = workspace.unfinished()
+    if journal is not None:
+        _LOG.warning(
+            "%s is half way: a %s to %s was cut short there; `holdfast restore --continue` finishes it, "
+            "`holdfast restore --abort` goes back to what was before",
+            display(workspace.path),
+            journal.operation,
+            journal.target[:12],
+        )
+
+
+def _finish(context: Context, workspace: Workspace, target: CheckpointId, since: int) -> Literal["done", "never"]:
+    """Finish the restore to ``target``, if it had begun: whoever asked for it has saved the state before.
+
+    What somebody has changed since it was cut short stays, and is said.
+    """
+    unfinished = workspace.unfinished()
+    if unfinished is not None and (unfinished.target, unfinished.taken_back) == (target, None):
+        _tell(workspace.restore_continue())
+        return "done"
+    # Somebody else may have finished it, or taken it back, or what came of it.
+    moves = (one for one in context.catalog.events(context.workspace.id, limit=_LOOKED_BACK) if one.seq > since)
+    newest = next((one for one in moves if one.operation in ("restore", "undo", "redo")), None)
+    reached = context.catalog.cursor(context.workspace.id).head if newest is None else newest.checkpoint
+    return "done" if reached == target else "never"
+
+
+def _tell(result: RestoreResult) -> None:
+    """Say what finishing a restore has left alone."""
+    for path, reason in result.skipped[:_SHOWN]:
+        _LOG.warning("%s was left as it is: %s", display(path), reason)
+    if len(result.skipped) > _SHOWN:
+        more = len(result.skipped) - _SHOWN
+        _LOG.warning("%d more were left as they are; `holdfast diff %s` shows them", more, result.checkpoint[:12])
+
+
+def same_tree(context: Context, before: CheckpointId | None, after: CheckpointId) -> bool:
+    """Whether two checkpoints hold the same tree."""
+    if before is None or before == after:
+        return before == after
+    try:
+        return context.catalog.checkpoint(before).root == context.catalog.checkpoint(after).root
+    except NotFoundError:
+        return False
+
+
+def _is_empty(path: bytes) -> bool:
+    with os.scandir(path) as inside:
+        return next(inside, None) is None

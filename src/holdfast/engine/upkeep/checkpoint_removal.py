@@ -1,0 +1,166 @@
+"""Removing checkpoints: by name, by a policy that somebody gives, or by the one that applies by itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.engine.forks.materialization import discard
+from holdfast.engine.history.mount_pins import release_dead
+from holdfast.engine.history.retention import decided, remove_each, thinning
+from holdfast.engine.opening.context import freeing
+from holdfast.engine.opening.identity import find_moved, is_missing
+from holdfast.engine.results.command_results import Forgotten
+from holdfast.model.errors import ConfigError, RefusedError
+from holdfast.model.paths import display
+from holdfast.store.catalog_records import seen_at
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.history.retention import Policy
+    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.store.catalog.catalog import Catalog
+    from holdfast.store.catalog.checkpoint_removal import Protection
+    from holdfast.store.catalog_records import Workspace
+
+
+def forget(
+    context: Context,
+    named: Sequence[CheckpointId],
+    *,
+    policy: Policy | None = None,
+    dry_run: bool = False,
+) -> Forgotten:
+    """Remove the ``named`` checkpoints, or (none named) those of this workspace that the policy does not keep.
+
+    ``policy`` None is the retention of the settings; `ConfigError` while the workspace's file is not obeyed. A named
+    checkpoint that a live workspace stands on, or from which a live fork was made, is refused, and nothing is removed
+    then; a policy keeps those. Each removal is one transaction that passes the changes on to the children;
+    content that nothing else needs is freed by collection after the grace time.
+    """
+    if not dry_run:
+        release_dead(context)
+    if named:
+        removed = [context.catalog.checkpoint(checkpoint) for checkpoint in dict.fromkeys(named)]
+        _refuse_protected(context, removed)
+        kept: list[tuple[Checkpoint, Sequence[str]]] = []
+    else:
+        if policy is None and context.misconfigured is not None:
+            raise ConfigError(
+                f"nothing is forgotten by rules that may not be the ones meant: {context.misconfigured.message}",
+                hint="mend the file, say what to keep (--keep-last N, …), or name checkpoints",
+            )
+        removed, kept = decided(context, policy or thinning(context.settings))
+    heirs = _heirs(context.catalog, removed)
+    if not dry_run:
+        removed = remove_each(context, removed)
+    return Forgotten(removed, kept, dry_run, heirs)
+
+
+def forget_gone(context: Shared, *, but: WorkspaceId | None = None, dry_run: bool = False) -> Forgotten:
+    """Let every workspace of the home go whose directory was deleted, and forget its checkpoints.
+
+    Those that something else stands on stay, as does the workspace ``but``, the one that is open. A directory that may
+    lie on a file system that is not mounted now is not taken for deleted, nor one that is found under another name on
+    its own (see `find_moved` for how far that goes).
+    """
+    catalog = context.store.catalog
+    missing = [one for one in catalog.workspaces() if is_missing(one, context.folder_of(one))]
+    moved = find_moved(missing, context.folder_of)
+    going: list[Checkpoint] = []
+    kept: list[tuple[Checkpoint, Sequence[str]]] = []
+    gone: list[Workspace] = []
+    for workspace in missing:
+        if workspace.id in moved:
+            reason = (
+                f"its workspace was moved to {display(moved[workspace.id])}; any command in there tells Holdfast so"
+            )
+        elif workspace.id == but:
+            reason = "its workspace is open"
+        else:
+            gone.append(workspace)
+            continue
+        kept += ((checkpoint, (reason,)) for checkpoint in catalog.checkpoints(workspace.id))
+    if not dry_run:
+        for workspace in gone:
+            if workspace.live:
+                freeing(context, partial(catalog.let_go, workspace.id))
+            discard(context, workspace)
+        release_dead(context)
+    # None of them protects anything any more, least of all one another.
+    silent = {workspace.id for workspace in gone}
+    protections = catalog.protections()
+    for workspace in gone:
+        for checkpoint in catalog.checkpoints(workspace.id):
+            reasons = [one for one in protections.get(checkpoint.id, ()) if one.hard and one.workspace not in silent]
+            if reasons:
+                kept.append((checkpoint, [str(one) for one in reasons]))
+            else:
+                going.append(checkpoint)
+    heirs = _heirs(catalog, going)
+    return Forgotten(going if dry_run else remove_each(context, going), kept, dry_run, heirs)
+
+
+def _heirs(catalog: Catalog, going: Sequence[Checkpoint]) -> dict[CheckpointId, list[CheckpointId]]:
+    """For each checkpoint that is ``going``, the ones that stay and that will hold its changes among their own."""
+    parents = {checkpoint.id: checkpoint.parent for checkpoint in going}
+    heirs: dict[CheckpointId, list[CheckpointId]] = {checkpoint.id: [] for checkpoint in going}
+    for checkpoint in going:
+        for child in catalog.children(checkpoint.id):
+            at = None if child in heirs else checkpoint.id
+            while at is not None and at in heirs:
+                heirs[at].append(child)
+                at = parents[at]
+    return heirs
+
+
+def _refuse_protected(context: Context, named: Sequence[Checkpoint]) -> None:
+    """Raise `RefusedError` if any of the ``named`` may not be forgotten: with all of those, every reason, and what to
+    do about each.
+    """
+    protections = context.catalog.protections()
+    refused = {
+        checkpoint.id: hard
+        for checkpoint in named
+        if (hard := [reason for reason in protections.get(checkpoint.id, ()) if reason.hard])
+    }
+    if refused:
+        raise RefusedError(
+            "; ".join(
+                f"{checkpoint[:12]} cannot be forgotten: it is {' and '.join(map(str, reasons))}"
+                for checkpoint, reasons in refused.items()
+            ),
+            hint=_way_out(context, [reason for reasons in refused.values() for reason in reasons]),
+            code="protected",
+        )
+
+
+def _way_out(context: Context, reasons: Sequence[Protection]) -> str:
+    """What to do so that checkpoints, protected by ``reasons``, can be forgotten."""
+    holding = {reason.workspace for reason in reasons}
+    held = [one for one in context.catalog.workspaces() if one.id in holding]
+    gone = {one.id: one for one in held if is_missing(one, context.folder_of(one))}
+    ways: list[str] = []
+    if gone:
+        names = ", ".join(display(seen_at(workspace.path)) for workspace in gone.values())
+        ways.append(f"if you have deleted {names}, `holdfast forget --gone` lets go of it")
+    for reason in reasons:
+        if reason.kind == "pin":
+            ways.append("what is in use can be forgotten when that has come to its end")
+        elif reason.kind == "session":
+            ways.append(
+                f"delete the session {reason.by} if you need it no more (`holdfast session delete`), or go on in it: "
+                "what it took by itself it lets go of in time"
+            )
+        elif reason.workspace in gone:
+            continue
+        elif reason.kind == "head":
+            ways.append(f"save a change in {reason.by}, or restore another checkpoint there, so that it stands on that")
+        else:
+            ways.append(
+                f"delete the fork {reason.by} if you need it no more; then `holdfast forget --gone` lets go of it"
+            )
+    return "; ".join(dict.fromkeys(ways))

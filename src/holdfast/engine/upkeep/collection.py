@@ -1,0 +1,90 @@
+"""Keeping house: collection, verification, statistics, and the quota."""
+
+from __future__ import annotations
+
+from holdfast.engine.opening.context import freeing
+from holdfast.model.errors import StorageError
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.model.content import Progress
+    from holdfast.model.entries import Entry
+    from holdfast.store.catalog.usage_statistics import Stats
+    from holdfast.store.collection.collector import Collected
+    from holdfast.store.verification.verifier import Verified
+
+_LOG = Log(__name__)
+_LARGEST = 12
+
+
+def collect(
+    context: Shared, *, grace: float | None = None, dry_run: bool = False, progress: Progress | None = None
+) -> Collected:
+    """Delete what nothing has needed for ``grace`` seconds (None: ``gc.grace``), in the whole home.
+
+    With ``dry_run`` only say what that would be.
+
+    Interruptible at any point. Raises `LockedError` while another collection or a verification runs.
+    """
+    seconds = context.settings.gc.grace if grace is None else grace
+    collector = context.store.collector()
+    if dry_run:
+        return collector.foresee(seconds, progress=progress)
+    from holdfast.engine.history.mount_pins import release_dead
+
+    release_dead(context)
+    done = freeing(context, lambda: collector.collect(seconds, progress=progress))
+    _tidy_sessions(context, seconds)
+    return done
+
+
+def _tidy_sessions(context: Shared, grace: float) -> None:
+    """Remove objects of states of sessions that nothing names, if there is any of sessions."""
+    from holdfast.engine.upkeep.session_shelf import Shelf
+
+    Shelf(context).remove_orphans(grace)
+
+
+def verify(context: Shared, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
+    """Check every reference, count and object of the home; with ``read_data`` also every stored byte.
+
+    Raises `LockedError` while a collection runs.
+    """
+    return context.store.verifier().verify(read_data=read_data, progress=progress)
+
+
+def stats_of_home(context: Shared) -> Stats:
+    """What takes the space in the whole home."""
+    try:
+        context.store.collector().settle()
+    except StorageError as error:
+        _LOG.warning("what is dead may be less than it says: %s", error.message)
+    return context.store.catalog.stats()
+
+
+def stats(context: Context) -> Stats:
+    """`stats_of_home`, and what takes it by directory in the checkpoint that the tree stands on."""
+    from holdfast.store.manifests import manifest
+
+    counted = stats_of_home(context)
+    head = context.catalog.cursor(context.workspace.id).head
+    largest: list[tuple[bytes, int]] = []
+    if head is not None:
+        entries = manifest.iterate(context.store.pages, context.catalog.checkpoint(head).root)
+        largest = _largest(entries)
+    return counted._replace(largest=largest)
+
+
+def _largest(entries: Iterable[tuple[bytes, Entry]]) -> list[tuple[bytes, int]]:
+    """The first two levels of the tree with the most content below them."""
+    sums: dict[bytes, int] = {}
+    for path, entry in entries:
+        parts = path.split(b"/", 2)
+        for depth in range(1, min(len(parts), 2) + 1):
+            place = b"/".join(parts[:depth])
+            sums[place] = sums.get(place, 0) + entry.size
+    return sorted(sums.items(), key=lambda item: (-item[1], item[0]))[:_LARGEST]

@@ -1,0 +1,256 @@
+"""The store as a whole: what it is and whether it can be reached, whose a bucket is, and copies of all of it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.model.config.settings import default
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.paths import display
+from holdfast.model.store_location import local_directory
+from holdfast.store.identity import store_identity
+from holdfast.store.objects.configured_store import assemble, key_id
+from holdfast.store.postgresql.catalog_url import without_secrets
+from holdfast.store.store import OBJECTS, Store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.engine.opening.opener import Opener
+    from holdfast.model.config.settings import Settings
+    from holdfast.model.content import Progress
+    from holdfast.store.objects.bucket_probe import Probed, Step
+    from holdfast.store.store_copy import Copied
+
+
+class StoreInfo(NamedTuple):
+    """What a home's store is."""
+
+    home: str
+    location: str
+    """Where its objects are: a directory, or a bucket's URL."""
+    remote: bool
+    tenant: str
+    id: str
+    """What its claim in a bucket says; empty for one that has never had to do with a bucket or a copy."""
+    claimed: str
+    """The bucket that is claimed; empty for none."""
+    conditional_writes: str
+    """yes, no or wrong, as found when the bucket was claimed; empty: not tried."""
+    encryption_key: str
+    """The id of the key that objects are encrypted with; empty: they are not."""
+    cache_bytes: int
+    """How much of remote objects is kept here at most."""
+    copy_of: str
+    """The id of the store that this is a copy of; empty for none."""
+
+
+class StoreProbed(NamedTuple):
+    """What was found by trying the place where objects are."""
+
+    location: str
+    ok: bool
+    conditional_writes: str
+    steps: Sequence[Step]
+
+
+class StoreCopied(NamedTuple):
+    """What a copy of a store did."""
+
+    home: str | None
+    """The home that was made; None if only objects were copied."""
+    location: str
+    copied: Copied
+
+
+def info(opener: Opener) -> StoreInfo:
+    """What the store of the home is. Nothing is sent anywhere."""
+    with _opened(opener) as store:
+        settings = opener.settings(None).store
+        identity = store_identity.read(store.catalog) or store_identity.Identity("")
+        return StoreInfo(
+            home=display(opener.home),
+            location=_location(opener.home, settings.url),
+            remote=store.bucket is not None,
+            tenant=store.tenant,
+            id=identity.id,
+            claimed=identity.claimed,
+            conditional_writes=identity.conditional,
+            encryption_key=key_id(store.objects),
+            cache_bytes=settings.cache_bytes if store.bucket is not None else 0,
+            copy_of=identity.origin,
+        )
+
+
+def probe(opener: Opener) -> StoreProbed:
+    """Try the place where objects are: write, read, list and delete something there.
+
+    Raises nothing for what fails there; `NotFoundError` if there is no home, and `ConfigError`.
+    """
+    from holdfast.store.objects.bucket_probe import Step
+    from holdfast.store.objects.bucket_probe import probe as probe_bucket
+
+    _refuse_nowhere(opener)
+    settings = opener.settings(None).store
+    location = settings.url or opener.home + b"/" + OBJECTS
+    assembled = assemble(location, settings, None)
+    if assembled.bucket is not None:
+        found: Probed = probe_bucket(assembled.bucket, settings.tenant, os.urandom)
+        return StoreProbed(_location(opener.home, settings.url), found.ok, found.conditional, found.steps)
+    key = f"probe/{settings.tenant}/{os.urandom(16).hex()}"
+    try:
+        assembled.objects.put(key, [b"holdfast probe"])
+        ok = assembled.objects.get(key, 9) == b"probe"
+        assembled.objects.delete(key)
+        step = Step("write, read, delete", ok, "as it should be" if ok else "what was written is not what is read")
+    except HoldfastError as error:
+        step = Step("write, read, delete", False, error.message)
+    return StoreProbed(_location(opener.home, settings.url), step.ok, "", (step,))
+
+
+def claim(opener: Opener, *, take: bool = False) -> StoreInfo:
+    """Claim the bucket for the home's store; ``take``: also if another store has it, which must be gone for good.
+
+    Raises `RefusedError` (code ``claimed``) if another has it, and `UsageError` if the objects are in no bucket.
+    """
+    from holdfast.store.identity import bucket_claim
+    from holdfast.store.identity import bucket_claim as ownership
+
+    with _opened(opener) as store:
+        if store.bucket is None:
+            raise UsageError("the objects of this home are in a directory, which needs no claim")
+        identity = store_identity.make(store.catalog, os.urandom)
+        if take:
+            bucket_claim.take_over(store.bucket, store.tenant)
+        elif bucket_claim.holder_of(store.bucket, store.tenant) is None and store.catalog.newest_pack() is None:
+            ownership.refuse_strange(store.bucket, store.tenant)
+        ownership.claim(store.catalog, store.bucket, identity, os.urandom)
+    return info(opener)
+
+
+def copy(
+    opener: Opener,
+    *,
+    to_home: bytes | None = None,
+    to_objects: str | None = None,
+    to_catalog: str | None = None,
+    to_key: str | None = None,
+    progress: Progress | None = None,
+) -> StoreCopied:
+    """Copy the store of the home: into another home, which is made, or (without ``to_home``) its objects alone.
+
+    The other home's own settings hold for it; ``to_objects`` is its ``store.url``, ``to_catalog`` its
+    ``store.catalog``, ``to_key`` its ``store.encryption_key`` (empty: none). Where it has no configuration, one is
+    written. The copy is verified, every byte of it; the source is only read. The same call again finishes what was cut
+    short. Raises as `copying.copy_store` and `copying.copy_objects`.
+    """
+    given = {"store.url": to_objects, "store.catalog": to_catalog, "store.encryption_key": to_key}
+    flags = {name: value for name, value in given.items() if value is not None}
+    if to_home is None:
+        if to_objects is None:
+            raise UsageError("a copy needs a place: --to-home DIR, or --to-objects URL")
+        if to_catalog is not None:
+            raise UsageError("a catalog is copied into a home of its own: --to-home DIR as well")
+        return _copy_objects(opener, flags, progress)
+    return _copy_home(opener, os.path.abspath(to_home), flags, progress)
+
+
+def _copy_objects(opener: Opener, flags: dict[str, str], progress: Progress | None) -> StoreCopied:
+    from holdfast.store.identity import bucket_claim
+    from holdfast.store.identity import bucket_claim as ownership
+    from holdfast.store.objects import bucket_probe
+    from holdfast.store.store_copy import copy_objects
+
+    settings = _with(opener, opener.home, flags).store
+    with _opened(opener, claim=True) as source:
+        assembled = assemble(settings.url, settings, opener.home)
+        directory = local_directory(settings.url)
+        if directory is not None and os.path.realpath(directory).startswith(os.path.realpath(opener.home) + b"/"):
+            raise RefusedError(f"{display(directory)} lies in the home", hint="name a directory outside of it")
+        if assembled.bucket is not None:
+            identity = store_identity.make(source.catalog, os.urandom)
+            if bucket_claim.holder_of(assembled.bucket, source.tenant) is None:
+                ownership.refuse_strange(assembled.bucket, source.tenant)
+            conditional = bucket_probe.conditional_writes(assembled.bucket, source.tenant, os.urandom)
+            held = bucket_claim.Claim(identity.id, source.catalog.clock.now())
+            bucket_claim.hold(assembled.bucket, source.tenant, held, conditional)
+        target = Store(assembled.objects, source.catalog, bucket=assembled.bucket)
+        done = copy_objects(source, target, progress)
+    return StoreCopied(None, _location(opener.home, settings.url), done)
+
+
+def _copy_home(opener: Opener, home: bytes, flags: dict[str, str], progress: Progress | None) -> StoreCopied:
+    from holdfast.engine.opening.home import make_private
+    from holdfast.store.identity.bucket_claim import own
+    from holdfast.store.store_copy import begin, copy_store
+
+    if os.path.realpath(home) == os.path.realpath(opener.home):
+        raise RefusedError("the target is the home itself", hint="name a directory that does not exist yet")
+    with _opened(opener, claim=True) as source:
+        settings = _with(opener, home, flags)
+        if settings.store.tenant == default("store.tenant") != source.tenant:
+            flags = {**flags, "store.tenant": source.tenant}
+            settings = _with(opener, home, flags)
+        make_private(home)
+        with Store.open(home, settings, clock=source.catalog.clock, becoming=True) as target:
+            begin(source, target, os.urandom)
+            _write_settings(home, flags)  # it is not opened before it is whole, and then has to be found
+            if target.bucket is not None:
+                own(target.catalog, target.bucket, os.urandom)
+            done = copy_store(source, target, os.urandom, progress)
+    return StoreCopied(display(home), _location(home, settings.store.url), done)
+
+
+def _with(opener: Opener, home: bytes, flags: dict[str, str]) -> Settings:
+    from holdfast.engine.opening.opener import load_settings
+
+    if home == opener.home:
+        return load_settings(flags={**opener.flags, **flags}, environ=opener.environ, root=None, home=home)
+    # What the environment says of the store is about the home that is copied.
+    environ = {name: value for name, value in opener.environ.items() if not name.startswith("HOLDFAST_STORE_")}
+    return load_settings(flags=flags, environ=environ, root=None, home=home)
+
+
+def _write_settings(home: bytes, flags: dict[str, str]) -> None:
+    """Give a home that has no configuration the one that it was copied with."""
+    import json
+
+    from holdfast.engine.opening.opener import HOME_FILE
+
+    # (A URL with a password in it is the business of whoever has it; that of the catalog goes without.)
+    given = {name: without_secrets(value) if name == "store.catalog" else value for name, value in flags.items()}
+    kept = {
+        name: value
+        for name, value in given.items()
+        if name == "store.catalog" or "@" not in value.partition("://")[2].partition("/")[0]
+    }
+    lines = ["[store]", *(f"{name.partition('.')[2]} = {json.dumps(value)}" for name, value in kept.items())]
+    try:
+        fd = os.open(os.path.join(home, HOME_FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def _opened(opener: Opener, *, claim: bool = False) -> Store:
+    _refuse_nowhere(opener)
+    return opener.open_store(claim=claim)
+
+
+def _refuse_nowhere(opener: Opener) -> None:
+    if not os.path.isdir(opener.home):
+        raise NotFoundError(
+            f"nothing is kept in {display(opener.home)}",
+            hint="`holdfast init` begins to remember a directory; HOLDFAST_HOME and --home name another home",
+            code="no_home",
+        )
+
+
+def _location(home: bytes, url: str) -> str:
+    if not url:
+        return display(home + b"/" + OBJECTS)
+    path = local_directory(url)
+    return url if path is None else display(path)

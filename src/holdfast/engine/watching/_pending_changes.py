@@ -1,0 +1,103 @@
+"""What has changed since the last scan, as the watch service gathers it: what the watcher says, and what it cannot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.files.tree import Dirty
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.files.watch import Watcher
+
+_MAX_PATHS = 500_000
+_MOST_PREPARED = 1000
+"""Of more changed paths than this nothing more is prepared: it would take as long as the save itself, and memory."""
+_OFTEN = 3
+"""Times that a path is prepared: what is written to all the time is not worth it."""
+
+
+class Exclusion(Protocol):
+    """Says what a watcher may leave unwatched; see `holdfast.files.ignore.excluded_paths.ExcludedDirectories`."""
+
+    def __call__(self, path: bytes, /) -> bool:
+        """True if nothing in the directory ``path`` is captured."""
+        ...
+
+    def outside_changed(self) -> bool:
+        """True once after the rules have changed that lie where no watcher looks."""
+        ...
+
+
+class Changes:
+    """The watcher's answers, added up until a scan takes them."""
+
+    def __init__(
+        self, watcher: Watcher, exclusion: Exclusion, noticed: Callable[[], None], doubted: Callable[[], None]
+    ) -> None:
+        """``noticed`` is called whenever something has changed, ``doubted`` when something may have."""
+        self._watcher = watcher
+        self._exclusion = exclusion
+        self._noticed = noticed
+        self._doubted = doubted
+        self._everything = False
+        self._paths: set[bytes] = set()
+        self._refresh_due = False
+        self._unprepared: set[bytes] = set()
+        self._prepared: Counter[bytes] = Counter()
+        """How often each path was prepared since the last scan."""
+
+    def look(self) -> None:
+        """Read the watcher, and look whether what it cannot see has changed."""
+        answer = self._watcher.drain()
+        if self._exclusion.outside_changed():
+            answer = Dirty(everything=True, paths=frozenset())
+        if answer.everything or len(self._paths) + len(answer.paths) > _MAX_PATHS:
+            self._everything = True
+            self._paths.clear()
+            self._unprepared.clear()
+        elif not self._everything:
+            self._paths |= answer.paths
+            self._unprepared |= answer.paths
+            if len(self._paths) > _MOST_PREPARED:
+                self._unprepared.clear()
+        if answer.news and (answer.everything or answer.paths):
+            self._noticed()
+
+    @property
+    def unprepared(self) -> bool:
+        """Whether `to_prepare` has any paths to give."""
+        return bool(self._unprepared)
+
+    def to_prepare(self, most: int) -> list[bytes]:
+        """Some of the paths that have changed since they were given by this, each a few times between two scans."""
+        paths = [self._unprepared.pop() for _ in range(min(most, len(self._unprepared)))]
+        self._prepared.update(paths)
+        return [path for path in paths if self._prepared[path] <= _OFTEN]
+
+    def doubt(self) -> None:
+        """Let everything count as changed."""
+        self._everything = True
+        self._paths.clear()
+        self._unprepared.clear()
+        self._doubted()
+
+    def drain(self) -> Dirty:
+        """See `DirtySource.drain`."""
+        self.look()
+        taken = Dirty(self._everything, frozenset(self._paths))
+        self._refresh_due = self._refresh_due or self._everything
+        self._everything = False
+        self._paths.clear()
+        self._unprepared.clear()
+        self._prepared.clear()
+        return taken
+
+    def scanned(self) -> bool:
+        """A scan has succeeded. If it was a full one, it has read the ignore rules anew: then the watcher is told. True
+        if it is to be looked at soon, since what comes into view by them is not watched before that.
+        """
+        refreshed, self._refresh_due = self._refresh_due, False
+        return refreshed and self._watcher.refresh()

@@ -1,0 +1,116 @@
+"""When to save by itself: a pure state machine over an injected clock.
+
+A checkpoint is due when nothing has changed for a while (``debounce``), or when the first unsaved change is old enough
+(``latest``), but no sooner than the hourly limit and, after failures, the wait that doubles with each of them allow.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import UsageError
+from holdfast.model.fast_namedtuple import NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.model.clock import Clock
+
+_HOUR = 3600.0
+
+
+class Pace(NamedTuple):
+    """How often to save; all times in seconds."""
+
+    debounce: float = 5.0
+    """How long nothing must have changed."""
+    latest: float = 300.0
+    """How long an unsaved change may wait while others go on."""
+    per_hour: int = 60
+    """How many checkpoints any stretch of an hour may see."""
+    first_retry: float = 5.0
+    """How long to wait after a failure; twice as long after each further one."""
+    last_retry: float = 300.0
+    """The longest such wait."""
+
+
+class Scheduler:
+    """Told what happens, says when the next checkpoint is due. No I/O, no threads; time is ``clock.monotonic()``."""
+
+    def __init__(self, pace: Pace, clock: Clock) -> None:
+        """Raise `UsageError` for a pace that could never save or has a negative time."""
+        if pace.per_hour < 1:
+            raise UsageError(f"at least one checkpoint an hour must be allowed, not {pace.per_hour}")
+        for name in ("debounce", "latest", "first_retry", "last_retry"):
+            value: float = getattr(pace, name)
+            if not 0 <= value < float("inf"):
+                raise UsageError(f"{name} must be a number of seconds from 0 on, not {value:g}")
+        self._pace = pace
+        self._clock = clock
+        self._first: float | None = None
+        """When the first unsaved change was noticed; None if all is saved."""
+        self._last = 0.0
+        self._saves: deque[float] = deque(maxlen=pace.per_hour)
+        self._failures = 0
+        self._not_before = 0.0
+        self._pauses = 0
+
+    @property
+    def unsaved(self) -> bool:
+        """True if something changed since the last save."""
+        return self._first is not None
+
+    @property
+    def paused(self) -> bool:
+        """True while somebody holds a pause."""
+        return self._pauses > 0
+
+    @property
+    def failures(self) -> int:
+        """How many attempts have failed since the last one that did not."""
+        return self._failures
+
+    def changed(self) -> None:
+        """Something in the tree has changed now."""
+        self._last = self._clock.monotonic()
+        if self._first is None:
+            self._first = self._last
+
+    def doubted(self) -> None:
+        """Something may have changed: that is unsaved, but it does not put off what is due."""
+        if self._first is None:
+            self.changed()
+
+    def saved(self, *, counted: bool = True) -> None:
+        """All that was changed so far is saved; ``counted``: by a checkpoint that counts towards the hourly limit."""
+        self._first = None
+        self._failures = 0
+        self._not_before = 0.0
+        if counted:
+            self._saves.append(self._clock.monotonic())
+
+    def failed(self) -> None:
+        """An attempt to save has failed; what is unsaved stays so, and the next attempt comes later."""
+        # The exponent is bounded, since 2.0 ** 1024 is an error.
+        wait = min(self._pace.first_retry * 2.0 ** min(self._failures, 64), self._pace.last_retry)
+        self._failures += 1
+        self._not_before = self._clock.monotonic() + wait
+
+    def pause(self) -> None:
+        """Nothing is due until `resume` has been called as often as this."""
+        self._pauses += 1
+
+    def resume(self) -> None:
+        """End one pause; one too many is ignored."""
+        self._pauses = max(0, self._pauses - 1)
+
+    def due_in(self) -> float | None:
+        """Seconds until the next checkpoint is due (0.0: now); None if nothing is unsaved or while paused."""
+        if self._first is None or self._pauses:
+            return None
+        now = self._clock.monotonic()
+        while self._saves and now - self._saves[0] >= _HOUR:
+            self._saves.popleft()
+        due = min(self._last + self._pace.debounce, self._first + self._pace.latest)
+        if len(self._saves) >= self._pace.per_hour:
+            due = max(due, self._saves[0] + _HOUR)
+        return max(0.0, max(due, self._not_before) - now)

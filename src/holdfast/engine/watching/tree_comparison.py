@@ -1,0 +1,73 @@
+"""What has changed in a tree of which no kernel tells it: how it differs from what it was when last looked at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.history.status import present
+from holdfast.engine.opening.context import changes_of
+from holdfast.model.errors import FormatError, IntegrityError, NotFoundError
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.entries import Change
+    from holdfast.model.ids import Hash
+
+_LOG = Log(__name__)
+
+
+class Differing:
+    """Tells what has changed since it told last; at first, since the last checkpoint. For one thread at a time.
+
+    Between two looks it remembers a manifest's root, and those of its pages that are not stored.
+    """
+
+    def __init__(self, context: Context, tell: Callable[[Iterable[bytes] | None], None]) -> None:
+        """``tell`` gets the paths, or None if nobody can tell which."""
+        self._context = context
+        self._tell = tell
+        self._known = False
+        self._root: Hash | None = None
+        self._pages: Mapping[Hash, bytes] = {}
+
+    def look(self) -> None:
+        """Look at the tree. Needs the workspace's lock; raises what `present` does."""
+        with self._context.lock():
+            now = present(self._context)
+        if not self._known:
+            self._known, self._root = True, None if now.head is None else now.head.root
+        self._compare(now.root, now.new_pages)
+        self._root, self._pages = now.root, now.new_pages
+
+    def saved(self, checkpoint: Checkpoint) -> None:
+        """The tree was looked at by saving it."""
+        if self._known:
+            self._compare(checkpoint.root, {})
+            self._root, self._pages = checkpoint.root, {}
+        else:
+            self._told(lambda: changes_of(self._context, checkpoint))
+
+    def forget(self) -> None:
+        """Remember nothing: who asks next begins at the last checkpoint again."""
+        self._known, self._root, self._pages = False, None, {}
+
+    def _compare(self, root: Hash, new_pages: Mapping[Hash, bytes]) -> None:
+        from holdfast.store.manifests import manifest
+
+        pages = self._context.store.pages_with({**self._pages, **new_pages})
+        self._told(lambda: manifest.diff(pages, self._root, root))
+
+    def _told(self, changes: Callable[[], list[Change]]) -> None:
+        try:
+            paths = [change.path for change in changes()]
+        except (IntegrityError, FormatError, NotFoundError) as error:
+            # (What was looked at last may have been forgotten since, and collected.)
+            _LOG.info("what has changed cannot be told: %s", error.message)
+            self._tell(None)
+        else:
+            if paths:
+                self._tell(paths)

@@ -1,0 +1,86 @@
+"""Watching, as a use-case: the service, and what it does with a workspace whose tree hears what may have changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.engine.history.checkpoint import take
+from holdfast.engine.history.status import status
+from holdfast.engine.upkeep.checkpoint_removal import forget
+from holdfast.engine.upkeep.collection import collect
+from holdfast.engine.watching.service import setup_of
+from holdfast.engine.watching.service import watch as serve
+from holdfast.files.local_tree import LocalTree
+from holdfast.model.errors import LockedError, UnsupportedError
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.engine.opening.context import Context
+    from holdfast.engine.results.command_results import CheckpointResult, Request, Status
+    from holdfast.engine.watching.service import PeriodicTask
+    from holdfast.files.tree import DirtySource
+    from holdfast.files.watch import Watcher
+
+_LOG = Log(__name__)
+
+
+def watch(
+    context: Context,
+    ready: Callable[[Watcher], None] | None = None,
+    sweep: Callable[[], None] | None = None,
+    beside: PeriodicTask | None = None,
+) -> str | None:
+    """Watch the workspace until told to stop; returns what `holdfast.engine.watching.service.watch` does.
+
+    ``sweep`` is called now and then, for upkeep that is about the whole home; for ``beside`` see there.
+    """
+    tree = context.tree
+    if not isinstance(tree, LocalTree):
+        raise UnsupportedError("only a directory of this machine can be watched")
+    setup = setup_of(context, poll_interval=context.settings.watch.poll_interval)
+
+    def open_saver(changes: DirtySource) -> Saver:
+        tree.dirty = changes
+        return Saver(context, tree, sweep)
+
+    return serve(setup, open_saver, tree.excluded, context.clock, ready=ready, beside=beside)
+
+
+class Saver:
+    """Does what the service asks for; see `holdfast.engine.watching.service.Saver`."""
+
+    def __init__(self, context: Context, tree: LocalTree, sweep: Callable[[], None] | None = None) -> None:
+        self._context = context
+        self._tree = tree
+        self._sweep = sweep
+
+    def checkpoint(self, request: Request) -> CheckpointResult:
+        """Save the tree's present state."""
+        return take(self._context, request)
+
+    def prepare(self, paths: Sequence[bytes], *, last: bool) -> None:
+        """Work ahead for files that have changed: see `holdfast.engine.watching._read_ahead`."""
+        from holdfast.engine.watching._read_ahead import prepare
+
+        prepare(self._context, self._tree, paths, last=last)
+
+    def status(self) -> Status:
+        """How the tree differs from the checkpoint that it stands on."""
+        return status(self._context, watching=True)
+
+    def retention(self) -> None:
+        """Let old checkpoints go by the settings' policy, and collect what has been dead for long enough."""
+        if self._sweep is not None:
+            self._sweep()
+        removed = forget(self._context, ()).removed
+        try:
+            freed = collect(self._context)
+        except LockedError:
+            return  # another process is at it
+        _LOG.info("retention: %d checkpoints removed, %d bytes freed", len(removed), freed.bytes_freed)
+
+    def close(self) -> None:
+        """Write the index, so that the next command starts from it."""
+        self._tree.save_index()

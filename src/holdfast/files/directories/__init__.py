@@ -1,0 +1,1 @@
+"""Whole directories: copied, moved, exchanged, measured, removed."""

@@ -1,0 +1,253 @@
+"""Where Git keeps the exclude rules that lie outside a tree: found by reading files, without running Git.
+
+Source: gitignore(5), git-config(1), gitrepository-layout(5).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from holdfast.model.errors import StorageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+
+_LOG = Log(__name__)
+_EXHAUSTED = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+_NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG))
+_MAX_CONFIG_BYTES = 1 << 20
+_MAX_CONFIG_FILES = 64
+_MAX_INCLUDES = 10
+_LEADS = b"gitdir: "
+MAX_RULES_BYTES = 1 << 20
+"""What is read of a rule file; an absurdly large one is cut at the last whole line before this."""
+
+# Compiled, and kept by `re`, when there is a file to read.
+_SECTION = rb"\s*\[\s*([-.A-Za-z0-9]+)\s*(\"(?:[^\"\\]|\\.)*\")?\s*\]"
+_VARIABLE = rb"\s*([A-Za-z][-A-Za-z0-9]*)\s*=\s*"
+_WANTED = (b"excludesfile", b"include")
+_ESCAPES = {0x6E: b"\n", 0x74: b"\t", 0x62: b"\b"}
+
+
+class User(NamedTuple):
+    """Whose global excludes are obeyed."""
+
+    home: bytes | None = None
+    """The home directory; None: there is none, and nothing of it is read."""
+    config_home: bytes | None = None
+    """``$XDG_CONFIG_HOME``; None for the default, ``.config`` in the home."""
+    system_config: bytes | None = b"/etc/gitconfig"
+
+
+class Repository(NamedTuple):
+    """The Git repository that a directory lies in."""
+
+    worktree: bytes
+    """The directory that holds ``.git``."""
+    common: bytes
+    """The Git directory that all of its work trees share."""
+    own: bytes
+    """The Git directory of this work tree: the same, but for one that was added."""
+
+
+def find_repository(directory: bytes) -> Repository | None:
+    """The repository that ``directory`` (absolute) lies in, as Git finds it: on the same file system, and none above a
+    file ``.git`` that leads nowhere.
+    """
+    at = directory
+    try:
+        device = os.stat(at).st_dev
+        while True:
+            found = _git_directories(_join(at, b".git"))
+            if found is not None:
+                return Repository(at, *found)
+            if read_bounded(_join(at, b".git"), len(_LEADS)) == _LEADS:
+                return None
+            above = os.path.dirname(at)
+            if above == at or os.stat(above).st_dev != device:
+                return None
+            at = above
+    except OSError:
+        return None
+
+
+def _join(directory: bytes, path: bytes) -> bytes:
+    return path if path.startswith(b"/") else directory + b"/" + path
+
+
+def _git_directories(dot_git: bytes) -> tuple[bytes, bytes] | None:
+    """The common directory behind ``.git``, and the work tree's own; None if it is no directory of Git, nor a file that
+    points to one.
+    """
+    git_dir = dot_git
+    if os.path.isfile(dot_git):
+        link = read_bounded(dot_git, 4096 + 16)
+        if link is None or not link.startswith(_LEADS):
+            return None
+        git_dir = _join(os.path.dirname(dot_git), link[len(_LEADS) :].rstrip(b"\r\n"))
+    if not os.path.lexists(_join(git_dir, b"HEAD")):
+        return None
+    pointer = read_bounded(_join(git_dir, b"commondir"), 4096)
+    common = git_dir if pointer is None else _join(git_dir, pointer.rstrip(b"\r\n"))
+    if os.path.isdir(_join(common, b"objects")) and os.path.isdir(_join(common, b"refs")):
+        return common, git_dir
+    return None
+
+
+def global_excludes(user: User, repository: Repository | None) -> bytes | None:
+    """The path of the user's global excludes file, whether it exists or not: ``core.excludesFile`` or its default."""
+    config_home = user.config_home
+    if not config_home and user.home is not None:
+        config_home = _join(user.home, b".config")
+    sources = [user.system_config]
+    if config_home:
+        sources.append(_join(config_home, b"git/config"))
+    if user.home is not None:
+        sources.append(_join(user.home, b".gitconfig"))
+    if repository is not None:
+        sources.append(_join(repository.common, b"config"))
+    search = _Search(user.home)
+    for source in sources:
+        if source is not None:
+            search.read(source)
+    value = search.found
+    if value is not None:
+        if not value:
+            return None
+        path = _expand(value, user.home)
+        if path is not None and not os.path.isabs(path):
+            path = None if repository is None else _join(repository.worktree, path)
+        return path
+    return _join(config_home, b"git/ignore") if config_home else None
+
+
+class _Search:
+    """Looks for the last ``core.excludesFile`` in configuration files, which may come from anybody: what they include
+    is read up to a number of files and bytes in all.
+    """
+
+    def __init__(self, home: bytes | None) -> None:
+        self.found: bytes | None = None
+        self._home = home
+        self._files = _MAX_CONFIG_FILES
+        self._bytes = _MAX_CONFIG_BYTES
+
+    def read(self, path: bytes, includes: int = _MAX_INCLUDES) -> None:
+        """Read the file ``path`` and, ``includes`` deep, what it includes."""
+        if not self._files or not self._bytes:
+            return
+        text = read_bounded(path, self._bytes)
+        if text is None:
+            return
+        self._files -= 1
+        self._bytes -= len(text)
+        if not self._files or not self._bytes:
+            _LOG.warning(
+                "the configuration of Git is obeyed up to %d files or %d bytes only, and ends in %s",
+                _MAX_CONFIG_FILES,
+                _MAX_CONFIG_BYTES,
+                display(path),
+            )
+        text = text.removeprefix(b"\xef\xbb\xbf").replace(b"\r\n", b"\n").replace(b"\\\n", b"")
+        if not any(name in text.lower() for name in _WANTED):
+            return  # as in most: then nothing has to be loaded
+        import re
+
+        section = b""
+        for line in text.split(b"\n"):
+            header = re.match(_SECTION, line)
+            if header is not None:
+                section = header[1].lower() if header[2] is None else b""
+                line = line[header.end() :]
+            variable = re.match(_VARIABLE, line)
+            if variable is None:
+                continue
+            key = (section, variable[1].lower())
+            if key == (b"core", b"excludesfile"):
+                self.found = _value(line[variable.end() :])
+            elif key == (b"include", b"path") and includes:
+                included = _expand(_value(line[variable.end() :]), self._home)
+                if included:
+                    self.read(_join(os.path.dirname(path), included), includes - 1)
+
+
+def _value(text: bytes) -> bytes:
+    """The value of a variable: quotes and escapes resolved, a comment and the space around it removed."""
+    out = bytearray()
+    keep = 0
+    quoted = False
+    at = 0
+    while at < len(text):
+        byte = text[at]
+        if byte == 0x22:
+            quoted = not quoted
+            keep = len(out)
+        elif byte == 0x5C and at + 1 < len(text):
+            at += 1
+            out += _ESCAPES.get(text[at], text[at : at + 1])
+            keep = len(out)
+        elif byte in b"#;" and not quoted:
+            break
+        else:
+            out.append(byte)
+            if quoted or byte not in b" \t":
+                keep = len(out)
+        at += 1
+    return bytes(out[:keep])
+
+
+def _expand(path: bytes, home: bytes | None) -> bytes | None:
+    """``path`` with a leading ``~`` or ``~user`` replaced; None if that home is not known."""
+    if not path.startswith(b"~"):
+        return path
+    user, _, rest = path[1:].partition(b"/")
+    if user:
+        import pwd
+
+        try:
+            home = os.fsencode(pwd.getpwnam(os.fsdecode(user)).pw_dir)
+        except (KeyError, ValueError):
+            return None
+    return None if home is None else _join(home, rest)
+
+
+def read_bounded(path: bytes, limit: int) -> bytes | None:
+    """As `read_regular`; None also if the file cannot be read."""
+    try:
+        return read_regular(path, limit)
+    except OSError:
+        return None
+
+
+def read_regular(path: bytes, limit: int, *, dir_fd: int | None = None, follow: bool = True) -> bytes | None:
+    """At most ``limit`` bytes of the regular file ``path``; None if there is none. Never blocks, and opens no device.
+
+    Raises `OSError` if it cannot be read, and `StorageError` if it is this process that lacks descriptors or memory:
+    that says nothing about the file.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        if not stat.S_ISREG(os.stat(path, dir_fd=dir_fd, follow_symlinks=follow).st_mode):
+            return None
+        fd = os.open(path, flags if follow else flags | os.O_NOFOLLOW, dir_fd=dir_fd)
+    except ValueError:
+        return None
+    except OSError as error:
+        if error.errno in _EXHAUSTED:
+            raise StorageError(f"{display(path)} cannot be read: {error.strerror}") from error
+        if error.errno in _NO_FILE:
+            return None
+        raise
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return None
+        size = min(info.st_size, limit) + 1
+        found = bytearray()
+        while len(found) < limit and (piece := os.read(fd, size)):
+            found += piece
+        return bytes(found[:limit])
+    finally:
+        os.close(fd)

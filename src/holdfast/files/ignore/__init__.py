@@ -1,0 +1,1 @@
+"""Which paths are captured: ignore files and their patterns, exclusions, what is reserved."""

@@ -1,0 +1,52 @@
+"""Who uses a directory tree: processes that are in it, run a program of it, or have something in it open (proc_pid(5)).
+
+Only those that the user may look at are found; as root, all.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.paths import display, under
+
+_MOST_OF_COMMAND = 100
+
+
+class User(NamedTuple):
+    """A process."""
+
+    pid: int
+    command: str
+    """The beginning of what it was called with, or its name."""
+
+
+def users_of(directory: bytes) -> list[User]:
+    """The processes that use the tree at ``directory``, a real path."""
+    return sorted(
+        User(int(name), command_of(b"/proc/" + name))
+        for name in os.listdir(b"/proc")
+        if name.isdigit() and _uses(b"/proc/" + name, directory)
+    )
+
+
+def _uses(process: bytes, directory: bytes) -> bool:
+    links = [b"cwd", b"root", b"exe"]
+    with suppress(OSError):
+        links += [b"fd/" + fd for fd in os.listdir(process + b"/fd")]
+    for link in links:
+        with suppress(OSError):
+            if under(os.readlink(process + b"/" + link), directory):
+                return True
+    return False
+
+
+def command_of(process: bytes) -> str:
+    """What the process whose directory in ``/proc`` is given was called with, or its name; empty if that is unknown."""
+    for name in (b"/cmdline", b"/comm"):
+        with suppress(OSError), open(process + name, "rb") as file:
+            words = file.read(4096).strip(b"\0\n").replace(b"\0", b" ")
+            if words:
+                return display(words)[:_MOST_OF_COMMAND]
+    return ""

@@ -1,0 +1,90 @@
+"""What tells one object of a file system from every other that ever had its inode number: its file handle.
+
+Inode numbers are used anew at once; a handle holds a generation beside the number. Source: name_to_handle_at(2).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import sys
+import threading
+from typing import NewType
+
+from holdfast.files.linux import syscalls
+
+Identity = NewType("Identity", bytes)
+"""``h``, the handle's type (4 bytes) and the handle; or, where there is none, ``b``, the inode number and the time of
+birth in nanoseconds (8 bytes each, 0 if unknown)."""
+
+_AT_EMPTY_PATH = 0x1000
+_AT_HANDLE_FID = 0x200  # Linux 6.5: a handle to compare, also from file systems that cannot open one
+_HEAD = struct.Struct("=Ii")
+_KIND = struct.Struct("<i")
+_MAX_HANDLE = 128
+
+_LITTLE = sys.byteorder == "little"
+_LENGTH_AT = 0 if _LITTLE else 3
+_HEAD_BYTES = _HEAD.size
+_EMPTY = _HEAD.pack(_MAX_HANDLE, 0)
+_Buffer = ctypes.c_char * (_HEAD.size + _MAX_HANDLE)
+_mount = ctypes.byref(ctypes.c_int())  # written to by the kernel, and of no interest
+
+_name_to_handle_at = getattr(ctypes.CDLL(None, use_errno=True), "name_to_handle_at", None)
+# (Undeclared: what it is given is an ``int``, bytes, or a pointer as it is.)
+
+
+class _Room(threading.local):
+    """Where a thread has its handles written; made once."""
+
+    def __init__(self) -> None:
+        self.raw = bytearray(_HEAD.size + _MAX_HANDLE)
+        self.pointer = ctypes.byref(_Buffer.from_buffer(self.raw))
+
+
+_room = _Room()
+
+
+def identity(dir_fd: int, name: bytes) -> Identity:
+    """The identity of the object ``name`` in the directory (a link is not followed), or of ``dir_fd`` itself if
+    ``name`` is empty.
+
+    Raises `OSError` as `os.stat` does.
+    """
+    if _name_to_handle_at is not None:
+        room = _room
+        raw = room.raw
+        flags = 0 if name else _AT_EMPTY_PATH
+        raw[:_HEAD_BYTES] = _EMPTY
+        result = _name_to_handle_at(dir_fd, name, room.pointer, _mount, flags)
+        if result:
+            raw[:_HEAD_BYTES] = _EMPTY
+            result = _name_to_handle_at(dir_fd, name, room.pointer, _mount, flags | _AT_HANDLE_FID)
+        if not result:
+            # (The length and the type as the kernel wrote them; both are small.)
+            end = _HEAD_BYTES + raw[_LENGTH_AT]
+            return b"h" + (raw[4:end] if _LITTLE else raw[7:3:-1] + raw[_HEAD_BYTES:end])  # type: ignore[return-value]
+    return _by_birth(dir_fd, name)
+
+
+def handle_of(object_: Identity) -> bytes | None:
+    """The ``struct file_handle`` that open_by_handle_at(2) takes; None if the identity is none. (That a file system
+    has handles does not say that it opens them.)
+    """
+    if object_[:1] != b"h":
+        return None
+    (kind,) = _KIND.unpack_from(object_, 1)
+    return _HEAD.pack(len(object_) - 1 - _KIND.size, kind) + object_[1 + _KIND.size :]
+
+
+def identity_of(handle: bytes) -> Identity:
+    """The identity of what a ``struct file_handle`` of the kernel's means."""
+    length, kind = _HEAD.unpack_from(handle)
+    return Identity(b"h" + _KIND.pack(kind) + handle[_HEAD_BYTES : _HEAD_BYTES + length])
+
+
+def _by_birth(dir_fd: int, name: bytes) -> Identity:
+    found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False) if name else os.fstat(dir_fd)
+    born = syscalls.birth_time_at(dir_fd, name)
+    return Identity(b"b" + struct.pack("<QQ", found.st_ino, born or 0))

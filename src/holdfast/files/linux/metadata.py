@@ -1,0 +1,107 @@
+"""Everything about an object but its content and its names: mode bits, owner, mtime, extended attributes.
+
+Access control lists are extended attributes. Access time and change time are nobody's memory, and are left alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import Final, TypeAlias
+
+from holdfast.model.fast_namedtuple import NamedTuple
+
+Xattrs: TypeAlias = tuple[tuple[str, bytes], ...]
+"""Extended attributes: names with values, sorted by name."""
+
+UNREAD: Final[Xattrs] = (("", b""),)
+"""Stands for attributes that could not be read, as the owner's own mode bits forbid it: they are left as they are."""
+
+_ABSENT = frozenset({errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP})
+_DERIVED = frozenset({"security.selinux", "security.ima", "security.evm"})
+"""Set by the kernel's own policy; to write them back is not ours."""
+
+
+class Metadata(NamedTuple):
+    """The metadata of one object."""
+
+    mode: int
+    """The 12 bits of `stat.S_IMODE`."""
+    uid: int
+    gid: int
+    mtime: int
+    """Nanoseconds since 1970-01-01 UTC."""
+    xattrs: Xattrs = ()
+
+
+def read_metadata(fd: int, found: os.stat_result | None = None, *, readable: bool = False) -> Metadata:
+    """The metadata of the object that ``fd`` refers to (``O_PATH`` is enough, also of a link itself).
+
+    ``found`` saves the call if the caller has just made it; ``readable`` says that ``fd`` is open for reading, which
+    is cheaper. Raises `OSError`.
+    """
+    found = found or os.fstat(fd)
+    return Metadata(
+        stat.S_IMODE(found.st_mode),
+        found.st_uid,
+        found.st_gid,
+        found.st_mtime_ns,
+        read_xattrs(fd, readable=readable),
+    )
+
+
+def read_xattrs(fd: int, *, readable: bool = False) -> Xattrs:
+    """The extended attributes of the object that ``fd`` refers to, sorted. Raises `OSError`."""
+    return _read_xattrs(fd if readable else through(fd))
+
+
+def read_xattrs_at(dir_fd: int, name: bytes) -> Xattrs:
+    """The same of what is at a name in a directory, a link itself, without opening it. Raises `OSError`."""
+    return _read_xattrs(os.fsencode(through(dir_fd)) + b"/" + name, follow_symlinks=False)
+
+
+def _read_xattrs(path: int | str | bytes, *, follow_symlinks: bool = True) -> Xattrs:
+    try:
+        return tuple(
+            (name, os.getxattr(path, name, follow_symlinks=follow_symlinks))
+            for name in sorted(os.listxattr(path, follow_symlinks=follow_symlinks))
+            if name not in _DERIVED
+        )
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return ()
+        raise
+
+
+def apply_metadata(fd: int, wanted: Metadata) -> None:
+    """Give the object that ``fd`` refers to the metadata ``wanted``; only what differs is set, the mtime last.
+
+    Raises `OSError` for the first thing that the system refuses; a second call continues.
+    """
+    found = os.fstat(fd)
+    path = through(fd)
+    if (found.st_uid, found.st_gid) != (wanted.uid, wanted.gid):
+        os.chown(path, wanted.uid, wanted.gid)
+        found = os.fstat(fd)  # a change of owner takes the set-id bits away
+    if wanted.xattrs != UNREAD:
+        _apply_xattrs(path, dict(read_xattrs(fd)), dict(wanted.xattrs))
+    if not stat.S_ISLNK(found.st_mode):
+        found = os.fstat(fd)  # an access control list changes the mode
+        if stat.S_IMODE(found.st_mode) != wanted.mode:
+            os.chmod(path, wanted.mode)
+    if found.st_mtime_ns != wanted.mtime:
+        os.utime(path, ns=(found.st_atime_ns, wanted.mtime))
+
+
+def _apply_xattrs(path: str, have: dict[str, bytes], wanted: dict[str, bytes]) -> None:
+    for name in have.keys() - wanted.keys():
+        os.removexattr(path, name)
+    for name, value in wanted.items():
+        if have.get(name) != value:
+            os.setxattr(path, name, value)
+
+
+def through(fd: int) -> str:
+    """A path to the very object that ``fd`` refers to, for calls that take no ``O_PATH`` descriptor."""
+    return f"/proc/self/fd/{fd}"

@@ -1,0 +1,178 @@
+"""What the files that a scan comes upon hold: as they are, or as they were saved where they cannot be read."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+
+from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE
+from holdfast.files.ignore.sqlite_files import LOGS
+from holdfast.files.index.stat_index import FAILED, NOT_CAPTURED, RACY, Signature, signature_of
+from holdfast.files.scan import file_capture as capturing
+from holdfast.files.scan._write_quiescence import Stillness
+from holdfast.files.scan.secret_files import CREDENTIALS, is_credential
+from holdfast.files.write.displaced_file import read_entry
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.paths import MAX_PATH_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Mapping
+
+    from holdfast.files.index.stat_index import StatIndex
+    from holdfast.files.scan.baseline import Findings
+    from holdfast.files.tree import Lookup, Saved
+    from holdfast.model.content import BlobSink
+    from holdfast.model.entries import Entry
+    from holdfast.model.ids import Hash
+
+_UNSEEN = Signature(0, 0, 0, 0, 0)
+_TRIES_TOGETHER = 10
+
+KEPT = "; what was saved of it before stays"
+"""Goes on from the reason why something could not be looked at."""
+
+
+class Reader:
+    """Reads the files of one scan into a sink."""
+
+    def __init__(
+        self,
+        index: StatIndex,
+        findings: Findings,
+        sink: BlobSink,
+        *,
+        max_file_bytes: int,
+        lookup: Lookup | None,
+        saved: Saved | None,
+        credentials: bool,
+        also: Container[bytes],
+    ) -> None:
+        """``credentials``: files of credentials are captured; else those that are ``saved``, and ``also`` these."""
+        self.files_read = 0
+        self._index = index
+        self._findings = findings
+        self._sink = sink
+        self._max_file_bytes = max_file_bytes
+        self._lookup = lookup
+        self._saved = saved
+        self._credentials = credentials
+        self._also = also
+        self._stillness = Stillness()
+
+    def look(
+        self, fd: int, name: bytes, inner: bytes, seen: Signature, before: Entry | None, moment: int
+    ) -> capturing.Captured | None:
+        """What the file ``name`` in the open directory, ``inner`` from the root, holds; None if it is gone."""
+        if len(inner) > MAX_PATH_BYTES:
+            return capturing.Captured(seen, NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
+        if is_credential(inner) and not (self._credentials or inner in self._also or self._has_saved(inner)):
+            return capturing.Captured(seen, NOT_CAPTURED, None, CREDENTIALS)
+        previous = self._previous(inner, before)
+        found = capturing.capture(fd, name, seen, moment, self._sink, previous, self._max_file_bytes, self._stillness)
+        return self._as_saved(inner, found) if found is not None and found.flag == FAILED else found
+
+    def learn(self, path: bytes, found: capturing.Captured) -> None:
+        """Count what was read, and remember why ``path`` is not captured, or is to be looked at again."""
+        if found.reason is not None:
+            self._findings.not_captured[path] = found.reason
+        else:
+            self.files_read += 1
+        if found.flag in (RACY, FAILED):
+            self._findings.again.add(path)
+
+    def unstable(self, path: bytes) -> capturing.Captured:
+        """What stands for ``path``, which does not hold still together with others."""
+        return self._as_saved(path, capturing.Captured(_UNSEEN, FAILED, None, capturing.UNSTABLE))
+
+    def look_together(
+        self,
+        fd: int,
+        prefix: bytes,
+        name: bytes,
+        kept: Mapping[bytes, Signature],
+        entry: Callable[[bytes], Entry | None],
+    ) -> dict[bytes, capturing.Captured | None]:
+        """What the database ``name`` in the open directory and its logs hold, as they were at one moment: the database
+        is read first, and all is looked at again until it has held still. ``prefix`` leads to the directory, ``kept``
+        has what is known of some of them as long as they look so: those are not in the answer. ``entry`` gives what was
+        there before.
+        """
+        present: dict[bytes, Signature] = {}
+        for attempt in range(_TRIES_TOGETHER):
+            if attempt:
+                time.sleep(0.001 * attempt)  # a transaction may come to its end
+            moment = time.time_ns()
+            present = _present(fd, name)
+            same = {one for one, seen in kept.items() if present.get(one) == seen}
+            found = {
+                one: self.look(fd, one, prefix + one, _UNSEEN, entry(one), moment) for one in present if one not in same
+            }
+            if _hold_still(fd, name, present, found, moment):
+                return {**found, **{one: None for one in kept if one not in present}}
+        saved = [one for end in (b"", *LOGS) if (one := name + end) in present or self._has_saved(prefix + one)]
+        return {one: self.unstable(prefix + one) for one in saved}
+
+    def _has_saved(self, path: bytes) -> bool:
+        """Whether a regular file ``path`` was saved. (A link of that name was saved without what it leads to.)"""
+        entry = None if self._saved is None else dict(self._saved.entries(path)).get(path)
+        return entry is not None and not entry.is_symlink
+
+    def _as_saved(self, path: bytes, failed: capturing.Captured) -> capturing.Captured:
+        """What stands for the file ``path``, which could not be read: what was saved of it before, if anything was."""
+        entry = None if self._saved is None else dict(self._saved.entries(path)).get(path)
+        rules = path.rpartition(b"/")[2] in (GITIGNORE, CHECKPOINTIGNORE)
+        if entry is None:
+            return failed._replace(reason=f"{failed.reason}; what it says is not obeyed") if rules else failed
+        reason = f"{failed.reason}{KEPT}{', and is obeyed' if rules else ''}"
+        return capturing.Captured(unseen(entry), RACY, entry.hash, reason)
+
+    def _previous(self, path: bytes, before: Entry | None) -> Hash | None:
+        """The hash of the version before, for the sink to encode against: one that is stored already."""
+        earlier = self._index.delta.get(path)
+        if earlier is not None:
+            before = earlier[0]
+        elif before is None and self._lookup is not None:
+            before = self._lookup(path)
+        return None if before is None or self._index.root is None else before.hash
+
+
+def unseen(entry: Entry) -> Signature:
+    """A signature for an ``entry`` of something that was not looked at: that of no file."""
+    return Signature(0, 0, entry.size, 0, entry.mode)
+
+
+def _present(fd: int, name: bytes) -> dict[bytes, Signature]:
+    """The database ``name`` and its logs, as far as they are there, each with what it looks like; itself first."""
+    found: dict[bytes, Signature] = {}
+    for one in (name, *(name + end for end in LOGS)):
+        with suppress(OSError):
+            found[one] = signature_of(os.stat(one, dir_fd=fd, follow_symlinks=False))
+    return found
+
+
+def _hold_still(
+    fd: int,
+    name: bytes,
+    present: Mapping[bytes, Signature],
+    found: Mapping[bytes, capturing.Captured | None],
+    moment: int,
+) -> bool:
+    """True if nothing of it has changed since it was looked at, after ``moment``: what is read once all of it was read,
+    and is as before, is of one moment.
+    """
+    for one in present:
+        captured = found.get(one)
+        if one in found and (captured is None or captured.flag == FAILED):
+            return False
+        if captured is None or captured.hash is None or not capturing.is_racy(captured.signature, moment):
+            continue
+        try:  # its times may not tell
+            again = read_entry(fd, one, os.stat(one, dir_fd=fd, follow_symlinks=False))
+        except OSError:
+            return False
+        if again is None or again.hash != captured.hash:
+            return False
+    now = _present(fd, name)
+    seen = {one: captured.signature for one, captured in found.items() if captured is not None}
+    return now == {**present, **seen}

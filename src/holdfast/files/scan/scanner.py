@@ -1,0 +1,569 @@
+"""Walks a tree by directory descriptors, compares it with the stat index, and reads what is not known to be unchanged.
+
+Every directory is opened by its name in its parent's descriptor, without following a link (I7), and listed through its
+own descriptor: whatever is renamed or swapped meanwhile, nothing outside the root is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from holdfast.files.git.configuration import MAX_RULES_BYTES
+from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT
+from holdfast.files.ignore.sqlite_files import LOGS, database_of, is_database
+from holdfast.files.index.stat_index import (
+    COLUMNS,
+    KNOWN,
+    Columns,
+    Directory,
+    Signature,
+    StatIndex,
+    numbers,
+    signature_of,
+)
+from holdfast.files.scan import file_capture
+from holdfast.files.scan._directory_listing import Listing, encode
+from holdfast.files.scan.file_content import KEPT, Reader, unseen
+from holdfast.files.scan.parallel_scan import LINKED, send, take_over
+from holdfast.files.scan.tree_descent import DIRECTORY, open_directory, rules_in
+from holdfast.model.errors import HoldfastError, StorageError
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.ids import HASH_BYTES
+from holdfast.model.log import Log
+from holdfast.model.paths import MAX_PATH_BYTES, display, under
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+
+    from holdfast.files.ignore.reserved_paths import Reserved
+    from holdfast.files.ignore.rules import DirectoryRules
+    from holdfast.files.scan.baseline import Findings, Trust
+    from holdfast.files.scan.overlay_layer import Unchanged
+    from holdfast.files.scan.parallel_scan import Scout
+    from holdfast.files.scan.tree_descent import Unreadable
+    from holdfast.files.tree import Lookup, Saved
+    from holdfast.model.content import BlobSink, Progress
+    from holdfast.model.entries import Entry
+
+SWAPPED = "unstable: it was replaced while it was looked at"
+REPLACED = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP))
+"""Errors that say that there is no such directory."""
+
+_log = Log(__name__)
+_NO_HASH = bytes(HASH_BYTES)
+_MAX_DESCRIPTORS = 64
+_PROGRESS_EVERY = 1000
+_IGNORE = b"ignore"
+"""In the names of both rule files. Most records have it not: then they need not be searched twice."""
+_GITIGNORE = os.fsdecode(GITIGNORE)
+_CHECKPOINTIGNORE = os.fsdecode(CHECKPOINTIGNORE)
+
+
+class Scanner:
+    """One scan. The index and the findings are brought up to date directory by directory."""
+
+    def __init__(
+        self,
+        index: StatIndex,
+        findings: Findings,
+        sink: BlobSink,
+        trust: Trust,
+        *,
+        max_file_bytes: int,
+        reserved: Reserved,
+        lookup: Lookup | None = None,
+        saved: Saved | None = None,
+        progress: Progress | None = None,
+        credentials: bool = False,
+        also: Container[bytes] = (),
+    ) -> None:
+        """``credentials`` and ``also`` as `Reader` has them."""
+        self.visited: set[bytes] = set()
+        self._index = index
+        self._findings = findings
+        self._trust = trust
+        self._reserved = reserved
+        self._saved = saved
+        self._progress = progress
+        self._reader = Reader(
+            index,
+            findings,
+            sink,
+            max_file_bytes=max_file_bytes,
+            lookup=lookup,
+            saved=saved,
+            credentials=credentials,
+            also=also,
+        )
+        self._scout: Scout | Unchanged | None = None
+        self._taken_up: dict[bytes, tuple[bytes, DirectoryRules, list[bytes]]] = {}
+        """What was looked at out of turn: the fingerprint of the rules above, and what `_directory` returned."""
+        self._seen = 0
+        self._reported = 0
+
+    @property
+    def files_read(self) -> int:
+        """How many files had to be read."""
+        return self._reader.files_read
+
+    def walk_all(
+        self,
+        root_fd: int,
+        outer: DirectoryRules,
+        meanwhile: Callable[[], None] | None = None,
+        unchanged: Unchanged | None = None,
+    ) -> None:
+        """Bring everything up to date; ``outer`` are the rules that hold above the root, ``meanwhile`` as `Tree.scan`
+        has it, ``unchanged`` tells what need not be looked at.
+        """
+        scout = None
+        if self._trust.everywhere and unchanged is not None:
+            self._scout, meanwhile = unchanged, None
+        elif self._trust.everywhere:
+            self._scout = scout = take_over(self._index, root_fd) or send(self._index, root_fd, self._reserved.places)
+        try:
+            if self._scout is not None and meanwhile is not None:
+                meanwhile()
+            if scout is not None:
+                self._take_up(scout, root_fd, outer)
+            self.walk(root_fd, b"", os.dup(root_fd), outer)
+        finally:
+            if self._scout is not None:
+                self._scout.recall()
+                self._scout = None
+        self.visited.difference_update(self._taken_up)  # which nothing leads to any more
+        for path in set(self._index.directories).difference(self.visited):
+            self.forget(path)
+
+    def _take_up(self, scout: Scout, root_fd: int, outer: DirectoryRules) -> None:
+        """Look at what the scout has found changed so far, while it walks on. Only where it is plain what rules are in
+        force, the same as before; all else has its turn.
+        """
+        try:
+            rules = rules_in(root_fd, b"", outer)
+        except OSError:
+            return  # the walk will hear it, too
+        plain = {b"": True}
+        for path in scout.changed():
+            record = self._index.directories.get(path)
+            if not path or record is None or not record.key.startswith(rules.fingerprint):
+                continue
+            if not self._is_plain(path.rpartition(b"/")[0], scout, plain):
+                continue
+            if any(under(path, one) for one in self._reserved.paths):
+                continue
+            try:
+                fd = open_directory(root_fd, path)
+            except OSError:
+                continue
+            try:
+                if not self._reserved.is_one(fd):
+                    self._taken_up[path] = (rules.fingerprint, *self._directory(fd, path, rules, True))
+            finally:
+                os.close(fd)
+
+    def _is_plain(self, path: bytes, scout: Scout, known: dict[bytes, bool]) -> bool:
+        """True if neither the directory nor any above it, but for the root, has changed or has rules of its own."""
+        found = known.get(path)
+        if found is None:
+            record = self._index.directories.get(path)
+            same = record is not None and _IGNORE not in record.key and scout.is_same(path)
+            found = known[path] = same and self._is_plain(path.rpartition(b"/")[0], scout, known)
+        return found
+
+    def walk(self, root_fd: int, path: bytes, fd: int, above: DirectoryRules, *, recursive: bool = True) -> None:
+        """Bring the directory ``path``, open as ``fd``, up to date, and those below it: all, or the unknown ones.
+
+        ``fd`` is closed. Neither the descriptors in use nor the call stack grow with the depth of the tree.
+        """
+        descriptors: dict[bytes, int] = {path: fd}
+        frames: list[tuple[bytes, DirectoryRules, Iterator[bytes]]] = []
+        try:
+            rules, names = self._directory(fd, path, above, recursive)
+            frames.append((path, rules, iter(names)))
+            while frames:
+                at, rules, left = frames[-1]
+                name = next(left, None)
+                if name is None:
+                    frames.pop()
+                    if at in descriptors:
+                        os.close(descriptors.pop(at))
+                    continue
+                inner = at + b"/" + name if at else name
+                taken_up = self._taken_up.pop(inner, None)
+                if taken_up is not None and taken_up[0] == rules.fingerprint:
+                    frames.append((inner, taken_up[1], iter(taken_up[2])))
+                    continue
+                if self._scout is not None and (mark := self._scout.has_seen(inner)):
+                    seen = self._seen_by_scout(inner, rules)
+                    if seen is not None:
+                        self._findings.linked |= mark == LINKED
+                        frames.append((inner, rules, iter(seen)))
+                        continue
+                inner_fd = self._open(root_fd, at, inner, name, descriptors)
+                if inner_fd < 0:
+                    continue
+                descriptors[inner] = inner_fd
+                inner_rules, names = self._directory(inner_fd, inner, rules, True)
+                if names:
+                    frames.append((inner, inner_rules, iter(names)))
+                    if len(descriptors) > _MAX_DESCRIPTORS:
+                        os.close(descriptors.pop(next(iter(descriptors))))
+                else:
+                    os.close(descriptors.pop(inner))
+        finally:
+            for open_fd in descriptors.values():
+                os.close(open_fd)
+
+    def _seen_by_scout(self, path: bytes, rules: DirectoryRules) -> list[bytes] | None:
+        """The names of the directories in one that the scout has found unchanged; None if it has to be looked at here:
+        it may hold what is stored nowhere, it is decided under other rules than these ``rules``, those of its parent,
+        has some of its own, which whatever is below must be given, or is not to be walked at all.
+        """
+        record = self._index.directories[path]
+        if (
+            path in self._reserved.paths
+            or path in self._trust.suspects
+            or not record.key.startswith(rules.fingerprint)
+            or (_IGNORE in record.key and (GITIGNORE in record.key or CHECKPOINTIGNORE in record.key))
+        ):
+            return None
+        self.visited.add(path)
+        self._count(len(record.values) // (HASH_BYTES + 1))
+        return record.directories()
+
+    def _open(self, root_fd: int, at: bytes, inner: bytes, name: bytes, descriptors: dict[bytes, int]) -> int:
+        """The descriptor of the directory ``inner``; -1 if it is not to be walked, which is then written down."""
+        if inner in self._reserved.paths:
+            return -1
+        if len(inner) > MAX_PATH_BYTES:
+            self._list(inner, f"path too long: {len(inner)} bytes")
+            return -1
+        try:
+            if at not in descriptors:
+                descriptors[at] = open_directory(root_fd, at)
+            fd = os.open(name, DIRECTORY, dir_fd=descriptors[at])
+        except FileNotFoundError:
+            self.forget(inner)
+            return -1
+        except OSError as error:
+            self.lose(inner, error)
+            return -1
+        if self._reserved.is_one(fd):
+            os.close(fd)
+            self.forget(inner)
+            return -1
+        return fd
+
+    def lose(self, path: bytes, error: OSError) -> None:
+        """Write down that the directory ``path`` could not be opened or listed, and keep what was saved below it."""
+        if error.errno in REPLACED:
+            self._list(path, SWAPPED)
+            return
+        self._list(path, file_capture.failure(error))
+        below = path + b"/"
+        saved = () if self._saved is None else self._saved.entries(path)
+        kept = [item for item in saved if item[0].startswith(below)]
+        for inner, entry in kept:
+            self._index.put(inner, entry, unseen(entry), racy=True)
+            parent = inner
+            while parent != path and (parent := parent.rpartition(b"/")[0]) not in self.visited:
+                self.visited.add(parent)
+        self._index.close()
+        if kept:
+            self._findings.not_captured[path] += KEPT
+
+    def _list(self, path: bytes, reason: str) -> None:
+        """Write down that nothing of the directory ``path`` is captured."""
+        if not path:
+            raise StorageError(f"the workspace's root is {reason}")
+        self.forget(path)
+        self._findings.not_captured[path] = reason
+        self._findings.again.add(path)
+
+    def touch(self, root_fd: int, path: bytes, names: Iterable[bytes]) -> bool:
+        """Bring the record of the directory ``path`` up to date as far as ``names`` go: nothing else changed in it.
+
+        False, and nothing is changed, unless each of them is known and still no directory: then `walk` is needed.
+        """
+        columns = Columns(self._index.directories[path])
+        if columns.fingerprint == UNKNOWN_FINGERPRINT:
+            return False
+        try:
+            fd = open_directory(root_fd, path)
+        except OSError:
+            return False
+        try:
+            return self._touch(fd, path, columns, names)
+        finally:
+            os.close(fd)
+
+    def _touch(self, fd: int, path: bytes, columns: Columns, names: Iterable[bytes]) -> bool:
+        moment = time.time_ns()
+        positions = dict(zip(columns.names, range(len(columns.names)), strict=True))
+        logs = {name for name in (*columns.names, *columns.ignored_files) if name.endswith(LOGS)}
+        seen: list[tuple[int, bytes, Signature]] = []
+        for name in names:
+            at = positions.get(name)
+            if name in logs or any(name + end in logs for end in LOGS):
+                return False  # they are looked at together
+            try:
+                info = None if at is None else os.stat(name, dir_fd=fd, follow_symlinks=False)
+            except OSError:
+                return False
+            if at is None or info is None or stat.S_ISDIR(info.st_mode):
+                return False
+            seen.append((at, name, signature_of(info)))
+        prefix = path + b"/" if path else b""
+        looks: list[tuple[int, bytes, Entry | None, file_capture.Captured]] = []
+        for at, name, signature in seen:
+            inner = prefix + name
+            known = columns.flags[at] == KNOWN and columns.row(at) == numbers(signature)
+            if known and self._trust.holds(inner, columns.hash_at(at)):
+                continue
+            before = columns.entry(at)
+            found = self._reader.look(fd, name, inner, signature, before, moment)
+            if found is None or found.database:
+                return False
+            looks.append((at, inner, before, found))
+        for at, inner, before, found in looks:
+            if columns.flags[at] != KNOWN:
+                self._findings.settle(inner)
+            columns.replace(at, found.signature, found.flag, found.hash or _NO_HASH)
+            self._reader.learn(inner, found)
+            after = columns.entry(at)
+            if after != before:
+                self._index.note(inner, before, after)
+        if looks:
+            self._index.directories[path] = columns.record()
+            self._index.changed = True
+        self.visited.add(path)
+        self._count(len(seen))
+        return True
+
+    def forget(self, path: bytes) -> None:
+        """The directory ``path`` is no more, or is not captured any more."""
+        self._index.forget(path)
+        self._findings.forget(path)
+
+    def _directory(
+        self, fd: int, path: bytes, above: DirectoryRules, recursive: bool
+    ) -> tuple[DirectoryRules, list[bytes]]:
+        """Bring one record up to date; returns the directory's rules and the names of those below to go on with."""
+        self.visited.add(path)
+        record = self._index.directories.get(path)
+        moment = time.time_ns()
+        listing = None
+        if record is not None:
+            try:
+                listing, rules, unchanged = self._list_known(fd, path, above, record, self._saved_rules)
+            except OSError as error:
+                self.lose(path, error)
+                return above, []
+            self._note_rules(path, rules, above)
+            if unchanged:
+                self._count(len(listing.names))
+                return rules, self._onward(path, listing, recursive)
+            if not record.key.startswith(rules.fingerprint):
+                listing, recursive = None, True  # decided under other rules
+        else:
+            rules = rules_in(fd, path, above, unreadable=self._saved_rules)
+            self._note_rules(path, rules, above)
+        old = None if record is None else Columns(record)
+        try:
+            if listing is None:
+                listing = Listing(None)
+                listing.fill_deciding(fd, path, rules, self._was_directory)
+            elif old is not None:
+                listing.decide_new(path, rules, old)
+            listing.settle_databases(fd, path, rules)
+        except OSError as error:
+            self.lose(path, error)
+            return rules, []
+        if self._findings.not_captured.pop(path, None) is not None:
+            self._findings.again.discard(path)
+        self._compare(fd, path, rules, listing, old, record, moment)
+        self._count(len(listing.names))
+        return rules, self._onward(path, listing, recursive)
+
+    def _was_directory(self, path: bytes) -> bool:
+        """True if ``path`` was saved as a directory."""
+        return self._saved is not None and any(inner != path for inner, _ in self._saved.entries(path))
+
+    def _onward(self, path: bytes, listing: Listing, recursive: bool) -> list[bytes]:
+        """The directories to go on with: all, or those without a record (new, or not reached by a scan that failed)."""
+        self._findings.linked |= listing.linked
+        names, known = listing.directories(), self._index.directories
+        return [name for name in names if recursive or (path + b"/" + name if path else name) not in known]
+
+    def _list_known(
+        self, fd: int, path: bytes, above: DirectoryRules, record: Directory, unreadable: Unreadable
+    ) -> tuple[Listing, DirectoryRules, bool]:
+        """What the directory holds, the rules in force there, and whether it is as its ``record`` has it. Changes
+        nothing; raises `OSError`. ``unreadable`` as `_rules` has it.
+        """
+        listing = Listing(record)
+        listing.fill(fd)
+        rules = rules_in(
+            fd, path, above, git=listing.has(_GITIGNORE), own=listing.has(_CHECKPOINTIGNORE), unreadable=unreadable
+        )
+        unchanged = (
+            listing.key(rules.fingerprint) == record.key
+            and not record.values[0]
+            and self._trust.everywhere
+            and path not in self._trust.suspects
+        )
+        return listing, rules, unchanged
+
+    def _note_rules(self, path: bytes, rules: DirectoryRules, above: DirectoryRules) -> None:
+        if rules is not above:
+            self._findings.rules[path] = rules
+        else:
+            self._findings.rules.pop(path, None)
+
+    def _compare(
+        self,
+        fd: int,
+        path: bytes,
+        rules: DirectoryRules,
+        listing: Listing,
+        old: Columns | None,
+        record: Directory | None,
+        moment: int,
+    ) -> None:
+        """Make the new record of a directory that is not as it was, reading every file whose content is not known."""
+        findings = self._findings
+        prefix = path + b"/" if path else b""
+        # Nothing is noted before the record is whole: a scan that fails must leave the two in agreement.
+        notes: list[tuple[bytes, Entry | None, Entry | None]] = []
+        columns = Columns()
+        columns.fingerprint = rules.fingerprint
+        columns.directories = listing.directories()
+        columns.ignored_files = encode(listing.ignored_files)
+        columns.ignored_directories = encode(listing.ignored_directories)
+        if old is not None:
+            for name in set(old.directories).difference(columns.directories):
+                self.forget(prefix + name)
+        positions = {} if old is None else {name: at for at, name in enumerate(old.names)}
+        stats = listing.columns()
+        names = encode(listing.names)
+        together = self._look_at_databases(fd, prefix, names, stats, old, positions)
+        for number, name in enumerate(names):
+            inner = prefix + name
+            row = stats[number * COLUMNS : (number + 1) * COLUMNS]
+            at = positions.pop(name, None)
+            before: Entry | None = None
+            if old is not None and at is not None:
+                flag = old.flags[at]
+                if flag == KNOWN and old.row(at) == row and name not in together:
+                    value = old.hash_at(at)
+                    if self._trust.holds(inner, value):
+                        columns.keep(name, row, value)
+                        continue
+                before = old.entry(at)
+                if flag != KNOWN:
+                    findings.settle(inner)
+            if name in together:
+                found = together.pop(name)
+            else:
+                raw = Signature(*listing.stats[number * COLUMNS : (number + 1) * COLUMNS])
+                found = self._reader.look(fd, name, inner, raw, before, moment)
+                if found is not None and found.database:
+                    # (It may have got a log since the directory was listed.)
+                    seen = {} if file_capture.is_racy(found.signature, moment) else {name: found.signature}
+                    together |= self._reader.look_together(
+                        fd, prefix, name, seen, lambda one: self._entry_before(old, positions, one)
+                    )
+                    if name in together:
+                        found = together.pop(name)
+            if found is None:
+                if before is not None:
+                    notes.append((inner, before, None))
+                continue
+            columns.append(name, found.signature, found.flag, found.hash or _NO_HASH)
+            self._reader.learn(inner, found)
+            after = columns.entry(len(columns.names) - 1)
+            if after != before:
+                notes.append((inner, before, after))
+        for name, found in together.items():
+            if found is not None:  # a log that the listing does not have, or that is only saved
+                at = positions.pop(name, None)
+                before = None if old is None or at is None else old.entry(at)
+                columns.append(name, found.signature, found.flag, found.hash or _NO_HASH)
+                self._reader.learn(prefix + name, found)
+                after = columns.entry(len(columns.names) - 1)
+                if after != before:
+                    notes.append((prefix + name, before, after))
+        if old is not None:
+            for name, at in positions.items():
+                inner = prefix + name
+                notes.append((inner, old.entry(at), None))
+                if old.flags[at] != KNOWN:
+                    findings.settle(inner)
+        for note in notes:
+            self._index.note(*note)
+        new = columns.record()
+        if record is None or new.key != record.key or new.values != record.values:
+            self._index.directories[path] = new
+            self._index.changed = True
+
+    def _look_at_databases(
+        self,
+        fd: int,
+        prefix: bytes,
+        names: list[bytes],
+        stats: array[int],
+        old: Columns | None,
+        positions: Mapping[bytes, int],
+    ) -> dict[bytes, file_capture.Captured | None]:
+        """What came of looking at those of ``names`` that are databases with logs, or such logs, and have changed."""
+        logs = [name for name in names if name.endswith(LOGS)]
+        if not logs:
+            return {}
+        numbered = {name: number for number, name in enumerate(names)}
+        found: dict[bytes, file_capture.Captured | None] = {}
+        for base in dict.fromkeys(filter(None, map(database_of, logs))):
+            if base not in numbered or not is_database(fd, base):
+                continue
+            kept: dict[bytes, Signature] = {}
+            members = [name for name in (base, *(base + end for end in LOGS)) if name in numbered]
+            for name in members:
+                at, number = positions.get(name), numbered[name]
+                row = stats[number * COLUMNS : (number + 1) * COLUMNS]
+                if old is None or at is None or old.flags[at] != KNOWN or old.row(at) != row:
+                    continue
+                if self._trust.holds(prefix + name, old.hash_at(at)):
+                    kept[name] = Signature(*row)
+            if len(kept) < len(members):
+                found |= self._reader.look_together(
+                    fd, prefix, base, kept, lambda one: self._entry_before(old, positions, one)
+                )
+        return found
+
+    @staticmethod
+    def _entry_before(old: Columns | None, positions: Mapping[bytes, int], name: bytes) -> Entry | None:
+        at = positions.get(name)
+        return None if old is None or at is None else old.entry(at)
+
+    def _saved_rules(self, path: bytes, error: OSError) -> bytes | None:
+        """What stands for the rule file ``path``, which cannot be read: it as it was saved, if it was. Otherwise what
+        it had left out would be saved, and then be deleted by a restore.
+        """
+        if self._saved is None:
+            return None
+        try:
+            return self._saved.read(path, MAX_RULES_BYTES + 1)
+        except HoldfastError as failure:
+            unread = "the ignore rules in %s are not obeyed: %s; %s"
+            _log.warning(unread, display(path), error.strerror, failure.message)
+            return None
+
+    def _count(self, files: int) -> None:
+        self._seen += files
+        if self._progress is not None and self._seen - self._reported >= _PROGRESS_EVERY:
+            self._reported = self._seen
+            self._progress("scan", self._seen, 0)

@@ -1,0 +1,150 @@
+"""The directory that is watched, as a place that may be moved, deleted, made again, and mounted upon."""
+
+from __future__ import annotations
+
+import os
+import select
+
+from holdfast.model.errors import NotFoundError, StorageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.paths import display
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+REMOTE = frozenset(
+    (
+        b"nfs",
+        b"nfs4",
+        b"cifs",
+        b"smb3",
+        b"smbfs",
+        b"9p",
+        b"ceph",
+        b"afs",
+        b"ncpfs",
+        b"vboxsf",
+        b"lustre",
+        b"gpfs",
+        b"prl_fs",
+    )
+)
+"""File systems that others change behind this kernel's back, which then makes no events."""
+
+
+class Mount(NamedTuple):
+    """A line of the mount table: where a file system hangs, of which type it is, and what was mounted."""
+
+    point: bytes
+    type: bytes
+    source: bytes
+
+    @property
+    def remote(self) -> bool:
+        """True if changes may happen that this kernel does not see."""
+        return self.type in REMOTE or self.type.startswith(b"fuse")
+
+
+class WatchedRoot:
+    """A root directory, held open: as long as it is, no other directory can have its inode number.
+
+    Raises `NotFoundError` if it is not there to begin with.
+    """
+
+    def __init__(self, path: bytes) -> None:
+        self.path = os.path.abspath(path)
+        self.fd = -1
+        self.real = b""
+        """The path by which the kernel knows it, without links."""
+        self.mounts_below: tuple[Mount, ...] = ()
+        try:
+            self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise StorageError(f"cannot read the mount table: {error.strerror}") from error
+        self._poll = select.poll()
+        self._poll.register(self._mounts, select.POLLPRI)
+        if not self.reopen():
+            self.close()
+            raise NotFoundError(f"there is no directory {display(self.path)}")
+
+    def close(self) -> None:
+        """Let go of the directory; a second call does nothing."""
+        for fd in (self.fd, self._mounts):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self._mounts = -1
+
+    def reopen(self) -> bool:
+        """Take the directory that is now at the path for the root; False if there is none."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        try:
+            self.fd = os.open(self.path, _DIRECTORY)
+            self.real = os.readlink(b"/proc/self/fd/%d" % self.fd)
+            if self.real != self.path:
+                raise NotADirectoryError  # a link has taken its place: what that leads to is not the workspace
+        except OSError:
+            if self.fd >= 0:
+                os.close(self.fd)
+                self.fd = -1
+            return False
+        self.mounts_below = self._below()
+        return True
+
+    def same(self) -> bool:
+        """True if the path still leads to the directory that is held open, by the path it had."""
+        if self.fd < 0:
+            return False
+        try:
+            now = os.stat(self.path)
+            held = os.fstat(self.fd)
+            return (now.st_dev, now.st_ino) == (held.st_dev, held.st_ino) and self.real == os.readlink(
+                b"/proc/self/fd/%d" % self.fd
+            )
+        except OSError:
+            return False
+
+    def mounts_changed(self) -> bool:
+        """True once after something was mounted or unmounted below the root; costs one system call when not."""
+        if not self._poll.poll(0):
+            return False
+        before, self.mounts_below = self.mounts_below, self._below()
+        return before != self.mounts_below
+
+    def mount(self) -> Mount:
+        """The mount that the root itself is on."""
+        best = Mount(b"/", b"", b"")
+        for mount in self._table():
+            if _under(self.real, mount.point) and len(mount.point) >= len(best.point):
+                best = mount
+        return best
+
+    def _below(self) -> tuple[Mount, ...]:
+        return tuple(m for m in self._table() if m.point != self.real and _under(m.point, self.real))
+
+    def _table(self) -> list[Mount]:
+        os.lseek(self._mounts, 0, os.SEEK_SET)
+        with os.fdopen(os.dup(self._mounts), "rb") as file:
+            return parse_mounts(file.read())
+
+
+def parse_mounts(text: bytes) -> list[Mount]:
+    r"""The mounts in ``/proc/self/mountinfo`` (proc_pid_mountinfo(5)), in its order, ``\040`` and the like undone."""
+    mounts: list[Mount] = []
+    for line in text.splitlines():
+        left, _, right = line.partition(b" - ")
+        fields = left.split(b" ")
+        if len(fields) > 4 and right:
+            type_, _, rest = right.partition(b" ")
+            mounts.append(Mount(_plain(fields[4]), type_, _plain(rest.partition(b" ")[0])))
+    return mounts
+
+
+def _plain(escaped: bytes) -> bytes:
+    for escape, byte in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
+        escaped = escaped.replace(escape, byte)
+    return escaped
+
+
+def _under(path: bytes, above: bytes) -> bool:
+    return path == above or path.startswith(above.rstrip(b"/") + b"/")

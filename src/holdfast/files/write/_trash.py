@@ -1,0 +1,274 @@
+"""What a change takes away: moved aside at once, removed at the end, and found again after a crash."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from holdfast.files.linux import syscalls
+from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.files.linux.file_writers import written_now
+from holdfast.files.write import atomic_replacement
+from holdfast.files.write.displaced_file import read_entry
+from holdfast.files.write.rooted_access import open_regular
+from holdfast.model.entries import NotCaptured
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from holdfast.files.write.atomic_replacement import Marks, TemporaryNames
+    from holdfast.files.write.displaced_file import Taken
+    from holdfast.files.write.rooted_access import Root
+
+_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
+_WRITTEN = "was written to while it was taken away"
+_LEFT = "somebody wrote it while a restore was cut short; it is kept under this name"
+
+
+class _Waiting(NamedTuple):
+    parent: bytes
+    temporary: bytes
+    path: bytes
+    """Where it was."""
+    taken: Taken
+
+
+class Trash:
+    """The files that one call has taken away and not yet removed. For one thread."""
+
+    def __init__(self, root: Root, names: TemporaryNames) -> None:
+        """Nothing is created before something is taken away."""
+        self._root = root
+        self._names = names
+        self._waiting: list[_Waiting] = []
+        self._directory: bytes | None = None
+        """The temporary directory in the root that removed files are moved to; empty if the root takes none, None while
+        there is none."""
+
+    def add(self, parent: bytes, temporary: bytes, path: bytes, taken: Taken) -> None:
+        """Take charge of the file ``temporary`` in the directory ``parent``, which was ``path``; it may be gone
+        already.
+        """
+        self._waiting.append(_Waiting(parent, temporary, path, taken))
+
+    def take(self, path: bytes, taken: Taken) -> str | None:
+        """Take the file or link at ``path`` away if it still is what is to be ``taken``; else return the reason."""
+        dir_fd, name = self._root.place(path)
+        aside = self._names.aside(taken)
+        directory = self._moved_to()
+        if directory:
+            try:
+                reason = atomic_replacement.take_away(dir_fd, name, self._root.directory(directory), aside, taken)
+                if reason is None:
+                    self.add(directory, aside, path, taken)
+                return reason
+            except OSError as error:
+                if error.errno != errno.EXDEV and error.errno not in _NO_ROOM:
+                    raise
+        # On another file system than the root, or where there is no room for one more name: aside in its own directory,
+        # which may have to go, so it goes at once.
+        reason = atomic_replacement.take_away(dir_fd, name, dir_fd, aside, taken)
+        if reason is None and not taken.certain:
+            reason = self._lost(_Waiting(path.rpartition(b"/")[0], aside, path, taken), dir_fd, written_now())
+        if reason is None:
+            _unlink(dir_fd, aside)
+        return reason
+
+    def holds_room(self) -> bool:
+        """True if something waits to be removed."""
+        return bool(self._waiting)
+
+    def empty(self) -> tuple[set[bytes], list[NotCaptured]]:
+        """Remove all of it; returns the directories that changed by that, and what was written to since it was taken.
+
+        That is kept beside its place, under a name that says so. What is gone already is no error.
+        """
+        touched: set[bytes] = set()
+        kept: list[NotCaptured] = []
+        written: set[tuple[int, int]] | None = None
+        while self._waiting:
+            item = self._waiting.pop()
+            try:
+                dir_fd = self._root.directory(item.parent)
+                if not item.taken.certain:
+                    written = written_now() if written is None else written
+                    if (reason := self._lost(item, dir_fd, written)) is not None:
+                        kept.append(NotCaptured(item.path, reason))
+                        touched.add(item.path.rpartition(b"/")[0])
+                        continue
+                _unlink(dir_fd, item.temporary)
+            except HoldfastError:
+                continue  # the directory was moved away or swapped: `clean` finds what is still in the tree
+            if item.parent != self._directory:
+                touched.add(item.parent)
+        if self._directory:
+            try:
+                self._root.rmdir(self._directory)
+            except NotFoundError:
+                pass
+            touched.add(b"")
+        self._directory = None
+        return touched, kept
+
+    def _lost(self, item: _Waiting, dir_fd: int, written: set[tuple[int, int]]) -> str | None:
+        """Keep what the file system cannot vouch for if it is not, or may soon not be, what was taken; the reason."""
+        try:
+            info = os.stat(item.temporary, dir_fd=dir_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+        item.taken.doubtful = True
+        reason = item.taken.problem(dir_fd, item.temporary)
+        if reason is None and (info.st_nlink > 1 or (info.st_dev, info.st_ino) not in written):
+            return None
+        try:
+            target_fd, name = self._root.place(item.path)
+            shown = display(item.path)
+        except NotFoundError:
+            target_fd, name = self._root.fd, item.path.rpartition(b"/")[2]
+            shown = display(name)
+        kept = atomic_replacement.keep(target_fd, item.temporary, name, src_fd=dir_fd)
+        return f"{_WRITTEN}: what was written is kept as {(shown.rpartition('/')[0] + '/').lstrip('/')}{display(kept)}"
+
+    def _moved_to(self) -> bytes:
+        if self._directory is None and syscalls.only_grows(self._root.fd):
+            self._directory = b""  # it would be there for ever
+        if self._directory is None:
+            name = self._names.new()
+            try:
+                os.mkdir(name, 0o700, dir_fd=self._root.fd)
+            except FileExistsError:
+                return self._moved_to()
+            except OSError as error:
+                if error.errno in _NO_ROOM:
+                    return b""  # the next one may find what this one gives back
+                if error.errno not in (errno.EPERM, errno.EACCES, errno.EROFS):
+                    raise
+                name = b""
+            self._directory = name
+        return self._directory
+
+
+class LeftOvers:
+    """Removes what a killed call left lying, and keeps what somebody else put there in the last moment."""
+
+    def __init__(self, root: Root, names: TemporaryNames) -> None:
+        """Nothing is touched yet."""
+        self._root = root
+        self._names = names
+        self._written: set[tuple[int, int]] | None = None
+        self.removed = 0
+        """How many files and links were removed."""
+        self.kept: list[NotCaptured] = []
+        """What was given a name that no cleaning removes."""
+
+    def remove(self, path: bytes, info: os.stat_result) -> None:
+        """Remove the temporary ``path`` of the killed call, or keep it, beside what it was exchanged with if that is
+        there.
+        """
+        dir_fd, name = self._root.place(path)
+        beside = path.rpartition(b"/")[0]
+        if not stat.S_ISDIR(info.st_mode) or self._names.marks(name) is not None:
+            self._remove_one(dir_fd, name, dir_fd, beside, info)
+            return
+        for inner in self._root.list(path):
+            if self._names.owns(inner):
+                about = self._root.lstat(path + b"/" + inner)
+                self._remove_one(self._root.directory(path), inner, dir_fd, beside, about)
+        self.removed += remove_tree(self._root, path)
+
+    def _remove_one(self, dir_fd: int, name: bytes, beside_fd: int, beside: bytes, info: os.stat_result) -> None:
+        """Remove a file or link that is ours; keep any other, and a directory that took the place of one, whole."""
+        marks = self._names.marks(name)
+        if marks is None or self._is_ours(dir_fd, name, info, marks):
+            self.removed += _unlink(dir_fd, name)
+            return
+        kept = atomic_replacement.keep(beside_fd, name, self._exchanged_with(beside, marks), src_fd=dir_fd)
+        self.kept.append(NotCaptured(beside + b"/" + kept if beside else kept, _LEFT))
+
+    def _is_ours(self, dir_fd: int, name: bytes, info: os.stat_result, marks: Marks) -> bool:
+        """True if it is what the call made, or was to take away and nobody can write to any more."""
+        try:
+            found = read_entry(dir_fd, name, info)
+            if found is None:
+                return False
+            mark = atomic_replacement.digest(found)
+            return mark == marks.made or (mark == marks.taken and not self._has_writer(dir_fd, name, info))
+        except PermissionError:
+            return False
+
+    def _has_writer(self, dir_fd: int, name: bytes, info: os.stat_result) -> bool:
+        fd = open_regular(dir_fd, name)
+        if fd is None:
+            return False  # a link
+        try:
+            writer = writer_of(fd)
+        finally:
+            os.close(fd)
+        if writer in (Writer.UNSAID, Writer.UNTOLD):
+            self._written = written_now() if self._written is None else self._written
+            return (info.st_dev, info.st_ino) in self._written
+        return writer is Writer.SOME
+
+    def _exchanged_with(self, directory: bytes, marks: Marks) -> bytes:
+        """The name in ``directory`` that what the call made was put under."""
+        for name in self._root.list(directory) if marks.made else ():
+            try:
+                dir_fd, _ = self._root.place(directory + b"/" + name if directory else name)
+                found = read_entry(dir_fd, name, os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
+            except (HoldfastError, OSError):
+                continue
+            if found is not None and atomic_replacement.digest(found) == marks.made:
+                return name
+        return b"found"
+
+
+def remove_tree(root: Root, path: bytes) -> int:
+    """Remove the directory ``path`` with all that is in it, following no link; returns how many files and links that
+    were.
+
+    Raises `NotFoundError` if it is not there, and whatever else stops it on the way.
+    """
+    removed = 0
+    todo = [(path, False)]
+    while todo:
+        at, emptied = todo.pop()
+        if emptied:
+            root.rmdir(at)
+            continue
+        todo.append((at, True))
+        for name in root.list(at):
+            inner = at + b"/" + name
+            if stat.S_ISDIR(root.lstat(inner).st_mode):
+                todo.append((inner, False))
+            else:
+                root.unlink(inner)
+                removed += 1
+    return removed
+
+
+def remove_hollow(root: Root, path: bytes) -> bool:
+    """Remove the directory ``path`` if nothing but directories is in it, however deep; False, and all stays,
+    otherwise.
+    """
+    found = [path]
+    for at in found:  # grows while it is walked
+        try:
+            inside = [at + b"/" + name for name in root.list(at)]
+            if not all(stat.S_ISDIR(root.lstat(inner).st_mode) for inner in inside):
+                return False
+        except RefusedError:
+            return False  # reserved, or a name that no path of ours may have, such as .git
+        found += inside
+    root.remember_modes(found)
+    return all(root.rmdir(at) for at in reversed(found))
+
+
+def _unlink(dir_fd: int, name: bytes) -> int:
+    try:
+        os.unlink(name, dir_fd=dir_fd)
+    except FileNotFoundError:
+        return 0
+    return 1

@@ -1,0 +1,115 @@
+"""Directories that are read-only to their owner (`chmod -w`), opened while something in them is changed."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from holdfast.files.linux.metadata import through
+from holdfast.model.errors import HoldfastError, NotFoundError
+from holdfast.model.fast_typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from holdfast.files.tree import Notes
+    from holdfast.files.write.atomic_replacement import Durability
+    from holdfast.files.write.rooted_access import Root
+
+_OBJECT = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_ONLY = stat.S_IRUSR | stat.S_IXUSR
+
+
+class OpenedDirectories:
+    """What one call opens and closes again, below a `Root`. For one thread. No link is followed.
+
+    What cannot be opened, since it is of another user or its file system is read-only, stays as it is.
+    """
+
+    def __init__(self, root: Root, notes: Notes) -> None:
+        """Nothing is opened yet; what an earlier call has left open is to be closed with the rest."""
+        self._root = root
+        self._notes = notes
+        self._modes = dict(notes.opened)
+        root.opened = self._modes
+
+    def open_above(self, paths: Iterable[bytes]) -> None:
+        """Open every directory above ``paths`` that is read-only to its owner, once that is noted. Raises what the note
+        raises. What may not be looked into stays closed: nobody knows what it holds.
+        """
+        above: set[bytes] = set()
+        for path in paths:
+            at = path
+            while at and (at := at.rpartition(b"/")[0]) not in above:
+                above.add(at)
+        closed = {path: mode for path in sorted(above) if (mode := self._closed(path)) is not None}
+        if not closed.keys() <= self._modes.keys():
+            self._modes |= {path: mode for path, mode in closed.items() if path not in self._modes}
+            self._notes.opening(self._modes)
+        for path in closed:
+            self._open(path)
+
+    def _closed(self, path: bytes) -> int | None:
+        """The permissions of a directory that is read-only to its owner, who is this user, or of one that is not there
+        and will be made so; None of any other.
+        """
+        # (Nearly always. A link on the way answers for another directory, in which nothing will be changed.)
+        if os.access(path or b".", os.W_OK, dir_fd=self._root.fd, effective_ids=True):
+            return None
+        try:
+            dir_fd, name = self._root.place(path) if path else (self._root.fd, b".")
+            if os.access(name, os.W_OK, dir_fd=dir_fd, effective_ids=True):
+                return None
+            info = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        except (FileNotFoundError, NotFoundError):
+            mode = None if self._root.modes is None else self._root.modes.get(path)
+            return None if mode is None or mode & stat.S_IRWXU == stat.S_IRWXU else mode
+        except (HoldfastError, OSError):
+            return None
+        ours = stat.S_ISDIR(info.st_mode) and info.st_uid == os.geteuid()
+        return stat.S_IMODE(info.st_mode) if ours and info.st_mode & stat.S_IRWXU == _READ_ONLY else None
+
+    def _open(self, path: bytes) -> None:
+        try:
+            dir_fd, name = self._root.place(path) if path else (self._root.fd, b".")
+            fd = os.open(name, _OBJECT, dir_fd=dir_fd)
+        except (HoldfastError, OSError):
+            return  # to be made; or gone meanwhile
+        try:
+            os.chmod(through(fd), stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IRWXU)
+        except OSError:
+            pass  # whatever is to be changed in it says why that is not possible
+        finally:
+            os.close(fd)
+
+    def close(self, durability: Durability) -> None:
+        """Give all of them back the permissions that they had, durable with ``durability``. What another process has
+        given others meanwhile keeps those.
+        """
+        for path in sorted(self._modes, reverse=True):
+            try:
+                dir_fd, name = self._root.place(path) if path else (self._root.fd, b".")
+                fd = os.open(name, _DIRECTORY, dir_fd=dir_fd)
+            except (FileNotFoundError, NotFoundError):
+                # It was removed with the rest, perhaps by a call that was killed before it could say so.
+                if self._root.modes is not None:
+                    self._root.modes.removed(path, self._modes[path])
+                continue
+            except (HoldfastError, OSError):
+                continue
+            try:
+                mode = self._modes[path]
+                if stat.S_IMODE(os.fstat(fd).st_mode) == mode | stat.S_IRWXU:
+                    os.fchmod(fd, mode)
+                    durability.add_directory(fd)
+            except OSError:
+                continue
+            finally:
+                os.close(fd)
+
+
+def removed_mode(opened: Mapping[bytes, int], path: bytes, mode: int) -> int:
+    """What to remember of the directory ``path`` of this mode, which is removed: what it had before it was opened."""
+    before = opened.get(path)
+    return mode if before is None or stat.S_IMODE(mode) != before | stat.S_IRWXU else before

@@ -1,0 +1,103 @@
+"""What is taken away from the tree: the proof that it is what a checkpoint holds, and that nobody writes to it.
+
+Asked once the file has lost its name, so that nobody new can open it: what then has no writer will never change again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.files.write.rooted_access import open_regular
+from holdfast.model.content import CHUNK_BYTES
+from holdfast.model.entries import file_entry, symlink_entry
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.ids import Hasher, hash_bytes
+
+if TYPE_CHECKING:
+    from holdfast.model.entries import Entry
+    from holdfast.model.ids import Hash
+
+CHANGED = "changed since it was looked at"
+IN_USE = "a program has it open for writing"
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Identity(NamedTuple):
+    """What tells that a name still holds the same, unchanged file, link or directory. A rename leaves it as it is."""
+
+    inode: int
+    mode: int
+    size: int
+    mtime_ns: int
+
+
+def identity(info: os.stat_result) -> Identity:
+    """The identity of what ``info`` describes."""
+    return Identity(info.st_ino, info.st_mode, info.st_size, info.st_mtime_ns)
+
+
+class Taken:
+    """A file or link that is to be replaced or removed."""
+
+    __slots__ = ("certain", "doubtful", "entry", "expected")
+
+    def __init__(self, expected: Identity, entry: Entry, *, doubtful: bool) -> None:
+        """``doubtful``: it may have changed without another `Identity` since it was found to be ``entry``."""
+        self.expected = expected
+        self.entry = entry
+        self.doubtful = doubtful
+        self.certain = False
+        """True once the kernel has said that nobody can write to it."""
+
+    def problem(self, dir_fd: int, name: bytes, *, stays: bool = False) -> str | None:
+        """Why what is called ``name`` now must not be lost; None if a checkpoint holds all of it. ``stays``: it is to
+        be written over, with all of its names. Raises `OSError`.
+        """
+        info = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        if identity(info) != self.expected:
+            return CHANGED
+        if not stat.S_ISREG(info.st_mode):
+            self.certain = True  # a link never gets another target
+            return None
+        if info.st_nlink > 1 and not stays:
+            return None  # its other names hold what is written to it
+        try:
+            fd = os.open(name, _READ, dir_fd=dir_fd)
+        except PermissionError:
+            return None
+        try:
+            writer = writer_of(fd)
+            if writer is Writer.SOME:
+                return IN_USE
+            self.certain = writer is Writer.NONE
+            return CHANGED if self.doubtful and _hash_of(fd) != self.entry.hash else None
+        finally:
+            os.close(fd)
+
+
+def read_entry(dir_fd: int, name: bytes, info: os.stat_result) -> Entry | None:
+    """The entry of the file or link by its content; None if it is neither or changes while it is read."""
+    if stat.S_ISLNK(info.st_mode):
+        target = os.readlink(name, dir_fd=dir_fd)
+        return symlink_entry(hash_bytes(target), len(target))
+    fd = open_regular(dir_fd, name)
+    if fd is None:
+        return None
+    try:
+        content, after = _hash_of(fd), os.fstat(fd)
+        if identity(after) != identity(info) or after.st_ctime_ns != info.st_ctime_ns:
+            return None
+        return file_entry(content, info.st_size, info.st_mode)
+    finally:
+        os.close(fd)
+
+
+def _hash_of(fd: int) -> Hash:
+    hasher = Hasher()
+    while piece := os.read(fd, CHUNK_BYTES):
+        hasher.update(piece)
+    return hasher.hash()

@@ -1,0 +1,103 @@
+"""Who owns the files and directories that Holdfast creates in a workspace."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from holdfast.files.linux import syscalls
+from holdfast.model.fast_namedtuple import NamedTuple
+
+
+class Owner(NamedTuple):
+    """The user and group that a created file or directory is given to."""
+
+    uid: int
+    gid: int
+
+    def take_fd(self, fd: int, info: os.stat_result) -> bool:
+        """Give the open file ``fd``, whose `os.fstat` is ``info``, to this owner; True if that changed anything.
+
+        Raises `OSError` if the kernel refuses, so that nothing is left to root by accident.
+        """
+        if (info.st_uid, info.st_gid) == self:
+            return False
+        os.fchown(fd, self.uid, self.gid)
+        return True
+
+    def take_link(self, dir_fd: int, name: bytes, target: bytes) -> None:
+        """Give the symbolic link ``name`` itself, which this process has just made, to this owner.
+
+        Whoever owns the directory may have put something else under that name meanwhile: what is not our own link to
+        ``target`` is refused with `PermissionError`, and what is asked is what is given away.
+        """
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+        try:
+            info = os.fstat(fd)
+            if (info.st_uid, info.st_gid) == self:
+                return
+            ours = stat.S_ISLNK(info.st_mode) and info.st_nlink == 1 and info.st_uid == os.geteuid()
+            if not ours or os.readlink(b"", dir_fd=fd) != target:
+                raise PermissionError(errno.EPERM, "somebody else has put another file in its place")
+            syscalls.chown_opened(fd, self.uid, self.gid)
+        finally:
+            os.close(fd)
+
+    def take_directory(self, fd: int) -> None:
+        """Give the open directory ``fd``, which this process has just made, to this owner.
+
+        Raises `PermissionError` if it is another one: it is not empty, or not our own.
+        """
+        info = os.fstat(fd)
+        if (info.st_uid, info.st_gid) == self:
+            return
+        if info.st_uid != os.geteuid() or os.listdir(fd):
+            raise PermissionError(errno.EPERM, "somebody else has put another directory in its place")
+        os.fchown(fd, self.uid, self.gid)
+
+
+def owner_for(
+    root_fd: int, *, uid: int | None = None, gid: int | None = None, privileged: bool | None = None
+) -> Owner | None:
+    """The owner for what is created below the workspace's root directory ``root_fd``.
+
+    It is the configured ``uid`` and ``gid``, and for whichever is None that of the root directory. None when this
+    process is not privileged: the kernel then gives what it creates to its own user, and lets it give nothing away.
+    ``privileged`` is for tests; by default it is asked of the kernel.
+    """
+    if not (os.geteuid() == 0 if privileged is None else privileged):
+        return None
+    info = os.fstat(root_fd)
+    return Owner(info.st_uid if uid is None else uid, info.st_gid if gid is None else gid)
+
+
+def inherited(above: os.stat_result) -> int:
+    """The permissions for a directory that is made in the directory ``above``, when nothing better is known: nobody may
+    do more in it, and where everybody may make files of their own (sticky), only the owner may.
+    """
+    return 0o700 | stat.S_IMODE(above.st_mode) & (0o755 if above.st_mode & stat.S_ISVTX else 0o777)
+
+
+def make_directories(path: bytes, *, uid: int | None = None, gid: int | None = None) -> None:
+    """Make the directory ``path`` and what is missing above it; one that is there stays as it is.
+
+    Each belongs to ``uid`` and ``gid``, by default to the owner of the directory above it: never by accident to root;
+    and nobody may do more in it than there, less what the umask takes. Raises `OSError`.
+    """
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    make_directories(above)
+    os.mkdir(path, inherited(os.stat(above)))
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        above_fd = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            owner = owner_for(above_fd, uid=uid, gid=gid)
+        finally:
+            os.close(above_fd)
+        if owner is not None:
+            owner.take_directory(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,90 @@
+"""How content flows from a tree into blobs, and from blobs into a tree: in which pieces, and who takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from holdfast.model.fast_typing import TYPE_CHECKING, Protocol
+from holdfast.model.ids import Hash, Hasher, hash_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.model.entries import Change
+    from holdfast.model.ids import Hash
+
+SMALL_BLOB_BYTES = 1 << 20
+"""Content up to this size goes into packs and may be held in memory whole; larger content is streamed."""
+
+CHUNK_BYTES = 1 << 20
+"""The size of the pieces in which larger content flows."""
+
+Content = bytes | Iterator[bytes]
+"""The content of one entry: all of it when it is small, else its pieces in order (to be used up or closed)."""
+
+Progress = Callable[[str, int, int], None]
+"""Called with a phase's name, how much of it is done, and how much there is (0 if unknown). Must be quick."""
+
+
+def whole(content: Content) -> bytes:
+    """All of ``content`` in memory: for what is known to be small enough."""
+    return content if isinstance(content, bytes) else b"".join(content)
+
+
+class Supply(Protocol):
+    """Gives the content of what is to be written when it is wanted, and not before."""
+
+    def fetch(self, changes: Iterable[Change]) -> Iterator[Content]:
+        """What each of ``changes`` is to have afterwards, in their order; large content to be used up before the next.
+
+        Raises what the giver's own reading raises.
+        """
+        ...
+
+    def locate(self, changes: Sequence[Change]) -> Located:
+        """Find out where all of that is; raises as `fetch`."""
+        ...
+
+
+Located = Callable[[Sequence["Change"]], dict["Hash", bytes]]
+"""Reads small content of some of the changes that `Supply.locate` was asked for. It needs nothing but files that are
+only read, so that it may be called in a copy of the process too. What is large, or was moved since, is not in the
+answer: it is to be fetched."""
+
+
+class BlobSink(Protocol):
+    """Takes the content that a tree reads. Idempotent: adding content that is already stored costs a look-up."""
+
+    def add(self, data: bytes, previous: Hash | None = None) -> Hash:
+        """Take content of at most `SMALL_BLOB_BYTES` and return its hash.
+
+        ``previous`` is the hash of an earlier version of the same file, which the store may encode against.
+        """
+        ...
+
+    def add_stream(self, pieces: Iterable[bytes]) -> tuple[Hash, int]:
+        """Take content of any size, in pieces, with bounded memory; return its hash and size.
+
+        If ``pieces`` raises, nothing is kept of it and the exception goes on.
+        """
+        ...
+
+
+# Content that is hashed and not kept.
+
+
+class HashSink:
+    """Hashes content and keeps nothing of it: for looking at a tree without storing it."""
+
+    def add(self, data: bytes, previous: Hash | None = None) -> Hash:  # noqa: ARG002 - the port's signature
+        """See `BlobSink.add`."""
+        return hash_bytes(data)
+
+    def add_stream(self, pieces: Iterable[bytes]) -> tuple[Hash, int]:
+        """See `BlobSink.add_stream`."""
+        hasher = Hasher()
+        size = 0
+        for piece in pieces:
+            hasher.update(piece)
+            size += len(piece)
+        return hasher.hash(), size

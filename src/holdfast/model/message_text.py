@@ -1,0 +1,70 @@
+"""The text of messages for people: counts, sizes, steps, and what others have written made safe to print."""
+
+from __future__ import annotations
+
+from holdfast.model.fast_typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_FEW = 10
+
+
+def listed(things: Iterable[object]) -> str:
+    """``3, 4 and 5``; of one thing just that."""
+    *rest, last = map(str, things)
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
+def plural(number: int, noun: str, many: str | None = None) -> str:
+    """``1 file``, ``2 files``, ``12,000 files``."""
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def named_steps(steps: Iterable[int]) -> str:
+    """``step 3``, or ``steps 3, 4 and 5``: each once, by their numbers. There has to be one. Of many, ``steps 3 to 400
+    and 402``.
+    """
+    numbers = sorted(set(steps))
+    return f"step{'s' if len(numbers) > 1 else ''} {listed(numbers if len(numbers) <= _FEW else _ranges(numbers))}"
+
+
+def _ranges(numbers: Sequence[int]) -> Iterator[str]:
+    first = numbers[0]
+    for number, following in zip(numbers, (*numbers[1:], None), strict=True):
+        if following != number + 1:
+            yield str(first) if first == number else f"{first} to {number}"
+            first = following or 0
+
+
+def size(number: int) -> str:
+    """Bytes for people: ``812 B``, ``6.7 kB``, ``1.2 GB`` (powers of 1000)."""
+    amount = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 999.5:
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.5 else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+# Text that can be shown: with nothing in it that could drive a terminal, or make it read as what it is not.
+
+# C0, DEL and C1 drive terminals; the bidirectional and line-separating characters make text read as what it is not;
+# lone surrogates cannot be written at all.
+_UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+
+
+def visible(text: str) -> str:
+    r"""``text`` on one line; characters that could drive or deceive a terminal become ``\xHH`` of their UTF-8 bytes."""
+    if text.isascii() and text.isprintable():
+        return text  # most is, and then nothing has to be loaded
+    import re
+
+    return re.sub(_UNSAFE, lambda match: escaped(match[0]), text)
+
+
+def escaped(character: str) -> str:
+    r"""``\xHH`` for each byte of a character in UTF-8, or for the one byte that a lone surrogate stands for."""
+    if "\udc80" <= character <= "\udcff":
+        return f"\\x{ord(character) - 0xDC00:02x}"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,162 @@
+"""A process of our own that goes on when this one has ended, and does one thing: it is told what, and says how it went.
+
+Where that is sound it is a copy of this process, which is there in a millisecond; else a new interpreter, which takes a
+hundred. A copy is sound of a process with a single thread (the locks that others hold would be held for ever), and
+which has not even loaded SQLite: what that knows of its open files is wrong in a copy, so that a database which both
+use would be damaged. That is so at the beginning of a command: whoever wants a copy starts it before anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from contextlib import suppress
+from importlib import import_module
+from typing import Final
+
+_MOST_BYTES: Final = 1 << 20
+_IN, _OUT, _ERR = 0, 1, 2
+_KILL, _TERMINATE = 9, 15
+
+_going_on: set[int] = set()
+"""Those that were let go, until they are known to have ended."""
+
+
+class Worker:
+    """Such a process, which waits for its order on its standard input."""
+
+    def __init__(self, module: str) -> None:
+        """Start it, to load the module of this name and to call its ``main``. Raises `OSError`.
+
+        It is in a session of its own and in the root directory; nothing is open in it but its standard streams, of
+        which the third is ours.
+        """
+        _wait_for_ended()
+        order_read, order = os.pipe2(os.O_CLOEXEC)
+        said, said_write = os.pipe2(os.O_CLOEXEC)
+        try:
+            if _may_be_copied():
+                self.pid = _copy(module, order_read, said_write)
+            else:
+                from holdfast.processes.module_process import start
+
+                process = start(module, stdin=order_read, stdout=said_write)
+                self.pid = process.pid
+                process.returncode = 0  # it is waited for by its number, if at all
+        except BaseException:
+            os.close(order)
+            os.close(said)
+            raise
+        finally:
+            os.close(order_read)
+            os.close(said_write)
+        self._order = order
+        self._said = said
+        self._goes_on = False
+
+    def ask(self, order: bytes, seconds: float) -> bytes:
+        """Give it its order, and wait until it has said all that it has to say. It goes on by itself then.
+
+        Empty if it was ended before it said anything. Raises `TimeoutError`.
+        """
+        with suppress(BrokenPipeError), os.fdopen(self._order, "wb") as file:
+            self._order = -1
+            file.write(order)
+        poll = select.poll()
+        poll.register(self._said, select.POLLIN)
+        said = bytearray()
+        while len(said) < _MOST_BYTES:
+            if not poll.poll(seconds * 1000):
+                raise TimeoutError
+            piece = os.read(self._said, _MOST_BYTES)
+            if not piece:
+                break
+            said += piece
+        return bytes(said)
+
+    def let_go(self) -> None:
+        """It goes on whatever becomes of us."""
+        self._goes_on = True
+        _going_on.add(self.pid)
+
+    def close(self) -> None:
+        """If it was not `let_go`, wait until it has ended; without an order it is ended now. To be called once."""
+        os.close(self._said)
+        if self._order >= 0:
+            os.close(self._order)
+            self._end(_KILL)
+        if not self._goes_on:
+            with suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._end(_TERMINATE)
+
+    def _end(self, signal: int) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal)
+
+
+def read_order() -> bytes:
+    """In such a process, once: what it is to do; empty if whoever has started it is gone, or wants nothing."""
+    data = bytearray()
+    while len(data) < _MOST_BYTES and (piece := os.read(_IN, _MOST_BYTES)):
+        data += piece
+    nowhere = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nowhere, _IN)
+    os.close(nowhere)
+    return bytes(data)
+
+
+def say(what: bytes) -> None:
+    """In such a process, once: how it went. What is printed from now on goes to standard error."""
+    with suppress(OSError):  # whoever started it is gone, and asks no more
+        while what:
+            what = what[os.write(_OUT, what) :]
+    os.dup2(_ERR, _OUT)
+
+
+def _wait_for_ended() -> None:
+    """Have nothing left of those that went on and have ended: a process that lives long may start many."""
+    for pid in list(_going_on):
+        try:
+            ended, _ = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:  # a copy of ours does not have our children
+            ended = pid
+        if ended:
+            _going_on.discard(pid)
+
+
+def _may_be_copied() -> bool:
+    try:
+        return "sqlite3" not in sys.modules and len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return False
+
+
+def _copy(module: str, stdin: int, stdout: int) -> int:
+    """Copy this process; the copy's number. The copy never comes back from here: what its callers have is not its."""
+    ours = os.getpid()
+    try:
+        process = os.fork()
+        if process:
+            return process
+        os.setsid()
+        os.dup2(stdin, _IN)
+        os.dup2(stdout, _OUT)
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > _ERR:
+                with suppress(OSError):  # it is the one that they were listed by
+                    os.close(int(name))
+        os.chdir("/")
+        import_module(module).main()
+    except BaseException as error:
+        if os.getpid() == ours:
+            raise
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        if os.getpid() != ours:
+            os._exit(0)
+    raise AssertionError("a copy ends by itself")

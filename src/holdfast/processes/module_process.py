@@ -1,0 +1,70 @@
+"""Processes of ours that run a module by themselves, and say how they fared: one JSON object."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from holdfast.model.errors import FormatError, HoldfastError, rebuilt
+from holdfast.model.fast_namedtuple import NamedTuple
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Sequence
+
+
+class Outcome(NamedTuple):
+    """How it fared."""
+
+    exit_code: int = 0
+    kind: str = ""
+    """The class of the error, if there was one."""
+    code: str = ""
+    message: str = ""
+    hint: str | None = None
+
+    @property
+    def error(self) -> HoldfastError | None:
+        """What went wrong, if anything did."""
+        return rebuilt(self.kind, self.message, hint=self.hint, code=self.code) if self.kind else None
+
+    def encode(self) -> bytes:
+        """As it is said."""
+        return json.dumps(self._asdict()).encode()
+
+
+def decode_outcome(said: bytes) -> Outcome:
+    """What was said. Raises `FormatError`: whoever was to say it was ended before."""
+    try:
+        fields: dict[str, Any] = json.loads(said)
+        return Outcome(**fields)
+    except (ValueError, TypeError) as error:
+        raise FormatError("a process of ours has said something else than how it fared") from error
+
+
+def failure(error: HoldfastError) -> Outcome:
+    """That it has failed."""
+    return Outcome(kind=type(error).__name__, code=error.code, message=error.message, hint=error.hint)
+
+
+def start(
+    module: str, *arguments: str, stdin: int, stdout: int, pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Run a module. Raises `OSError`.
+
+    What lies in the current directory is none of its modules; the signals of our terminal are not for it; and it is in
+    the root directory, so that it keeps no other busy.
+    """
+    import subprocess
+
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, *arguments],
+        stdin=stdin,
+        stdout=stdout,
+        pass_fds=pass_fds,
+        start_new_session=True,
+        cwd="/",
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )

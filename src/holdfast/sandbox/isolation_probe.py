@@ -1,0 +1,107 @@
+"""What isolation this machine lets this user have, and why not if not: found out by trying it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from ipaddress import ip_network
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.model.errors import UnsupportedError
+from holdfast.sandbox.namespace import Namespace
+from holdfast.sandbox.policy import Allow, Disabled, Files, Open, Policy, Quota, Target
+from holdfast.supervisor.confinement import landlock
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.sandbox.policy import Network
+
+_PATIENCE_SECONDS = 20.0
+_ANY = os.fsencode(os.path.dirname(os.path.realpath(__file__)))
+"""A directory that is there. (One made for the trial would be in the user's tree where ``TMPDIR`` is, whose directory's
+mtime would tell of it.)
+"""
+_NO_LIMITS = Quota()
+_NOWHERE = ip_network("192.0.2.1/32")
+_SWITCHES = (
+    ("/proc/sys/user/max_user_namespaces", "0", "sysctl user.max_user_namespaces=10000"),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sysctl kernel.unprivileged_userns_clone=1"),
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "an AppArmor profile that allows userns, or sysctl kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+)
+"""Files that say that users may have no namespaces of their own, what they say then, and what changes that."""
+
+
+class Finding(NamedTuple):
+    """One thing that isolation can offer."""
+
+    name: str
+    works: bool
+    reason: str = ""
+    """If it does not work: why."""
+    help: str = ""
+    """If it does not work: what would change that."""
+
+
+def findings() -> Sequence[Finding]:
+    """What works here. Starts a command in a box several times, which takes some tenths of a second."""
+    return (
+        _try("namespace, network open", Open()),
+        _try("namespace, network disabled", Disabled()),
+        _try("namespace, network allow", Allow((Target(_NOWHERE),))),
+        _abstract_sockets(),
+    )
+
+
+def require(policy: Policy) -> None:
+    """Raise `UnsupportedError`, with the reason and what would help, if a box with such a network, and such limits,
+    cannot be had.
+    """
+    found = _try("namespace", policy.network, policy.quota)
+    if not found.works:
+        raise UnsupportedError(f"isolation by namespaces cannot be had here: {found.reason}", hint=found.help or None)
+
+
+def _try(name: str, network: Network, quota: Quota = _NO_LIMITS) -> Finding:
+    box = Namespace(Policy(Files(_ANY), network, quota=quota))
+    try:
+        with box.prepare([b"true"], directory=b"/", environment=os.environb) as prepared:
+            found = subprocess.run(
+                prepared.arguments,
+                env=prepared.environment,
+                pass_fds=prepared.descriptors,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_PATIENCE_SECONDS,
+                check=False,
+            )
+    except UnsupportedError as error:
+        return Finding(name, works=False, reason=error.message, help=error.hint or "")
+    except subprocess.TimeoutExpired:
+        return Finding(name, works=False, reason=f"nothing happened for {_PATIENCE_SECONDS:.0f} seconds")
+    if not found.returncode:
+        return Finding(name, works=True)
+    reason = found.stderr.decode("utf-8", "replace").strip() or f"it ended with {found.returncode}"
+    return Finding(name, works=False, reason=reason, help=_help())
+
+
+def _help() -> str:
+    for path, value, help_ in _SWITCHES:
+        try:
+            with open(path) as file:
+                if file.read().strip() == value:
+                    return help_
+        except OSError:
+            pass
+    return "bubblewrap 0.8 or later, and a kernel with user namespaces"
+
+
+def _abstract_sockets() -> Finding:
+    name = "abstract Unix sockets kept apart in the open network"
+    if landlock.version() >= landlock.SCOPES_SINCE:
+        return Finding(name, works=True)
+    return Finding(name, works=False, reason="the kernel's Landlock has no scopes", help="Linux 6.12 or later")

@@ -1,0 +1,362 @@
+"""The state of a work tree as a commit of the shadow: what is tracked, as it is in the files now.
+
+An index of our own begins as a copy of the user's, with all that it knows of unchanged files, and is kept: the next
+capture reads what has changed since, and nothing else. The user's own index is only ever read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.files.directories.replication import remove_whole
+from holdfast.files.linux.reflink import duplicate
+from holdfast.model.errors import RefusedError, StorageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.snapshot.git._skip_worktree import look_at_all, stands
+from holdfast.snapshot.git._staged_files import staged
+from holdfast.snapshot.private_directories import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.snapshot.git._command import Git
+    from holdfast.snapshot.git._read_access import Reach
+    from holdfast.snapshot.git._shadow_repository import Shadow
+    from holdfast.snapshot.git._user_repository import Source
+
+_LOG = Log(__name__)
+_GITLINK = b"160000"
+_SHOWN = 3
+_SOME_OUTPUT = 1 << 16
+_READ_BY_GIT = (b".gitmodules", b".gitattributes", b".gitignore")
+_SUFFIXES = (b"", b".lock", b".begun", b".unlooked")
+_STAGED = b".staged"
+_CAPTURED = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
+"""A directory is a submodule's; anything else cannot be in a tree of Git."""
+
+
+class Unrun(NamedTuple):
+    """The filters that are defined, and not run."""
+
+    names: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
+    """Those without which files are not to be taken in, nor written out."""
+
+
+_NONE = Unrun()
+
+
+def filters_of(git: Git, paths: Iterable[bytes], *words: str) -> Iterator[tuple[bytes, str]]:
+    """Each of ``paths`` with the filter that it takes, as attributes say; ``words`` are of ``git check-attr``."""
+    told = git.fields("check-attr", *words, "-z", "--stdin", "filter", stdin=_ended(paths))
+    for path, name in zip(told[::3], told[2::3], strict=True):
+        yield path, os.fsdecode(name)
+
+
+def forget_index(path: bytes) -> None:
+    """Remove the index that is kept at ``path``, and what is written beside it. Does nothing if there is none."""
+    for suffix in _SUFFIXES:
+        with suppress(FileNotFoundError):
+            os.unlink(path + suffix)
+    remove_whole(path + _STAGED)
+
+
+def filter_refused(name: str, path: bytes) -> RefusedError:
+    """The error for a file whose filter is required, and not run."""
+    return RefusedError(
+        f"{display(path)} takes the required filter {name}, which only the repository's configuration defines: not run",
+        hint="git.trust_local_filters = yes has it run, if you trust whoever wrote that; or define it in ~/.gitconfig",
+        code="git_filter",
+    )
+
+
+class Capture:
+    """Captures one work tree, again and again, by way of an index of its own."""
+
+    def __init__(
+        self,
+        shadow: Shadow,
+        source: Source,
+        index: bytes,
+        *,
+        reach: Reach,
+        untracked: bool,
+        partial: bool = False,
+        unrun: Unrun = _NONE,
+        borrows: bytes | None = None,
+        only: bytes | None = None,
+    ) -> None:
+        """``index`` is where the index is kept; ``reach`` opens the user's; ``untracked``: also what is neither tracked
+        nor ignored; ``borrows`` a directory of objects that the shadow does not borrow from; ``only`` the one in which
+        is all that comes of no file.
+        """
+        assert source.work_tree is not None, "a bare repository has no files"
+        self._work_tree = source.work_tree
+        self._shadow = shadow
+        self._source = source
+        self._index = index
+        self._reach = reach
+        self._untracked = untracked
+        self._partial = partial
+        self._unrun = unrun
+        self._borrows = borrows
+        self._only = only
+        self._git = shadow.git(work_tree=source.work_tree, index=index, borrows=borrows)
+
+    def run(self, *, base: str, parent: str, message: str, at: int) -> str:
+        """Make a commit of what the files are now, keep what the commit ``base`` does not hold, return its name.
+
+        ``parent`` is the commit's parent, none if it is empty. Raises `RefusedError` with the code ``git_unmerged``,
+        ``git_filter``, ``git_index``, ``git_objects`` or ``git_pipe``, `StorageError`.
+        """
+        self._refuse_pipes()
+        kept = self._seed()
+        try:
+            tree = self._tree(base, fresh=not kept)
+        except StorageError as error:
+            self.forget()
+            if not kept:
+                raise
+            _LOG.debug("the index that was kept is of no use, and is begun anew: %s", error)
+            self._seed()
+            try:
+                tree = self._tree(base, fresh=True)
+            except StorageError:
+                self.forget()
+                raise
+        parents = ("-p", parent) if parent else ()
+        words = ("commit-tree", "--no-gpg-sign", *parents, "-F", "-", tree)
+        return self._git.word(*words, stdin=message.encode(), at=at)
+
+    def _refuse_pipes(self) -> None:
+        """Refuse pipes by names that Git reads at the top of a work tree: it would wait for whoever writes there."""
+        for name in _READ_BY_GIT:
+            path = os.path.join(self._work_tree, name)
+            with suppress(OSError):  # nothing, or a link that leads nowhere
+                if not stat.S_ISFIFO(os.stat(path).st_mode):
+                    continue
+                raise RefusedError(
+                    f"{display(path)} is a pipe, which Git would read and wait for",
+                    hint="remove it, or put a file there",
+                    code="git_pipe",
+                )
+
+    def forget(self) -> None:
+        """Remove the index: the next capture begins with the user's."""
+        forget_index(self._index)
+
+    def _begun(self) -> bytes:
+        """The file that says which index of the user's ours began as."""
+        return self._index + b".begun"
+
+    def _unlooked(self) -> bytes:
+        """The file that says what ours stands on where the user's says that nothing need be looked at."""
+        return self._index + b".unlooked"
+
+    def _stands(self) -> bool:
+        found = _content(self._unlooked(), limit=-1)
+        return found is not None and stands(self._work_tree, found)
+
+    def _seed(self) -> bool:
+        """Begin with the user's index, unless ours has begun with what that still is, and with files there, and not
+        there, that still are, or are not: then return True.
+        """
+        fd = self._reach.opened(path := os.path.join(self._source.own, b"index"))
+        if fd is None:
+            _refuse_no_file(path)
+            fd = os.memfd_create("none", os.MFD_CLOEXEC)  # nothing was ever added
+        try:
+            found = os.fstat(fd)
+            identity = b"%d %d %d %d\n" % (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+            if not found.st_size:
+                identity = b"none\n"
+            if os.path.lexists(self._index) and _content(self._begun()) == identity and self._stands():
+                return True
+            self.forget()
+            make_private(os.path.dirname(self._index))
+            if found.st_size:
+                self._copy(fd, found)
+            else:
+                self._git("read-tree", "--empty")
+        finally:
+            os.close(fd)
+        with open(self._begun(), "wb") as file:
+            file.write(identity)
+        return False
+
+    def _copy(self, fd: int, found: os.stat_result) -> None:
+        """Copy the user's index, and its time with it: what changed in the same tick as it was written is looked at."""
+        copy = os.open(self._index, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            duplicate(fd, copy)
+        finally:
+            os.close(copy)
+        os.utime(self._index, ns=(found.st_atime_ns, found.st_mtime_ns))
+        for name in os.listdir(self._source.own):
+            if name.startswith(b"sharedindex."):  # a split index: most of it is in there
+                target = os.path.join(self._shadow.path, name)
+                if not os.path.lexists(target):
+                    self._copy_file(os.path.join(self._source.own, name), target)
+
+    def _copy_file(self, source: bytes, target: bytes) -> None:
+        """Copy a file to a name that it gets when it is whole."""
+        fd = self._reach.opened(source)
+        if fd is None:
+            return  # Git says what that means
+        try:
+            copy = os.open(target + b".new", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                duplicate(fd, copy)
+            finally:
+                os.close(copy)
+        finally:
+            os.close(fd)
+        os.rename(target + b".new", target)
+
+    def _tree(self, base: str, *, fresh: bool) -> str:
+        """The tree of what the files are now, with every object of it where it stays. ``fresh``: the index is still
+        the user's.
+        """
+        git = self._git
+        unmerged = git("ls-files", "--unmerged", "-z", limit=1 << 30)[:_SOME_OUTPUT].split(b"\0")[:-1]
+        if unmerged:
+            paths = list(dict.fromkeys(item.partition(b"\t")[2] for item in unmerged))
+            more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+            shown = ", ".join(display(path) for path in paths[:_SHOWN])
+            raise RefusedError(
+                f"there are conflicts that are not resolved: {shown}{more}",
+                hint="resolve them and `git add` the files, or `git merge --abort`; then try again",
+                code="git_unmerged",
+            )
+        if self._unrun.required:
+            self._refuse_required(git.fields("ls-files", "-z"))
+        if fresh:
+            found = look_at_all(git, self._work_tree)
+            with open(self._unlooked(), "wb") as file:
+                file.write(found)
+        git("update-index", "-q", "--really-refresh", allowed=(0, 1))
+        gone, changed = self._changes()
+        if self._untracked:
+            listed = git.fields("ls-files", "--others", "--exclude-standard", "--exclude=/.holdfast/", "-z")
+            fresh_files = [path for path in listed if not path.endswith(b"/") and self._can_be_captured(path)]
+            self._refuse_required(fresh_files)
+            changed += fresh_files
+        if fresh and self._unrun.names:
+            changed += self._unfiltered({*changed, *gone})
+        if gone:
+            git("update-index", "-z", "--force-remove", "--stdin", stdin=_ended(gone))
+        if changed:
+            self._take_in(changed)
+        missing = ("--missing-ok",) if self._partial else ()
+        tree = git.word("write-tree", *missing)
+        self._keep(tree, base)
+        return tree
+
+    def _take_in(self, paths: list[bytes]) -> None:
+        """Have our index hold these files as they are, and submodules as the commits that they are at."""
+        words = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
+        with staged(self._work_tree, paths, place := self._index + _STAGED) as directories:
+            copies = self._shadow.git(work_tree=place, index=self._index, borrows=self._borrows)
+            copies(*words, stdin=_ended(path for path in paths if path not in directories))
+        if directories:
+            self._git(*words, stdin=_ended(directories))
+        listed = {line.partition(b"\t")[2]: line for line in self._git.fields("ls-files", "--stage", "-z")}
+        for path in directories:
+            if path in listed and not listed[path].startswith(_GITLINK):
+                raise StorageError(f"{display(path)} was replaced while it was captured", code="git_failed")
+        # (Of the copies, nothing is to be known.)
+        self._git("update-index", "-z", "--index-info", stdin=_ended(listed[path] for path in paths if path in listed))
+
+    def _changes(self) -> tuple[list[bytes], list[bytes]]:
+        """The tracked paths that are gone, and those that are not as our index has them."""
+        words = ("diff-files", "-z", "--raw", "--no-renames", "--no-ext-diff", "--ignore-submodules=dirty")
+        fields = self._git.fields(*words)
+        gone: list[bytes] = []
+        changed: list[bytes] = []
+        for about, path in zip(fields[::2], fields[1::2], strict=True):
+            deleted = about.endswith(b"D") or not self._can_be_captured(path)
+            (gone if deleted else changed).append(path)
+        return gone, changed
+
+    def _refuse_required(self, paths: list[bytes]) -> None:
+        """Refuse files that take a required filter which is not run: Git could not even compare them."""
+        if self._unrun.required:
+            for path, name in filters_of(self._git, paths):
+                if name in self._unrun.required and self._can_be_captured(path):
+                    raise filter_refused(name, path)
+
+    def _unfiltered(self, known: set[bytes]) -> list[bytes]:
+        """The other files whose filter is not run: the user's index has them filtered, and we as they are."""
+        staged = {
+            line.partition(b"\t")[2]: line
+            for line in self._git.fields("ls-files", "--stage", "-z")
+            if not line.startswith(_GITLINK)
+        }
+        paths = [path for path in staged if path not in known]
+        again = [
+            path
+            for path, name in filters_of(self._git, paths)
+            if name in self._unrun.names and self._can_be_captured(path)
+        ]
+        # (With what is known of the file forgotten, it is read.)
+        self._git("update-index", "-z", "--index-info", stdin=_ended(staged[path] for path in again))
+        return again
+
+    def _can_be_captured(self, path: bytes) -> bool:
+        try:
+            return stat.S_IFMT(os.lstat(os.path.join(self._work_tree, path)).st_mode) in _CAPTURED
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _keep(self, tree: str, base: str) -> None:
+        """Have what ``base`` does not hold in the shadow's own store: what the user's repository also has may be
+        reachable there from an index or a stash alone, and be collected tomorrow.
+        """
+        git = self._git
+        before = git.word("rev-parse", "--verify", f"{base}^{{tree}}") if base else _empty_tree(git)
+        if before == tree:
+            return
+        fields = git.fields("diff-tree", "-r", "-t", "-z", "--raw", "--no-renames", "--no-abbrev", before, tree)
+        names = {tree}
+        for about in fields[::2]:
+            _, mode, _, name, status = about.split(b" ")
+            if status != b"D" and mode != _GITLINK:
+                names.add(name.decode("ascii"))
+        self._shadow.keep(git, sorted(names), promised=self._partial, only=self._only)
+
+
+def _empty_tree(git: Git) -> str:
+    return git.word("hash-object", "-t", "tree", "--stdin")
+
+
+def _ended(paths: Iterable[bytes]) -> bytes:
+    return b"".join(path + b"\0" for path in paths)
+
+
+def _refuse_no_file(path: bytes) -> None:
+    """Refuse an index that is something else than a file; what leads nowhere is none, as Git has it."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    except OSError:
+        mode = 0
+    if not stat.S_ISREG(mode):
+        raise RefusedError(
+            f"{display(path)} is no file, and leads to none: there is no index to begin with",
+            hint="`git reset` makes a new one, once that is removed",
+            code="git_index",
+        )
+
+
+def _content(path: bytes, limit: int = _SOME_OUTPUT) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read(limit)
+    except FileNotFoundError:
+        return None

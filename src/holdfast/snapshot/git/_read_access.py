@@ -1,0 +1,130 @@
+"""What of a repository may be read, where whoever works in it may work where not all can be seen.
+
+Any name in it can lead elsewhere, and can be swapped at any moment: a path that was looked at says nothing of what is
+opened by it a moment later. So what we read ourselves is asked where it lies once it is open; for what Git reads there,
+there is nothing but the look before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import RefusedError
+from holdfast.model.paths import display, under
+from holdfast.snapshot.git._alternates import behind
+from holdfast.snapshot.git._user_repository import links_below
+from holdfast.snapshot.git.fork_objects import lent_to
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.snapshot.git._user_repository import Source
+    from holdfast.snapshot.provider_context import Place
+
+_NO_FILE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG, errno.ENODEV))
+_PIECE = 1 << 20
+_READ_OF_A_REPOSITORY = (
+    *(b"HEAD", b"config", b"config.worktree", b"packed-refs", b"refs", b"refs/heads", b"refs/tags", b"refs/remotes"),
+    *(b"refs/notes", b"info", b"info/attributes", b"info/exclude", b"info/sparse-checkout", b"shallow", b"index"),
+    b"reftable",
+)
+
+
+class Reach:
+    """What the forks of one workspace may show: all but what is Holdfast's own, or hidden from runs."""
+
+    def __init__(self, place: Place, hidden: Sequence[bytes], fork: bytes = b"") -> None:
+        """``hidden``: the directories that are hidden from runs. ``fork``: the work tree that is read, if it is a fork
+        of this session's, which may see what was lent to it.
+        """
+        self._open = [place.root, *lent_to(place.root), *lent_to(fork)]
+        self._closed = (place.state, *place.own, *hidden)
+
+    def refuse_hidden(self, source: Source) -> list[bytes]:
+        """Refuse to read a repository that is, or parts of which lead to, where its runs may not look: a fork would
+        show it, and Git itself follows what is borrowed from. Return what `stores` does. Raises `RefusedError`
+        (``git_hidden``).
+        """
+        further = os.path.join(source.common, b"commondir")
+        if source.own != source.common and os.path.lexists(further):  # which Git would follow, and we have not
+            raise _hidden(further, b"another repository")
+        for directory in {source.own, source.common}:
+            real_directory = os.path.realpath(directory)
+            if not self._may_read(real_directory):
+                raise _hidden(directory, real_directory)
+            for name in (*_READ_OF_A_REPOSITORY, *_split_indexes(directory)):
+                real = os.path.realpath(path := os.path.join(directory, name))
+                if real != os.path.join(real_directory, name) and not self._may_read(real):
+                    raise _hidden(path, real)
+        for path in links_below(os.path.join(source.common, b"refs")):
+            if not self._may_read(real := os.path.realpath(path)):
+                raise _hidden(path, real)
+        return self.stores(source)
+
+    def stores(self, source: Source) -> list[bytes]:
+        """The directories of objects that are read: the repository's own, last, with what that borrows from. Raises
+        `RefusedError` (``git_hidden``, ``git_objects``).
+        """
+        found = behind(objects := os.path.join(source.common, b"objects"), read=self.content)
+        for store in found:
+            if not self._may_read(store):
+                where = objects if store == found[-1] else os.path.join(objects, b"info/alternates")
+                raise _hidden(where, store)
+        return found
+
+    def opened(self, path: bytes) -> int | None:
+        """The regular file ``path``, which may be a link, open to be read; None if there is none. Never waits. Raises
+        `RefusedError` (``git_hidden``) if it is where nothing may be read, `OSError`.
+        """
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                return None
+            raise
+        try:
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                real = os.readlink(b"/proc/self/fd/%d" % fd).removesuffix(b" (deleted)")
+                if not self._may_read(real):
+                    raise _hidden(path, real)
+                fd, kept = -1, fd
+                return kept
+            return None
+        finally:
+            if fd >= 0:
+                os.close(fd)
+
+    def content(self, path: bytes, limit: int) -> bytes | None:
+        """At most ``limit`` bytes of what `opened` opens; None if there is no such file. Raises the same."""
+        fd = self.opened(path)
+        if fd is None:
+            return None
+        with open(fd, "rb", buffering=0) as file:
+            found = bytearray()
+            while piece := file.read(min(_PIECE, limit - len(found))):
+                found += piece
+            return bytes(found)
+
+    def _may_read(self, real: bytes) -> bool:
+        """Whoever works in the repository decides what it leads to, and may work where that cannot be seen: what is
+        Holdfast's own is read only by forks that it has given it to, and what is hidden from runs by nobody.
+        """
+        if any(under(real, os.path.realpath(path)) for path in self._open):
+            return True
+        return not any(under(real, os.path.realpath(path)) for path in self._closed)
+
+
+def _hidden(path: bytes, real: bytes) -> RefusedError:
+    leads = "" if path == real else f" leads to {display(real)}, which"
+    return RefusedError(
+        f"{display(path)}{leads} is hidden from runs, or Holdfast's own",
+        hint="put a file or directory of its own there; or use another provider of snapshots",
+        code="git_hidden",
+    )
+
+
+def _split_indexes(directory: bytes) -> list[bytes]:
+    return [name for name in os.listdir(directory) if name.startswith(b"sharedindex.")]

@@ -1,0 +1,92 @@
+"""Copies of changed files for Git to take in: whoever works in a work tree can have a link on the way to any of them
+lead elsewhere at the moment in which Git opens it, after Git has looked; and what it read would be in a commit.
+
+Each is copied by way of its directory, which no link leads to. Attributes go with them; the rest Git has of the index.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from holdfast.files.directories.replication import remove_whole
+from holdfast.files.linux.reflink import duplicate
+from holdfast.files.write.rooted_access import Root
+from holdfast.model.errors import NotFoundError, RefusedError, StorageError
+from holdfast.model.paths import display
+from holdfast.snapshot.private_directories import make_private
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+_ATTRIBUTES = b".gitattributes"
+_TAKEN = (FileExistsError, NotADirectoryError)
+"""Another of the paths is where this one, or its directory, was to be: one of them was something else a moment ago."""
+_GONE = (NotFoundError, RefusedError, *_TAKEN)
+"""What is not there, or not to be reached but by a link: it has changed again since it was found to have changed."""
+
+
+@contextmanager
+def staged(work_tree: bytes, paths: Iterable[bytes], place: bytes) -> Generator[set[bytes]]:
+    """Have copies of ``paths``, files and links in ``work_tree``, in the directory ``place`` by the same names, until
+    the block ends; yield those that are directories instead, which are not copied. Those that are gone are not there.
+    Raises `StorageError` (``git_failed``) if one cannot be read, `OSError`.
+    """
+    remove_whole(place)
+    make_private(place)
+    try:
+        with Root(work_tree) as root:
+            try:
+                directories = _copied(root, paths, place)
+            except StorageError as error:
+                why = f"a file in {display(work_tree)} cannot be captured: {error.message}"
+                raise StorageError(why, hint=error.hint, code="git_failed") from error.__cause__
+        yield directories
+    finally:
+        remove_whole(place)
+
+
+def _copied(root: Root, paths: Iterable[bytes], place: bytes) -> set[bytes]:
+    """Files first, and the directories of all, then links: no name in ``place`` is ever reached by one of these, also
+    where what was a link becomes a directory meanwhile, and holds another of the paths.
+    """
+    directories: set[bytes] = set()
+    looked: set[bytes] = set()
+    links: list[tuple[bytes, bytes]] = []
+    for path in paths:
+        above = os.path.dirname(path)
+        with suppress(*_GONE):
+            mode = root.lstat(path).st_mode
+            if stat.S_ISDIR(mode):
+                directories.add(path)
+                continue
+            os.makedirs(os.path.join(place, above), exist_ok=True)
+            if stat.S_ISLNK(mode):
+                links.append((path, root.readlink(path)))
+            else:
+                _copy_file(root, path, os.path.join(place, path))
+        while above not in looked:
+            looked.add(above)
+            with suppress(*_GONE):
+                _copy_file(root, attributes := os.path.join(above, _ATTRIBUTES), os.path.join(place, attributes))
+            above = os.path.dirname(above)
+    for path, target in links:
+        with suppress(*_TAKEN):
+            os.symlink(target, os.path.join(place, path))
+    return directories
+
+
+def _copy_file(root: Root, path: bytes, target: bytes) -> None:
+    fd = root.open_file(path)
+    try:
+        mode = 0o600 | os.fstat(fd).st_mode & 0o100
+        with suppress(*_TAKEN):
+            copy = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            try:
+                duplicate(fd, copy)
+            finally:
+                os.close(copy)
+    finally:
+        os.close(fd)

@@ -1,0 +1,133 @@
+"""The repository of a work tree that somebody works in: a ``.git`` of its own, which borrows objects from what is kept
+for forks (`kept`), and never from the user's.
+
+All that Git writes there stays in the work tree: whoever may change that, and nothing else in the home, can commit, and
+what undoes changes there undoes those of Git as well. Borrowed objects are only read (I15).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.snapshot.git._alternates import alternate
+from holdfast.snapshot.git._command import QUICK_SECONDS, Git
+from holdfast.snapshot.git._shadow_repository import own_config_text, same_sparsity
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.snapshot.git._shadow_repository import Shadow
+    from holdfast.snapshot.git._user_repository import LocalSettings
+
+
+def git_directory(work_tree: bytes) -> bytes:
+    """Where the repository of a work tree is."""
+    return os.path.join(work_tree, b".git")
+
+
+def make_repository(
+    work_tree: bytes,
+    shadow: Shadow,
+    settings: LocalSettings,
+    *,
+    commit: str,
+    base: str,
+    kept: bytes,
+    refs: Mapping[str, str],
+    trust_filters: bool,
+) -> None:
+    """Make the new directory ``work_tree`` a repository with nothing checked out, whose HEAD is ``commit``, one of the
+    shadow's that stands on the user's ``base`` (empty: on none). It borrows from the directory of objects ``kept``,
+    which has ``base``, and what ``refs``, which it gets, name. Raises `StorageError`, `OSError`.
+    """
+    own = git_directory(work_tree)
+    os.mkdir(work_tree, 0o700)
+    _furnish(own, settings, kept, own_config_text(settings, trust_filters=trust_filters))
+    if not settings.partial:  # (of which nobody could tell what is missing, so that all of the shadow's is kept)
+        pack = os.path.join(own, b"objects/pack/pack")
+        wanted = f"{commit}\n" + (f"^{base}\n" if base else "")
+        shadow.git()("pack-objects", "--quiet", "--revs", "--non-empty", pack, stdin=wanted.encode())
+    _begin_at(Git(work_tree, git_dir=own), own, commit, refs)
+
+
+def make_inner_repository(
+    work_tree: bytes,
+    own: bytes,
+    settings: LocalSettings,
+    *,
+    commit: str,
+    kept: bytes,
+    refs: Mapping[str, str],
+    trust_filters: bool,
+) -> None:
+    """Make the empty directory ``work_tree``, of a submodule, a repository with nothing checked out, whose HEAD is
+    ``commit`` and which has all else in the new directory ``own``. It borrows from ``kept``, which has that commit.
+    Raises `StorageError`, `OSError`; what was made until then stays.
+    """
+    is_apart = own != git_directory(work_tree)
+    more = {"core.worktree": os.fsdecode(os.path.relpath(work_tree, own))} if is_apart else {}
+    os.makedirs(os.path.dirname(own), exist_ok=True)
+    os.mkdir(own)
+    _furnish(own, settings, kept, own_config_text(settings, more, trust_filters=trust_filters))
+    if is_apart:
+        with open(git_directory(work_tree), "xb") as file:
+            file.write(b"gitdir: " + os.path.relpath(own, work_tree) + b"\n")
+    _begin_at(Git(work_tree, git_dir=own), own, commit, refs)
+
+
+def _furnish(own: bytes, settings: LocalSettings, kept: bytes, configuration: bytes) -> None:
+    """Make ``own`` the directory of a repository of nothing, which takes in and writes out files as the one with these
+    ``settings`` does.
+    """
+    words = ("--quiet", "--bare", "--template=", f"--object-format={settings.object_format}")
+    Git(os.path.dirname(own), seconds=QUICK_SECONDS)("init", *words, own)
+    files = {b"config": configuration, b"objects/info/alternates": alternate(kept) + b"\n"}
+    if settings.shallow:
+        files[b"shallow"] = settings.shallow
+    files |= {b"info/" + name: text for name, text in settings.rules.items()}
+    for name, text in files.items():
+        path = os.path.join(own, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(text)
+    same_sparsity(own, settings)
+
+
+def _begin_at(git: Git, own: bytes, commit: str, refs: Mapping[str, str]) -> None:
+    _give_refs(git, own, refs)
+    git("update-ref", "--no-deref", "HEAD", commit)
+
+
+def _give_refs(git: Git, own: bytes, refs: Mapping[str, str]) -> None:
+    """Have the new repository ``own`` hold those of the refs that name what it has, all in one file, however many.
+    (Others may be of another repository, which a link led to as Git read them.) Source: gitrepository-layout(5).
+    """
+    if not refs:
+        return
+    values = "".join(f"{value}\n" for value in sorted(set(refs.values())))
+    found = git("cat-file", "--batch-check", "--buffer", stdin=values.encode()).decode()
+    missing = {line.partition(" ")[0] for line in found.splitlines() if line.endswith(" missing")}
+    names = sorted((name for name, value in refs.items() if value not in missing), key=os.fsencode)
+    lines = "".join(f"{refs[name]} {name}\n" for name in names)
+    with open(os.path.join(own, b"packed-refs"), "wb") as file:
+        file.write(b"# pack-refs with: sorted \n" + os.fsencode(lines))
+    git("pack-refs", "--all")  # Git itself adds what tags lead to, and need not look for that each time
+
+
+def renew_index(work_tree: bytes, own: bytes) -> None:
+    """Have Git look again at files of a work tree that were written anew, whose index is in the directory ``own``. It
+    takes one for changed, without a look at the content, whose length is not that of what it has written there itself:
+    where ends of lines, identifiers or LFS make two files of one object. Raises `StorageError`.
+    """
+    git = Git(work_tree, git_dir=own, work_tree=work_tree)
+    git("update-index", "-q", "--refresh", allowed=(0, 1))
+    found = git.fields("diff-files", "--raw", "-z", "--no-abbrev", "--ignore-submodules=all")
+    again: list[bytes] = []
+    for about, path in zip(found[::2], found[1::2], strict=True):
+        before, after, name, _, status = about.removeprefix(b":").split(b" ")
+        if status == b"M" and before == after:
+            again.append(b"%s %s 0\t%s\0" % (before, name, path))  # (without what it was like on the disk)
+    if again:
+        git("update-index", "-z", "--index-info", stdin=b"".join(again))
+        git("update-index", "-q", "--refresh", allowed=(0, 1))

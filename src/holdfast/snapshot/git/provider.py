@@ -1,0 +1,501 @@
+"""How the Git provider makes what it makes: commits and work trees of the shadow, and a pin in the user's repository.
+
+All of it is in the state directory, but for the pin, and is found again by the ledger's entry alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.files.directories.replication import make_read_only, remove_whole
+from holdfast.model.errors import HoldfastError, RefusedError, StorageError, UnsupportedError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.log import Log
+from holdfast.model.paths import display, parse_display
+from holdfast.snapshot.copied_repositories import end_keeping_apart, keep_apart
+from holdfast.snapshot.git._capture import Capture, Unrun, filter_refused, filters_of, forget_index
+from holdfast.snapshot.git._command import QUICK_SECONDS, Git, find_git
+from holdfast.snapshot.git._read_access import Reach
+from holdfast.snapshot.git._shadow_repository import Shadow, same_sparsity, shadow_name
+from holdfast.snapshot.git._submodules import Submodules, renew_indexes
+from holdfast.snapshot.git._user_repository import (
+    Source,
+    find_source,
+    head_of,
+    included_for,
+    pin,
+    read_settings,
+    refs_of,
+    refuse_pipes,
+    refuse_unfinished,
+    unpin,
+)
+from holdfast.snapshot.git._work_tree_repository import git_directory, make_repository
+from holdfast.snapshot.git.fork_objects import OBJECTS, WORK_TREES, Kept, kept_name, lent_to
+from holdfast.snapshot.port import Capabilities, Mode
+from holdfast.snapshot.private_directories import make_private
+from holdfast.snapshot.recorded_provider import RecordedProvider
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.snapshot.git._user_repository import LocalSettings
+    from holdfast.snapshot.ledger import Entry, Ledger
+    from holdfast.snapshot.provider_context import Place
+
+_LOG = Log(__name__)
+_SCORE = 50
+_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLDEST = (2, 31)
+_VERSION = re.compile(rb"git version (\d+)\.(\d+)")
+
+
+class GitOptions(NamedTuple):
+    """What of the configuration concerns Git."""
+
+    include_untracked: bool = False
+    """Also capture files that are neither tracked nor ignored."""
+    trust_local_filters: bool = False
+    """Run the filters that the repository's own configuration defines: commands of whoever wrote it."""
+    hidden: tuple[bytes, ...] = ()
+    """Directories that are hidden from runs: from there nothing is borrowed."""
+
+
+_DEFAULT = GitOptions()
+
+
+class _Git:
+    """See `Technique`."""
+
+    name = "git"
+    modes: tuple[Mode, ...] = ("worktree", "in-place")
+
+    def __init__(self, place: Place, ledger: Ledger, options: GitOptions) -> None:
+        self._place = place
+        self._ledger = ledger
+        self._options = options
+        self._reach = Reach(place, options.hidden)
+
+    # -- what can be had ----------------------------------------------------------------------------------------------
+
+    def detect(self) -> Capabilities:
+        """See `Technique.detect`."""
+        try:
+            return self._detect()
+        except (HoldfastError, OSError) as error:
+            return Capabilities(self.name, 0, notes=(f"the repository cannot be read: {error}",))
+
+    def _detect(self) -> Capabilities:
+        if find_git() is None:
+            return Capabilities(self.name, 0, notes=("there is no program git",))
+        nearest = self._place.nearest()
+        version = _VERSION.match(Git(nearest, seconds=QUICK_SECONDS)("version"))
+        if version is None or (int(version[1]), int(version[2])) < _OLDEST:
+            return Capabilities(self.name, 0, notes=(f"it takes Git {_OLDEST[0]}.{_OLDEST[1]} or later",))
+        source = find_source(self._place.root)
+        if source is None:
+            return Capabilities(self.name, 0, notes=("the workspace is in no repository of Git",))
+        settings = read_settings(source, nearest, self._reach.content)
+        untracked = "ignored files" if self._options.include_untracked else "untracked files, nor ignored ones"
+        notes = [f"snapshots hold no {untracked}; a submodule is the commit that it is at"]
+        if source.work_tree is None:
+            notes = ["the repository is bare: work trees begin as its HEAD"]
+        if settings.drivers and not self._options.trust_local_filters:
+            named = ", ".join(settings.drivers[:5])
+            notes.append(
+                f"filters that only the repository's configuration defines are not run ({named}): files are captured "
+                "as they are, and refused where the filter is required, unless git.trust_local_filters says yes"
+            )
+        if settings.partial:
+            notes.append("the repository is a partial clone: what it has not fetched is in no work tree")
+        not_now = ""
+        if source.work_tree is not None:
+            try:
+                refuse_unfinished(source)
+            except RefusedError as error:
+                not_now = error.message
+                notes.append(f"nothing can be captured now: {not_now}")
+        modes: tuple[Mode, ...] = self.modes if source.work_tree is not None else ("worktree",)
+        return Capabilities(self.name, _SCORE, modes, not_now=not_now, notes=tuple(notes))
+
+    # -- what is going to be made -------------------------------------------------------------------------------------
+
+    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+        """See `Technique.plan`."""
+        path = "" if entry.kind == "snapshot" else display(self._work_tree(entry))
+        if origin is not None and origin.facts:
+            facts = {name: origin.facts[name] for name in ("repository", "base", "shadow", "inside")}
+        else:
+            # (Before anything is meant that would be removed from it.)
+            _, settings = self._look(source := self._source())
+            facts = {
+                "repository": display(source.common),
+                "base": head_of(source),
+                "shadow": shadow_name(settings.object_format),
+                "inside": display(source.inside),
+            }
+        if entry.kind == "snapshot" or origin is None:
+            refuse_unfinished(self._captured(origin))
+        return msgspec.structs.replace(entry, path=path, facts=facts)
+
+    def _source(self) -> Source:
+        source = find_source(self._place.root)
+        if source is None:
+            raise UnsupportedError(
+                f"{display(self._place.root)} is in no repository of Git",
+                hint="`holdfast doctor` says which providers of snapshots can be used",
+            )
+        return source
+
+    def _captured(self, workspace: Entry | None) -> Source:
+        """The work tree that a workspace is; None, and in place: the user's."""
+        if workspace is None or workspace.place is None:
+            return self._source()
+        own, common = git_directory(workspace.place), git_directory(workspace.place)
+        if not os.path.isdir(own):  # made by an earlier version: a work tree of the shadow's
+            common = self._shadow(workspace).path
+            own = os.path.join(common, b"worktrees", workspace.token.encode())
+        return Source(workspace.place, own, common, parse_display(workspace.facts["inside"]))
+
+    def _work_tree(self, entry: Entry) -> bytes:
+        return os.path.join(self._work_trees(), entry.token.encode())
+
+    def _work_trees(self) -> bytes:
+        return os.path.join(self._place.state, WORK_TREES)
+
+    def _kept(self, entry: Entry) -> Kept:
+        return Kept(os.path.join(os.path.realpath(self._place.state), kept_name(entry.facts["shadow"])))
+
+    def _index(self, token: str) -> bytes:
+        return os.path.join(self._place.state, b"indexes", token.encode())
+
+    def _shadow(self, entry: Entry) -> Shadow:
+        return Shadow(os.path.join(self._place.state, entry.facts["shadow"].encode()))
+
+    # -- making -------------------------------------------------------------------------------------------------------
+
+    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+        """See `Technique.workspace`."""
+        shadow, settings = self._ready(entry, pinned=base is None)
+        if base is not None:
+            commit = base.facts["commit"]
+        elif (source := self._source()).work_tree is None:
+            commit = entry.facts["base"]
+            if not commit:
+                raise RefusedError(f"{display(self._place.root)} has no commit yet", hint="commit something first")
+        else:
+            # (Before anything of it is read by way of the shadow: what is no file of the repository's is refused here.)
+            self._keep(self._kept(entry), self._stores(shadow, source, settings), self._place.most_bytes)
+            try:
+                commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
+            except RefusedError as error:
+                if error.code != OBJECTS:
+                    raise
+                # (Somebody may have committed something since. All that is not in a file comes of what is kept.)
+                self._keep(self._kept(entry), self._stores(shadow, source, settings), self._place.most_bytes)
+                commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
+            forget_index(self._index(entry.token))
+        self._check_out(shadow, settings, entry, commit)
+        try:
+            self._let_go(entry)
+        except StorageError as error:  # a lock that somebody has left; nothing is wrong with what is made
+            _LOG.warning(
+                "what kept the commit of the fork while it was made stays until the fork is removed: %s", error
+            )
+        name = entry.label or entry.token
+        shadow.git()("update-ref", f"refs/holdfast/branches/{self._place.session}/{name}", commit)
+        return _with_commit(entry, commit)
+
+    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+        """See `Technique.view`."""
+        shadow, settings = self._ready(entry, pinned=False)
+        commit = snapshot.facts["commit"]
+        self._check_out(shadow, settings, entry, commit)
+        make_read_only(self._work_tree(entry))
+        return _with_commit(entry, commit)
+
+    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+        """See `Technique.capture`."""
+        shadow, settings = self._ready(entry, pinned=workspace.place is None)
+        base = entry.facts["base"]
+        # A chain of snapshots stands on one commit of the user's: with another one, a new chain begins. So the pin of
+        # any of them keeps all that the chain needs, whichever of them are discarded.
+        follows = parent is not None and parent.facts["base"] == base
+        before = parent.facts["commit"] if parent is not None and follows else base
+        commit = self._commit(entry, shadow, settings, workspace, parent=before)
+        shadow.git()("update-ref", self._snapshot_ref(entry), commit)
+        return _with_commit(entry, commit)
+
+    def _ready(self, entry: Entry, *, pinned: bool) -> tuple[Shadow, LocalSettings]:
+        """The shadow as the user's repository now is. ``pinned``: what the entry stands on is nowhere but there, and is
+        to be kept there. (A snapshot that something begins as has its pin; and what a fork stands on is kept for it,
+        also where undo takes the commit back, of which a pin would be a ref that leads nowhere.)
+        """
+        source = self._source()
+        stores, settings = self._look(source)
+        settings = self._with_included(source, settings)
+        shadow = self._shadow(entry)
+        with self._ledger.lock_shared():
+            kept = self._kept(entry).path
+            trusted = self._options.trust_local_filters
+            shadow.prepare(settings, stores, kept=kept, trust_filters=trusted)
+        base = entry.facts["base"]
+        if base:
+            shadow.git(seconds=QUICK_SECONDS)("cat-file", "-e", f"{base}^{{tree}}")
+            if pinned:
+                pin(parse_display(entry.facts["repository"]), self._place.session, base)
+        return shadow, settings
+
+    def _look(self, source: Source) -> tuple[list[bytes], LocalSettings]:
+        """The directories of objects of a repository, and what it says that concerns content, before Git reads anything
+        there: refused if it is not to be, or would wait.
+        """
+        stores, nearest = self._reach.refuse_hidden(source), self._place.nearest()
+        refuse_pipes(source, stores, nearest)
+        return stores, read_settings(source, nearest, self._reach.content)
+
+    def _with_included(self, source: Source, settings: LocalSettings) -> LocalSettings:
+        return settings._replace(included=tuple(included_for(source, self._place.nearest())))
+
+    def _commit(
+        self, entry: Entry, shadow: Shadow, settings: LocalSettings, workspace: Entry | None, *, parent: str
+    ) -> str:
+        source, reach = self._captured(workspace), self._reach
+        if workspace is not None and workspace.place is not None:
+            reach = Reach(self._place, self._options.hidden, workspace.place)
+            reach.refuse_hidden(source)
+        captured = Capture(
+            shadow,
+            source,
+            self._index(entry.token if workspace is None else workspace.token),
+            reach=reach,
+            untracked=self._options.include_untracked,
+            partial=settings.partial,
+            unrun=self._unrun(shadow, settings),
+            only=self._kept(entry).path if workspace is None else None,
+            borrows=None if workspace is None or workspace.place is None else os.path.join(source.common, b"objects"),
+        )
+        label = f" {entry.label}" if entry.label else ""
+        message = f"holdfast: {entry.kind} {self._place.session}/{entry.token}{label}\n"
+        return captured.run(base=entry.facts["base"], parent=parent, message=message, at=entry.created_at)
+
+    def _unrun(self, shadow: Shadow, settings: LocalSettings) -> Unrun:
+        if self._options.trust_local_filters or not settings.drivers:
+            return Unrun()
+        names = frozenset(settings.drivers) - shadow.filters()
+        return Unrun(names, names & frozenset(settings.required))
+
+    def _refuse_required(self, shadow: Shadow, settings: LocalSettings, entry: Entry, commit: str) -> None:
+        """Refuse a commit with files that take a required filter which is not run: Git writes those out as they are."""
+        required = self._unrun(shadow, settings).required
+        if not required:
+            return
+        index = self._index(entry.token)
+        make_private(os.path.dirname(index))
+        git = shadow.git(index=index)
+        git("read-tree", commit)
+        for path, name in filters_of(git, git.fields("ls-files", "-z"), "--cached"):
+            if name in required:
+                raise filter_refused(name, path)
+        forget_index(self._index(entry.token))
+
+    def _check_out(self, shadow: Shadow, settings: LocalSettings, entry: Entry, commit: str) -> None:
+        path = self._work_tree(entry)
+        self._make_room()
+        self._refuse_required(shadow, settings, entry, commit)
+        if entry.kind == "view":  # of which nobody writes to the repository
+            own = os.path.join(shadow.path, b"worktrees", entry.token.encode())
+            words = ("--detach", "--no-checkout", "--lock", "--reason", "shown by Holdfast")
+            with self._ledger.lock_shared():  # Git looks at the others, and fails if one of them goes as it does
+                shadow.git()("worktree", "add", "--quiet", *words, path, commit)
+            same_sparsity(own, settings)
+        else:
+            own, trusted = git_directory(path), self._options.trust_local_filters
+            base = entry.facts["base"]
+            source, kept = self._source(), self._kept(entry)
+            stores = self._stores(shadow, source, settings)
+            make_repository(
+                path,
+                shadow,
+                settings,
+                commit=commit,
+                base=base,
+                kept=kept.path,
+                refs=self._keep_all(kept, stores, source, self._place.most_bytes)[0],
+                trust_filters=trusted,
+            )
+            self._refuse_without(Git(path, git_dir=own, seconds=QUICK_SECONDS), base)
+            with self._ledger.lock_shared():
+                kept.take_graphs(stores, Git(path, git_dir=own))
+        Git(path, git_dir=own, work_tree=path)("read-tree", "-m", "-u", "HEAD")
+        if entry.kind != "view":
+            self._make_submodules(entry, settings)
+        _make_inside(path, parse_display(entry.facts["inside"]))
+
+    def _make_room(self) -> None:
+        """Make the directory of the work trees, above which Git finds nothing: one of them may lose its repository."""
+        with self._ledger.lock_shared():
+            make_private(self._work_trees())
+            keep_apart(self._work_trees())
+
+    def _make_submodules(self, entry: Entry, settings: LocalSettings) -> None:
+        kept, around = self._kept(entry), self._source()
+        if around.work_tree is None:
+            return
+
+        def lend(source: Source, most_bytes: int) -> tuple[Mapping[str, str], int]:
+            return self._keep_all(kept, self._reach.refuse_hidden(source), source, most_bytes)
+
+        Submodules(
+            lambda source: self._with_included(source, self._look(source)[1]),
+            lend,
+            kept=kept.path,
+            object_format=settings.object_format,
+            most_bytes=self._place.most_bytes,
+            trust_filters=self._options.trust_local_filters,
+        ).make(self._work_tree(entry), around, now=not entry.of)
+
+    def _stores(self, shadow: Shadow, source: Source, settings: LocalSettings) -> list[bytes]:
+        """The directories of objects that a fork may need: the user's, with what that borrows from, last."""
+        return [
+            *((os.path.realpath(shadow.objects),) if settings.partial else ()),
+            *self._reach.stores(source),
+        ]
+
+    def _keep_all(
+        self, kept: Kept, stores: Sequence[bytes], source: Source, most_bytes: int
+    ) -> tuple[Mapping[str, str], int]:
+        """Have all that a fork may borrow in the store that stays, and return the refs of the user's that it holds all
+        of: those that named the same before and after, and so had the user's gc take nothing of theirs meanwhile; and
+        how many bytes were copied.
+        """
+        before = refs_of(source.common)
+        copied = self._keep(kept, stores, most_bytes)
+        after = refs_of(source.common)
+        return {name: value for name, value in before.items() if after.get(name) == value}, copied
+
+    def _keep(self, kept: Kept, stores: Sequence[bytes], most_bytes: int) -> int:
+        with self._ledger.lock_shared():
+            return kept.take(stores, own=lent_to(self._place.root)[1:], most_bytes=most_bytes)
+
+    def _refuse_without(self, git: Git, base: str) -> None:
+        """Refuse a fork in which what it stands on cannot be found: nothing that looks at its history would work."""
+        try:
+            if base:
+                git("cat-file", "-e", f"{base}^{{tree}}")
+        except StorageError as error:
+            raise RefusedError(
+                f"the commit {base[:12]}, which HEAD is, is not in what a fork may borrow",
+                hint="`git fsck` says what is missing in the repository; or use another provider of snapshots",
+                code=OBJECTS,
+            ) from error
+
+    def settle(self, entry: Entry) -> None:
+        """See `Provider.settle`."""
+        if entry.facts:
+            renew_indexes(self._work_tree(entry))
+
+    def where_to_work(self, entry: Entry) -> bytes:
+        """See `Technique.where_to_work`."""
+        inside = parse_display(entry.facts["inside"])
+        return os.path.join(self._work_tree(entry), inside) if inside else self._work_tree(entry)
+
+    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+        """See `Technique.enter`."""
+        del entry
+        return ()
+
+    def resume(self, entry: Entry) -> None:
+        """See `Technique.resume`: a directory stays. (Earlier versions have not kept it apart.)"""
+        del entry
+        self._make_room()
+
+    # -- removing -----------------------------------------------------------------------------------------------------
+
+    def remove(self, entry: Entry) -> None:
+        """See `Technique.remove`."""
+        forget_index(self._index(entry.token))
+        if not entry.facts:
+            return  # in place
+        shadow = self._shadow(entry)
+        remove_whole(self._work_tree(entry))
+        if os.path.lexists(known := os.path.join(shadow.path, b"worktrees", entry.token.encode())):
+            with self._ledger.lock_shared():
+                remove_whole(known)
+        if shadow.exists():
+            if entry.kind == "snapshot":
+                shadow.git()("update-ref", "-d", self._snapshot_ref(entry))
+            elif entry.kind == "workspace":
+                name = entry.label or entry.token
+                shadow.git()("update-ref", "-d", f"refs/holdfast/branches/{self._place.session}/{name}")
+        self._let_go(entry)
+
+    def _let_go(self, entry: Entry) -> None:
+        """Take the pin of what the entry stands on away, unless a snapshot or a view needs it."""
+        needed = {
+            (other.facts["repository"], other.facts["base"])
+            for other in self._ledger.entries()
+            if other.facts and other.token != entry.token and other.kind != "workspace"
+        }
+        stands_on = (entry.facts["repository"], entry.facts["base"])
+        if stands_on not in needed and not self._ledger.damaged():  # nobody knows what one of those stands on
+            unpin(parse_display(stands_on[0]), self._place.session, stands_on[1])
+
+    def tidy(self) -> None:
+        """See `Technique.tidy`."""
+        end_keeping_apart(self._work_trees())
+        for object_format in ("sha1", "sha256"):
+            path = os.path.join(self._place.state, shadow_name(object_format).encode())
+            for left in (path + b".new", path + b".gone"):
+                remove_whole(left)
+            if os.path.lexists(path):
+                os.rename(path, path + b".gone")  # (killed while it goes, there must be none, and not a part of one)
+                remove_whole(path + b".gone")
+            remove_whole(os.path.join(self._place.state, kept_name(shadow_name(object_format))))
+
+    def _snapshot_ref(self, entry: Entry) -> str:
+        return f"refs/holdfast/sessions/{self._place.session}/snapshots/{entry.token}"
+
+
+def _make_inside(work_tree: bytes, inside: bytes) -> None:
+    """Make the directory ``inside`` of a work tree (empty: itself) that has come of a commit, where it is not there.
+
+    Whoever works in the repository decides what a commit has there: a link would have its files be those of whatever it
+    leads to (I7). Raises `RefusedError` for one, and for a file, `OSError`.
+    """
+    at = os.open(work_tree, _WAY)
+    try:
+        for name in inside.split(b"/") if inside else ():
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=at)
+            try:
+                inner = os.open(name, _WAY, dir_fd=at)
+            except OSError as error:
+                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    raise
+                raise RefusedError(
+                    f"{display(inside)}, which the workspace is in its repository, is not a directory in the commit",
+                    hint="was it replaced by a link or a file meanwhile? Try again, or use another provider",
+                    code="git_inside",
+                ) from error
+            os.close(at)
+            at = inner
+    finally:
+        os.close(at)
+
+
+def _with_commit(entry: Entry, commit: str) -> Entry:
+    return msgspec.structs.replace(entry, facts={**entry.facts, "commit": commit})
+
+
+def git_provider(place: Place, options: GitOptions = _DEFAULT) -> RecordedProvider:
+    """The provider ``git``. Raises `UsageError` for a session that cannot be called so."""
+    ledger = place.ledger()
+    technique = _Git(place, ledger, options)
+    return RecordedProvider(technique, ledger, place.root, settle=technique.settle)

@@ -1,0 +1,1 @@
+"""Disk images as snapshots: the format's header, and qemu-img."""

@@ -1,0 +1,379 @@
+"""A provider of any technique: everything is in the ledger before it is made, and until it is gone.
+
+A technique knows how to make and remove; it need not know of crashes, other processes, names or times.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from holdfast.files.directories.removal_obstacles import what_to_do
+from holdfast.model.errors import (
+    FormatError,
+    HoldfastError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+    UnsupportedError,
+    room_hint,
+)
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.snapshot.copied_repositories import Ways, forget_linked
+from holdfast.snapshot.ledger import check_label, check_name
+from holdfast.snapshot.port import Capabilities, Prepared, Snapshot, Token, View
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from holdfast.snapshot.ledger import Entry, Ledger
+    from holdfast.snapshot.port import Allocation, Mode
+
+_LOG = Log(__name__)
+LEADS_OUT = "git_leads_out"
+"""The code with which a copy is refused that would lead to the user's repository."""
+
+
+class Technique(Protocol):
+    """How a provider makes what it makes. Called with the session's lock held, but for `detect`.
+
+    An entry of the ledger says what is meant. Methods raise what the port says, and `OSError`.
+    """
+
+    name: str
+    modes: tuple[Mode, ...]
+
+    def detect(self) -> Capabilities:
+        """See `Provider.detect`."""
+        ...
+
+    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+        """``entry`` with path and facts: all of what is going to be made, so that `remove` finds it at any moment.
+
+        ``origin`` is the workspace that a snapshot is taken of, or the snapshot that others begin as. Makes nothing,
+        and is where a state that cannot be captured is refused.
+        """
+        ...
+
+    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+        """Make something to work in, and return the entry with the facts that this has shown."""
+        ...
+
+    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+        """Make something to look at."""
+        ...
+
+    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+        """Capture a workspace, durably."""
+        ...
+
+    def where_to_work(self, entry: Entry) -> bytes:
+        """The path of what was made to work in, or to look at, that corresponds to the root."""
+        ...
+
+    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+        """What `Prepared.enter` is, of what was made to work in."""
+        ...
+
+    def resume(self, entry: Entry) -> None:
+        """Mount again what is not mounted any more, if what was made to work in takes that."""
+        ...
+
+    def remove(self, entry: Entry) -> None:
+        """Remove all of what the entry stands for, complete or not. Nothing may be left of it already."""
+        ...
+
+    def tidy(self) -> None:
+        """Remove what entries share: the last one of all sessions is about to go. The shared lock is held."""
+        ...
+
+
+class StandIn(Protocol):
+    """How a provider makes a copy that can take the workspace's own place."""
+
+    def beside(self, directory: bytes) -> Capabilities:
+        """See `Provider.detect_beside`. Raises `OSError`."""
+        ...
+
+    def copy_to(self, target: bytes, without: Sequence[bytes]) -> None:
+        """See `Provider.copy_to`."""
+        ...
+
+
+class _Ways(Protocol):
+    def __call__(self, source: bytes, *, anew: bool = True) -> Ways: ...
+
+
+class RecordedProvider:
+    """A `Provider` by way of a technique and a ledger."""
+
+    def __init__(
+        self,
+        technique: Technique,
+        ledger: Ledger,
+        root: bytes,
+        ways: _Ways | None = None,
+        stand_in: StandIn | None = None,
+        settle: Callable[[Entry], None] | None = None,
+    ) -> None:
+        """Nothing is made yet. ``ways`` is for what copies everything: where what belongs to Git in a directory leads,
+        as a copy must not lead to the user's repository (I15). For `detect` it need not look ``anew``. ``settle`` is
+        what there is to do for `Provider.settle`.
+        """
+        self._technique = technique
+        self._ledger = ledger
+        self._root = root
+        self._ways = ways
+        self._stand_in = stand_in
+        self._settle = settle
+
+    @property
+    def name(self) -> str:
+        """See `Provider.name`."""
+        return self._technique.name
+
+    def detect(self, *, with_git: bool = True) -> Capabilities:
+        """See `Provider.detect`."""
+        found = self._technique.detect()
+        if not found.score or self._ways is None or not with_git:
+            return found
+        try:
+            reason = self._ways(self._root, anew=False).out
+        except OSError as error:
+            reason = f"the workspace cannot be looked through: {error.strerror}"
+        return found._replace(score=0, notes=(reason,)) if reason else found
+
+    def prepare(self, mode: Mode, *, base: Snapshot | None = None, with_git: bool = True) -> Prepared:
+        """See `Provider.prepare`."""
+        with self._changing():
+            return self._prepare(mode, base, "", with_git=with_git)
+
+    def branch(self, snapshot: Snapshot, name: str, mode: Mode) -> Prepared:
+        """See `Provider.branch`."""
+        check_name(name, "branch")
+        with self._changing():
+            if any(entry.label == name for entry in self._ledger.entries("workspace")):
+                raise RefusedError(f"there is a branch {name} already", hint="choose another", code="branch_exists")
+            return self._prepare(mode, snapshot, name, with_git=True)
+
+    def _prepare(self, mode: Mode, base: Snapshot | None, name: str, *, with_git: bool) -> Prepared:
+        if mode not in self._technique.modes:
+            had = ", ".join(self._technique.modes)
+            raise UnsupportedError(f"the provider {self.name} has no mode {mode}", hint=f"it has {had}")
+        if mode == "in-place" and base is not None:
+            raise UnsupportedError(
+                "in place there is only the workspace as it is: a snapshot cannot be worked in there",
+                hint="the mode worktree makes a directory of its own",
+            )
+        origin = None if base is None else self._kept(base.id)
+        with_git = with_git and mode != "in-place" and self._ways is not None
+        known = self._refuse_leading_out(self._root) if with_git and origin is None else None
+        if known is not None and mode == "worktree":
+            _refuse_known(self._root, known)
+        entry = self._ledger.new("workspace", mode=mode, label=name, of="" if origin is None else origin.token)
+        if mode != "in-place":
+            entry = self._technique.plan(entry, origin)
+        with self._making(entry):
+            if mode != "in-place":
+                entry = self._technique.workspace(entry, origin)
+            if mode == "worktree" and with_git:
+                path = self._technique.where_to_work(entry)
+                found = known or self._refuse_leading_out(path)
+                _refuse_known(path, found)
+                forget_linked(path, found.linked)
+            self._complete(entry)
+        return self._prepared(entry)
+
+    def resume(self, token: Token) -> Prepared:
+        """See `Provider.resume`."""
+        with self._changing():
+            entry = self._workspace(token)
+            if entry.mode != "in-place":
+                self._technique.resume(entry)
+            return self._prepared(entry)
+
+    def settle(self, token: Token) -> None:
+        """See `Provider.settle`."""
+        if self._settle is not None:
+            with self._changing():
+                self._settle(self._workspace(token))
+
+    def _workspace(self, token: Token) -> Entry:
+        entry = self._ledger.get(token)
+        if entry is None or entry.kind != "workspace":
+            raise NotFoundError("what was prepared is not there any more", hint="prepare it again")
+        return entry
+
+    def _prepared(self, entry: Entry) -> Prepared:
+        token = Token(entry.token)
+        if entry.mode is None or entry.mode == "in-place":
+            return Prepared(self.name, "in-place", self._root, self._root, token)
+        path = self._technique.where_to_work(entry)
+        return Prepared(self.name, entry.mode, self._root, path, token, self._technique.enter(entry))
+
+    def snapshot(self, of: Prepared, label: str) -> Snapshot:
+        """See `Provider.snapshot`."""
+        check_label(label)
+        with self._changing():
+            workspace = self._ledger.get(of.token)
+            if workspace is None or workspace.kind != "workspace":
+                raise NotFoundError(
+                    f"{display(of.path)} was cleaned up, and cannot be captured", hint="prepare it again"
+                )
+            if workspace.mode != "overlay":  # (there, what leads to the workspace's own path leads to the layer)
+                in_place = workspace.mode == "in-place"
+                self._refuse_leading_out(self._root if in_place else self._technique.where_to_work(workspace))
+            before = [entry for entry in self._ledger.entries("snapshot") if entry.of == workspace.token]
+            parent = before[-1] if before else self._parent(workspace.of)
+            entry = self._ledger.new(
+                "snapshot",
+                label=label,
+                of=workspace.token,
+                parent=before[-1].token if before else workspace.of,
+            )
+            entry = self._technique.plan(entry, workspace)
+            with self._making(entry):
+                entry = self._technique.capture(entry, workspace, parent)
+                self._complete(entry)
+        return _snapshot(entry)
+
+    def _refuse_leading_out(self, source: bytes) -> Ways:
+        found = Ways("") if self._ways is None else self._ways(source)
+        if found.out:
+            raise RefusedError(
+                f"{display(source)} cannot be copied whole: {found.out}",
+                hint="the providers git and holdfast do not copy what belongs to Git",
+                code=LEADS_OUT,
+            )
+        return found
+
+    def mount(self, snapshot: Snapshot) -> View:
+        """See `Provider.mount`."""
+        with self._changing():
+            origin = self._kept(snapshot.id)
+            entry = self._technique.plan(self._ledger.new("view", of=origin.token), origin)
+            with self._making(entry):
+                entry = self._technique.view(entry, origin)
+                self._complete(entry)
+        return View(self._technique.where_to_work(entry), Token(entry.token))
+
+    def snapshots(self) -> Sequence[Snapshot]:
+        """See `Provider.snapshots`."""
+        return [_snapshot(entry) for entry in self._ledger.entries("snapshot") if entry.complete]
+
+    def discard(self, snapshot: Snapshot) -> None:
+        """See `Provider.discard`."""
+        with self._changing():
+            self._remove(self._kept(snapshot.id))
+
+    def cleanup(self, token: Token) -> None:
+        """See `Provider.cleanup`."""
+        with self._changing():
+            entry = self._ledger.get(token)
+            if entry is not None:
+                self._remove(entry)
+
+    def tokens(self) -> Sequence[Allocation]:
+        """See `Provider.tokens`."""
+        found = [entry.allocation() for entry in self._ledger.entries()]
+        if not found:
+            self._ledger.tidy()
+        return found
+
+    def detect_beside(self, directory: bytes) -> Capabilities:
+        """See `Provider.detect_beside`."""
+        if self._stand_in is None:
+            return Capabilities(self.name, 0, notes=("what it makes cannot change places with the workspace",))
+        try:
+            return self._stand_in.beside(directory)
+        except OSError as error:
+            return Capabilities(self.name, 0, notes=(f"the file system cannot be tried: {error.strerror}",))
+
+    def copy_to(self, target: bytes, *, without: Sequence[bytes]) -> None:
+        """See `Provider.copy_to`."""
+        found = self.detect_beside(os.path.dirname(target))
+        if self._stand_in is None or not found.score:
+            raise UnsupportedError(
+                f"the provider {self.name} cannot copy {display(self._root)} to {display(target)}: "
+                f"{'; '.join(found.notes)}",
+                code="no_provider",
+            )
+        self._stand_in.copy_to(target, without)
+
+    def _parent(self, token: str) -> Entry | None:
+        """What a workspace began as, if that is there and can be read: what is taken of it does not depend on that."""
+        try:
+            return self._ledger.get(token)
+        except FormatError:
+            return None
+
+    def _kept(self, token: Token) -> Entry:
+        entry = self._ledger.get(token)
+        if entry is None or entry.kind != "snapshot":
+            raise NotFoundError(f"there is no snapshot {token}", hint="it was discarded, or is another session's")
+        return entry
+
+    def _complete(self, entry: Entry) -> None:
+        self._ledger.write(msgspec.structs.replace(entry, complete=True))
+
+    def _remove(self, entry: Entry) -> None:
+        """Remove what the entry stands for, then the entry: never the other way round. Half removed it is of no use."""
+        if entry.complete:
+            self._ledger.write(msgspec.structs.replace(entry, complete=False))
+        self._technique.remove(entry)
+        with self._ledger.lock_shared():
+            if self._ledger.is_last(entry):
+                self._technique.tidy()
+            self._ledger.remove(entry)
+
+    @contextmanager
+    def _changing(self) -> Generator[None]:
+        """Hold the session, without what others had begun in it when they were killed."""
+        try:
+            with self._ledger.lock():
+                for entry in self._ledger.entries():
+                    if not entry.complete:
+                        self._remove(entry)
+                for damage in self._ledger.damaged():
+                    _LOG.warning("%s; it is left aside (%s)", damage.message, damage.hint)
+                yield
+        except OSError as error:
+            full = room_hint(error)
+            at = os.fsencode(error.filename) if error.filename else self._ledger.state if full else b""
+            where = f": {display(at)}" if at else ""
+            failed = f"the provider {self.name} has failed: {error.strerror or error}{where}"
+            raise StorageError(failed, hint=what_to_do(error) or full) from error
+
+    @contextmanager
+    def _making(self, entry: Entry) -> Generator[None]:
+        """Have the entry in the ledger from now on; what was made for it goes again if the block fails."""
+        self._ledger.write(entry)
+        try:
+            yield
+        except (Exception, KeyboardInterrupt):
+            try:
+                self._remove(entry)
+            except (HoldfastError, OSError) as error:
+                _LOG.warning("what failed is not cleaned up yet; the next change in the session tries again: %s", error)
+            raise
+
+
+def _refuse_known(source: bytes, found: Ways) -> None:
+    """Refuse a copy to work in of a bare repository in which Git could write to, or remove, work trees of the user's.
+    That cannot forget them: a merge of the copy would have the user's forget them, too.
+    """
+    if found.bare:
+        raise RefusedError(
+            f"{display(source)} cannot be copied whole to be worked in: a bare repository in it knows a work tree of "
+            f"yours, by {display(found.bare[0])}",
+            hint="Git in the copy could change or remove that one; `git worktree list` says where it is",
+            code=LEADS_OUT,
+        )
+
+
+def _snapshot(entry: Entry) -> Snapshot:
+    return Snapshot(Token(entry.token), entry.label, entry.created_at, Token(entry.parent) if entry.parent else None)

@@ -1,0 +1,240 @@
+"""Snapshots and clones of a ZFS dataset, by the program ``zfs``: they carry everything, and take no time.
+
+A snapshot is one of the dataset. What is worked in, or looked at, is a clone of it, a dataset below the workspace's,
+mounted in the state directory. A clone whose snapshots still stand cannot go: it is marked, and goes with them.
+Source: zfs(8), zfs-snapshot(8), zfs-clone(8), zfs-destroy(8), zfsprops(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.files.directories.replication import remove_whole
+from holdfast.files.watch.watched_root import parse_mounts
+from holdfast.model.errors import HoldfastError, StorageError, UnsupportedError
+from holdfast.model.log import Log
+from holdfast.model.paths import COPIES_IN_TREE, display
+from holdfast.snapshot.copied_repositories import end_keeping_apart, keep_apart
+from holdfast.snapshot.port import Capabilities, Mode
+from holdfast.snapshot.private_directories import make_private
+from holdfast.snapshot.recorded_provider import RecordedProvider
+from holdfast.snapshot.zfs._command import Zfs, find_zfs
+
+if TYPE_CHECKING:
+    from holdfast.snapshot.ledger import Entry, Ledger
+    from holdfast.snapshot.provider_context import Place
+
+_LOG = Log(__name__)
+_SCORE = 90
+_PREFIX = "holdfast-"
+_TOKEN = "org.holdfast:token"  # noqa: S105 - the name of a property
+_GONE = "org.holdfast:gone"
+_MOST_NAME = 255
+_MNT_DETACH = 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Zfs:
+    """See `Technique`."""
+
+    name = "zfs"
+    modes: tuple[Mode, ...] = ("worktree", "in-place")
+
+    def __init__(self, place: Place, ledger: Ledger) -> None:
+        self._place = place
+        self._ledger = ledger
+
+    # -- what can be had ----------------------------------------------------------------------------------------------
+
+    def detect(self) -> Capabilities:
+        """See `Technique.detect`."""
+        try:
+            refusal = self._refusal()
+        except (HoldfastError, OSError) as error:
+            refusal = f"ZFS does not answer: {error}"
+        if refusal:
+            return Capabilities(self.name, 0, notes=(refusal,))
+        notes = ("datasets that are mounted below the workspace are not carried: they are empty directories in a copy",)
+        return Capabilities(self.name, _SCORE, self.modes, carries_ignored=True, notes=notes)
+
+    def _refusal(self) -> str:
+        if find_zfs() is None:
+            return "there is no program zfs"
+        if os.geteuid():
+            return "mounting clones needs root on Linux, whatever `zfs allow` has delegated"
+        dataset = self._dataset()
+        if dataset is None:
+            return "the workspace is not where a dataset of ZFS is mounted"
+        if len(dataset) + 2 * (len(_PREFIX) + 17) > _MOST_NAME:
+            return "the name of the dataset is too long to have others below it"
+        if not _can_be_mounted_on(self._clones()):
+            return "the path of the home cannot be a mountpoint of ZFS"
+        return ""
+
+    def _zfs(self) -> Zfs:
+        return Zfs(self._place.nearest())
+
+    def _dataset(self) -> str | None:
+        """The dataset that is mounted on the workspace; None if there is none."""
+        if not _is_mounted(self._place.root):
+            return None
+        found = self._zfs().at(self._place.root)
+        return found.name if found is not None and os.fsencode(found.mountpoint) == self._place.root else None
+
+    # -- what is going to be made -------------------------------------------------------------------------------------
+
+    def plan(self, entry: Entry, origin: Entry | None) -> Entry:
+        """See `Technique.plan`."""
+        dataset = origin.facts["dataset"] if origin is not None and origin.facts else self._required()
+        if entry.kind == "snapshot":
+            of = origin.facts["clone"] if origin is not None and origin.facts else dataset
+            facts = {"dataset": dataset, "snapshot": f"{of}@{_PREFIX}{entry.token}"}
+            return msgspec.structs.replace(entry, facts=facts)
+        facts = {
+            "dataset": dataset,
+            "clone": f"{dataset}/{_PREFIX}{entry.token}",
+            "snapshot": f"{dataset}@{_PREFIX}{entry.token}" if origin is None else origin.facts["snapshot"],
+        }
+        path = display(os.path.join(self._clones(), entry.token.encode()))
+        return msgspec.structs.replace(entry, path=path, facts=facts)
+
+    def _required(self) -> str:
+        refusal = self._refusal()
+        dataset = self._dataset()
+        if refusal or dataset is None:
+            raise UnsupportedError(
+                f"{display(self._place.root)}: {refusal}",
+                hint="`holdfast doctor` says which providers of snapshots can be used",
+            )
+        return dataset
+
+    def _clones(self) -> bytes:
+        return os.path.join(self._place.state, b"clones")
+
+    # -- making -------------------------------------------------------------------------------------------------------
+
+    def workspace(self, entry: Entry, base: Entry | None) -> Entry:
+        """See `Technique.workspace`."""
+        zfs = self._zfs()
+        if base is None:
+            zfs("snapshot", "-o", f"{_TOKEN}={entry.token}", entry.facts["snapshot"])
+        self._clone(zfs, entry)
+        if base is None:
+            zfs("destroy", "-d", entry.facts["snapshot"])  # it goes with the clone
+        return entry
+
+    def view(self, entry: Entry, snapshot: Entry) -> Entry:
+        """See `Technique.view`."""
+        del snapshot
+        zfs = self._zfs()
+        self._clone(zfs, entry)
+        zfs("set", "readonly=on", entry.facts["clone"])
+        return entry
+
+    def capture(self, entry: Entry, workspace: Entry, parent: Entry | None) -> Entry:
+        """See `Technique.capture`."""
+        del workspace, parent
+        self._zfs()("snapshot", "-o", f"{_TOKEN}={entry.token}", entry.facts["snapshot"])
+        return entry
+
+    def where_to_work(self, entry: Entry) -> bytes:
+        """See `Technique.where_to_work`."""
+        return _of(entry)
+
+    def enter(self, entry: Entry) -> tuple[bytes, ...]:
+        """What to put before a command that works in a clone: nothing, as every process sees it."""
+        del entry
+        return ()
+
+    def resume(self, entry: Entry) -> None:
+        """Mount a clone again, where that was not done when the machine began."""
+        if not _is_mounted(_of(entry)):
+            self._zfs()("mount", entry.facts["clone"])
+
+    def _clone(self, zfs: Zfs, entry: Entry) -> None:
+        path = _of(entry)
+        with self._ledger.lock_shared():
+            make_private(os.path.dirname(path))
+            keep_apart(os.path.dirname(path))
+        properties = {"mountpoint": os.fsdecode(path), "readonly": "off", "canmount": "on", _TOKEN: entry.token}
+        options = [word for name, value in properties.items() for word in ("-o", f"{name}={value}")]
+        zfs("clone", *options, entry.facts["snapshot"], entry.facts["clone"])
+        if not _is_mounted(path):
+            raise StorageError(f"{entry.facts['clone']} is not mounted", hint="is there a canmount above it?")
+        for own in (os.path.dirname(COPIES_IN_TREE), os.path.relpath(self._place.state, self._place.root)):
+            if not own.startswith(b".."):
+                remove_whole(os.path.join(path, own))  # what is Holdfast's own is not carried
+
+    # -- removing -----------------------------------------------------------------------------------------------------
+
+    def remove(self, entry: Entry) -> None:
+        """See `Technique.remove`."""
+        if not entry.facts:
+            return  # in place
+        zfs = self._zfs()
+        if entry.kind == "snapshot":
+            zfs.destroy_deferred(entry.facts["snapshot"])
+        else:
+            self._remove_clone(zfs, entry)
+            if entry.facts["snapshot"].endswith(entry.token):
+                zfs.destroy_deferred(entry.facts["snapshot"])
+        self._sweep(zfs, entry.facts["dataset"])
+
+    def _remove_clone(self, zfs: Zfs, entry: Entry) -> None:
+        path, clone = _of(entry), entry.facts["clone"]
+        while _is_mounted(path) and not _libc.umount2(path, _MNT_DETACH):
+            pass
+        with suppress(FileNotFoundError):
+            os.rmdir(path)
+        if zfs.exists(clone):
+            zfs("set", f"{_GONE}=yes", clone)
+            with suppress(StorageError):  # it may have to be unmounted, which it is
+                zfs("set", "mountpoint=none", clone)
+
+    def _sweep(self, zfs: Zfs, dataset: str) -> None:
+        """Destroy the clones that are to go and on whose snapshots nothing stands any more."""
+        if not zfs.exists(dataset):
+            return
+        left = [name for name in zfs.below(dataset, _GONE) if name.startswith(f"{dataset}/{_PREFIX}")]
+        while left:
+            stay = [name for name in left if not zfs.destroy(name)]
+            if len(stay) == len(left):
+                _LOG.debug("datasets that go with their snapshots: %s", ", ".join(stay))
+                return
+            left = stay
+
+    def tidy(self) -> None:
+        """See `Technique.tidy`."""
+        end_keeping_apart(self._clones())
+        with suppress(OSError):
+            os.rmdir(self._clones())
+
+
+def _of(entry: Entry) -> bytes:
+    place = entry.place
+    assert place is not None, "only in place there is none"
+    return place
+
+
+def _is_mounted(path: bytes) -> bool:
+    with open("/proc/self/mountinfo", "rb") as file:
+        return any(mount.point == path for mount in parse_mounts(file.read()))
+
+
+def _can_be_mounted_on(path: bytes) -> bool:
+    try:
+        text = path.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return text.isprintable()
+
+
+def zfs_provider(place: Place) -> RecordedProvider:
+    """The provider ``zfs``. Raises `UsageError` for a session that cannot be called so."""
+    ledger = place.ledger()
+    return RecordedProvider(_Zfs(place, ledger), ledger, place.root, place.ways)

@@ -1,0 +1,1 @@
+"""Content into packs and large objects, and back out, verified."""

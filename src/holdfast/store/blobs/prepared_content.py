@@ -1,0 +1,105 @@
+"""What was read and encoded ahead of a checkpoint, so that it is quicker when it is asked for.
+
+Everything here is named by the hash of its content, and nothing relies on it: what is not here is read and encoded when
+it is wanted. Whether what a difference stands on is still stored is for the commit to prove, as with any other.
+"""
+
+from __future__ import annotations
+
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.model.entries import Entry
+    from holdfast.model.ids import Hash
+    from holdfast.store.blobs._pack_writer import Item
+    from holdfast.store.manifests.builder import Built
+
+_MOST_ITEMS = 1024
+_MOST_BYTES = 8 << 20
+"""Of encoded contents, and as much of pages."""
+
+
+class _Foreseen(NamedTuple):
+    """The manifest ``root`` with ``changes`` made to it."""
+
+    root: Hash
+    changes: Mapping[bytes, Entry | None]
+    built: Built
+
+
+class Ahead:
+    """Encoded contents and pages, and what pages may be differences against: a limited number of each, the first that
+    come; and one manifest that may be wanted.
+    """
+
+    def __init__(self) -> None:
+        self.keeping = False
+        """True while whatever is read of pages is kept."""
+        self.items: dict[Hash, Item] = {}
+        """Encoded contents, by their hashes."""
+        self.bases: dict[Hash, tuple[Hash, bytes]] = {}
+        """By the hash of a page: what a later version of it may be a difference against, and that one's content."""
+        self.pages: dict[Hash, Item] = {}
+        """Encoded pages of the manifest that was foreseen last, by their hashes."""
+        self.entries: dict[bytes, Entry] = {}
+        """What the paths of `entries_of` will hold, as far as that was looked at."""
+        self.entries_of: Hash | None = None
+        """The manifest that they differ from."""
+        self.unforeseen = 0
+        """How often one of them was noted since a manifest was foreseen."""
+        self._foreseen: _Foreseen | None = None
+        self._item_bytes = self._base_bytes = 0
+
+    def add_item(self, item: Item) -> None:
+        """Keep an encoded content, if there is room."""
+        size = len(item.encoded.data)
+        if len(self.items) < _MOST_ITEMS and self._item_bytes + size <= _MOST_BYTES:
+            self.items[item.hash] = item
+            self._item_bytes += size
+
+    def add_bases(self, bases: Mapping[Hash, tuple[Hash, bytes]]) -> None:
+        """Keep what pages may be differences against, if there is room."""
+        for page, (root, content) in bases.items():
+            if self._base_bytes + len(content) > _MOST_BYTES:
+                return
+            if page not in self.bases:
+                self.bases[page] = root, content
+                self._base_bytes += len(content)
+
+    def note(self, root: Hash, entries: Mapping[bytes, Entry]) -> None:
+        """Note what the manifest ``root`` will have at some paths."""
+        if self.entries_of != root:
+            self.entries.clear()
+            self.entries_of = root
+        self.entries.update(entries)
+        self.unforeseen += len(entries)
+
+    def foresee(
+        self, root: Hash, changes: Mapping[bytes, Entry | None], built: Built, pages: Mapping[Hash, Item]
+    ) -> None:
+        """Keep what the manifest ``root`` is after ``changes``, and its new pages as they are encoded. What was
+        foreseen before is forgotten.
+        """
+        self._foreseen = _Foreseen(root, changes, built)
+        self.pages = dict(pages)
+        self.unforeseen = 0
+
+    def manifest(self, root: Hash, changes: Mapping[bytes, Entry | None]) -> Built | None:
+        """What the manifest ``root`` is after just these ``changes``, if that was foreseen."""
+        foreseen = self._foreseen
+        if foreseen is None or foreseen.root != root or foreseen.changes != changes:
+            return None
+        return foreseen.built
+
+    def forget(self) -> None:
+        """Keep nothing any more."""
+        self.items.clear()
+        self.bases.clear()
+        self.pages.clear()
+        self.entries.clear()
+        self._foreseen = None
+        self.unforeseen = 0
+        self._item_bytes = self._base_bytes = 0

@@ -1,0 +1,119 @@
+"""The catalog's rows of promotions: what each is to do, and how far it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, cast
+
+from holdfast.model.errors import LockedError, NotFoundError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.store.catalog.reference_counts import slots
+from holdfast.store.catalog.row_checksums import PROMOTIONS, changing, set_checksum
+
+if TYPE_CHECKING:
+    from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.store.catalog.catalog import Catalog
+
+Phase = Literal["building", "swapping", "swapped", "ended"]
+Result = Literal["", "promoted", "unchanged", "needs_reapply", "build_failed", "failed"]
+
+_HERE = (
+    "EXISTS (SELECT 1 FROM workspaces w WHERE w.tenant = promotions.tenant AND w.id = promotions.workspace "
+    "AND w.machine = ?)"
+)
+
+_COLUMNS = "id, workspace, phase, result, source, theirs, spec, facts, revision, created_at, updated_at"
+
+
+class PromotionRow(NamedTuple):
+    """One promotion."""
+
+    id: str
+    workspace: WorkspaceId
+    phase: Phase
+    result: Result
+    source: str
+    theirs: CheckpointId
+    spec: str
+    facts: str
+    revision: int = 0
+    created_at: int = 0
+    updated_at: int = 0
+
+
+class PromotionRows:
+    """The promotions of one tenant, of the home that the catalog is opened for: those of other machines are about
+    directories that are not to be had here, whatever is called alike. Every method is one transaction, durable when it
+    returns; it raises what `Catalog` does.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._database = catalog.database
+        self._tenant = catalog.tenant
+        self._machine = catalog.machine
+        self._clock = catalog.clock
+        if catalog.again is not None:
+            from holdfast.store.database.sql_database import repeat
+
+            repeat(self, ("add", "change", "_find"), catalog.again)
+
+    def add(self, row: PromotionRow) -> None:
+        """A new one; its revision and times are filled in."""
+        now = self._clock.now()
+        with self._database.writing() as session:
+            session.run(
+                f"INSERT INTO promotions (tenant, {_COLUMNS}) VALUES {slots(12)}", (self._tenant, *row[:8], 1, now, now)
+            )
+            set_checksum(session, PROMOTIONS, self._tenant, row.id)
+
+    def get(self, name: str) -> PromotionRow:
+        """One of them; raises `NotFoundError` (code ``no_promotion``) if there is none of this id."""
+        found = self._find("AND id = ?", name)
+        if not found:
+            raise NotFoundError(f"no promotion {name}", hint="list them: holdfast promote --list", code="no_promotion")
+        return found[0]
+
+    def by_prefix(self, prefix: str) -> list[PromotionRow]:
+        """Those whose ids begin so, oldest first."""
+        return self._find("AND id >= ? AND id < ? ORDER BY created_at, id", prefix, prefix + "g")
+
+    def list(self, workspace: WorkspaceId | None = None, *, unfinished: bool = False) -> list[PromotionRow]:
+        """All of them, or those of one production, oldest first; with ``unfinished`` those that have not ended."""
+        where, values = ("", ()) if workspace is None else ("AND workspace = ?", (workspace,))
+        if unfinished:
+            where += " AND phase <> 'ended'"
+        return self._find(f"{where} ORDER BY created_at, id", *values)
+
+    def change(self, row: PromotionRow) -> PromotionRow:
+        """Write phase, result and facts; the new row. Raises `LockedError` (code ``taken_over``) if its revision is
+        another by now: then another process is at work on it.
+        """
+        with self._database.writing() as session, changing(session, PROMOTIONS, self._tenant, [row.id]):
+            changed = session.run(
+                "UPDATE promotions SET phase = ?, result = ?, theirs = ?, facts = ?, revision = revision + 1, "
+                "updated_at = ? WHERE tenant = ? AND id = ? AND revision = ?",
+                (
+                    row.phase,
+                    row.result,
+                    row.theirs,
+                    row.facts,
+                    self._clock.now(),
+                    self._tenant,
+                    row.id,
+                    row.revision,
+                ),
+            )
+        if not changed:
+            raise LockedError(
+                f"another process has taken the promotion {row.id} over",
+                hint="nothing is lost; it goes on there",
+                code="taken_over",
+            )
+        return row._replace(revision=row.revision + 1)
+
+    def _find(self, where: str, *values: object) -> list[PromotionRow]:
+        with self._database.reading(once=True) as session:
+            rows = session.all(
+                f"SELECT {_COLUMNS} FROM promotions WHERE tenant = ? AND {_HERE} {where}",
+                (self._tenant, self._machine, *values),
+            )
+        return [PromotionRow(*cast("tuple[str, ...]", row)) for row in rows]  # pyright: ignore[reportArgumentType]

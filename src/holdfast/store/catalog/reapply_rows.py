@@ -1,0 +1,197 @@
+"""Changes that wait to be applied anew, in the catalog: asked once, taken under a lease, answered once.
+
+Nothing here knows what an answer is worth: whoever asked decides that when it comes to use it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.store.catalog.row_checksums import REAPPLIES, changing, set_checksum
+
+if TYPE_CHECKING:
+    from holdfast.model.ids import WorkspaceId
+    from holdfast.store.database.sql_database import Database, Row, Session
+
+Status = Literal["open", "answered", "declined", "shown"]
+"""``shown`` is no question: what a person was shown of a file last."""
+
+_COLUMNS = """id, workspace, path, about, now, before, after, status, holder, held_until, deadline, answer, said,
+    created_at"""
+
+_SIZE = " + ".join(f"COALESCE(LENGTH({name}), 0)" for name in ("path", "about", "now", "before", "after"))
+"""In bytes, but for a few characters."""
+
+
+class Reapply(NamedTuple):
+    """One change that waits, or has waited."""
+
+    id: str
+    workspace: WorkspaceId
+    path: bytes
+    about: str
+    now: bytes | None
+    before: bytes | None
+    after: bytes | None
+    status: Status = "open"
+    holder: str = ""
+    held_until: int = 0
+    deadline: int = 0
+    answer: bytes | None = None
+    said: str = ""
+    created_at: int = 0
+
+
+class Reapplies:
+    """Those of one tenant. Every method is one transaction, and durable when it returns. Times are microseconds."""
+
+    __slots__ = ("_database", "_tenant")
+
+    def __init__(self, database: Database, tenant: int) -> None:
+        """``tenant`` is its number."""
+        self._database = database
+        self._tenant = tenant
+
+    def ask(
+        self, asked: Reapply, now: int = 0, *, most: int | None = None, most_bytes: int | None = None
+    ) -> Reapply | None:
+        """Have ``asked`` wait, unless it does already, or did; what there is of it now.
+
+        None, and nothing is changed, if more than ``most`` would wait then, or of more than ``most_bytes``. Those whose
+        deadline has passed by ``now`` make room, the oldest first. What was answered does not wait: it stays for the
+        merge that asked, until `sweep`.
+        """
+        with self._database.writing() as session:
+            if (
+                most is not None
+                and most_bytes is not None
+                and not self._make_room(session, asked, now, most, most_bytes)
+            ):
+                return None
+            self._add(session, asked)
+            row = session.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id))
+        assert row is not None
+        return _reapply(row)
+
+    def _add(self, session: Session, asked: Reapply) -> None:
+        values = [self._tenant, *asked]
+        added = session.run(
+            f"INSERT INTO reapplies (tenant, {_COLUMNS}) VALUES ({', '.join('?' * len(values))}) "
+            "ON CONFLICT DO NOTHING",
+            values,
+        )
+        if added:
+            set_checksum(session, REAPPLIES, self._tenant, asked.id)
+
+    def _make_room(self, session: Session, asked: Reapply, now: int, most: int, most_bytes: int) -> bool:
+        """Whether there is room for ``asked``, or it is there already; what is overdue is dropped for that."""
+        if session.one("SELECT 1 FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id)):
+            return True
+        size = (
+            len(asked.path) + len(asked.about) + sum(len(one or b"") for one in (asked.now, asked.before, asked.after))
+        )
+        (count, held), *_ = session.all(
+            f"SELECT COUNT(*), COALESCE(SUM({_SIZE}), 0) FROM reapplies WHERE tenant = ? AND status = 'open'",
+            (self._tenant,),
+        )
+        excess, excess_bytes = int(count) + 1 - most, int(held) + size - most_bytes
+        dropped: list[str] = []
+        if excess > 0 or excess_bytes > 0:
+            over = session.all(
+                f"""SELECT id, {_SIZE} FROM reapplies WHERE tenant = ? AND status = 'open' AND deadline <= ?
+                ORDER BY created_at, id""",
+                (self._tenant, now),
+            )
+            for name, freed in over:
+                if excess <= 0 and excess_bytes <= 0:
+                    break
+                dropped.append(name)
+                excess, excess_bytes = excess - 1, excess_bytes - int(freed)
+        if excess > 0 or excess_bytes > 0:
+            return False
+        for name in dropped:
+            session.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
+        return True
+
+    def show(self, shown: Reapply) -> None:
+        """Note what a person was shown; what was noted under its id before is replaced."""
+        with self._database.writing() as session:
+            session.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, shown.id))
+            self._add(session, shown)
+
+    def get(self, name: str) -> Reapply | None:
+        """One of them."""
+        with self._database.reading(once=True) as session:
+            row = session.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
+        return None if row is None else _reapply(row)
+
+    def open(self, now: int, limit: int, workspace: WorkspaceId | None = None) -> list[Reapply]:
+        """Those that wait and whose deadline has not passed, the oldest first, held or not; at most ``limit``.
+
+        With ``workspace`` only of merges into that one.
+        """
+        with self._database.reading(once=True) as session:
+            rows = session.all(
+                f"""SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND status = 'open' AND deadline > ?
+                AND (workspace = ? OR ? = '') ORDER BY created_at, id LIMIT ?""",
+                (self._tenant, now, workspace or "", workspace or "", limit),
+            )
+        return [_reapply(row) for row in rows]
+
+    def take(self, now: int, held_until: int, holder: str, workspace: WorkspaceId | None = None) -> Reapply | None:
+        """Give the oldest that nobody holds to ``holder``, until ``held_until``; None if there is none.
+
+        With ``workspace`` only of merges into that one.
+        """
+        with self._database.writing() as session:
+            row = session.one(
+                """SELECT id FROM reapplies WHERE tenant = ? AND status = 'open' AND deadline > ? AND held_until <= ?
+                AND (workspace = ? OR ? = '') ORDER BY created_at, id LIMIT 1""",
+                (self._tenant, now, now, workspace or "", workspace or ""),
+            )
+            if row is None:
+                return None
+            with changing(session, REAPPLIES, self._tenant, [row[0]]):
+                session.run(
+                    "UPDATE reapplies SET holder = ?, held_until = ? WHERE tenant = ? AND id = ?",
+                    (holder, held_until, self._tenant, row[0]),
+                )
+            found = session.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, row[0]))
+        assert found is not None
+        return _reapply(found)
+
+    def settle(
+        self, name: str, holder: str, now: int, status: Status, answer: bytes | None, said: str
+    ) -> Reapply | None:
+        """Note an answer, if ``holder`` still holds it and its deadline has not passed.
+
+        None if that is done; else what there is of it. Raises nothing for one that is not there: that is asked before.
+        """
+        with self._database.writing() as session:
+            row = session.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
+            found = None if row is None else _reapply(row)
+            if (
+                found is None
+                or found.status != "open"
+                or found.holder != holder
+                or found.held_until <= now
+                or found.deadline <= now
+            ):
+                return found
+            with changing(session, REAPPLIES, self._tenant, [name]):
+                session.run(
+                    """UPDATE reapplies SET status = ?, answer = ?, said = ?, holder = '', held_until = 0
+                    WHERE tenant = ? AND id = ?""",
+                    (status, answer, said, self._tenant, name),
+                )
+        return None
+
+    def sweep(self, before: int) -> int:
+        """Drop what was asked before that time; how many."""
+        with self._database.writing() as session:
+            return session.run("DELETE FROM reapplies WHERE tenant = ? AND created_at < ?", (self._tenant, before))
+
+
+def _reapply(row: Row) -> Reapply:
+    return Reapply(*row)

@@ -1,0 +1,182 @@
+"""What is alive: reference counts by level, settled later than the commits that change them.
+
+``refs`` of a row counts the checkpoints and pins whose root it is, and the *counted* pages that name it; ``deltas``
+counts the rows that are stored as a difference against it. A page is live while its refs are above 0, and a live page
+should be counted by its children. That is deferred: a commit counts only its root, a forget uncounts only its root, and
+`settling` brings the children of pages whose state has changed up to date, level by level, in small transactions. While
+`pending` finds nothing, ``refs = 0 AND deltas = 0`` is the same as *reachable from nothing*.
+
+Two properties hold at all times, and everything else leans on them:
+
+- *Closed*: where a page's row is, the rows of all its children are, down to the last blob; where a delta's row is, its
+  base's row is. So a commit that finds a page stored already may rely on all that is below it.
+- *Ordered*: ``dead_since`` of a row is never before that of a dead page which names it, so that whoever deletes the
+  pages that died by some time before the blobs that died by that time keeps the first property.
+"""
+
+from __future__ import annotations
+
+from holdfast.model.errors import IntegrityError
+from holdfast.model.fast_typing import TYPE_CHECKING, TypeVar
+from holdfast.model.ids import format_hash
+from holdfast.store.catalog.schema import DEAD_PAGE, PENDING, UNCOUNTED, UNMARKED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from holdfast.model.ids import Hash
+    from holdfast.store.database.sql_database import Database, Row, Session
+
+_T = TypeVar("_T")
+
+ROWS_PER_STEP = 1000
+"""Rows deleted in one transaction."""
+HASHES_PER_QUERY = 500
+
+COUNT = "UPDATE blobs SET refs = refs + ? WHERE tenant = ? AND hash = ?"
+"""So many more stand on a row: how many, tenant, hash."""
+RAISE = "dead_since = CASE WHEN dead_since < ? THEN ? ELSE dead_since END"
+"""Sets a time of death (twice a parameter), never to an earlier one: no dead page may outlive what it names."""
+UNCOUNT = f"""UPDATE blobs SET refs = refs - ?, {RAISE},
+    counted = CASE WHEN kind = 1 AND refs = ? AND counted = {UNCOUNTED} THEN {UNMARKED} ELSE counted END
+    WHERE tenant = ? AND hash = ? AND refs >= ?"""
+"""So many fewer, since some time: how many, twice the time, how many, tenant, hash, how many."""
+
+_CLOCK_STEP = 3_600_000_000
+"""Microseconds that the clock may have gone back without being taken for set right."""
+
+
+def slots(count: int) -> str:
+    """``(?, ?, ?)`` for ``count`` parameters."""
+    return "(" + ", ".join("?" * count) + ")"
+
+
+def chunks(items: Iterable[_T], size: int = HASHES_PER_QUERY) -> Iterable[list[_T]]:
+    """``items`` in lists of at most ``size``: as many as a query names at once."""
+    listed = list(items)
+    return (listed[at : at + size] for at in range(0, len(listed), size))
+
+
+def moment(session: Session, tenant: int, now: int) -> int:
+    """The time to write into ``dead_since``: ``now``, but not before a time that was written in the last hour.
+
+    A clock that was far ahead and has been set right is followed: else what died meanwhile would be kept until that
+    time comes. Every time that lies in the future is brought down to ``now``, which keeps their order.
+    """
+    row = session.one("SELECT latest FROM tenants WHERE number = ?", (tenant,))
+    latest: int = row[0] if row else 0
+    note_moment(session, tenant, latest, now)
+    return moment_after(latest, now)
+
+
+def moment_after(latest: int, now: int) -> int:
+    """`moment`, where the last time that was written is known; `note_moment` is to be called as well."""
+    return latest if now < latest <= now + _CLOCK_STEP else now
+
+
+def note_moment(session: Session, tenant: int, latest: int, now: int) -> None:
+    """Write down that `moment_after` of these two was used."""
+    if moment_after(latest, now) == latest:
+        return
+    if latest > now:
+        session.run("UPDATE blobs SET dead_since = ? WHERE tenant = ? AND dead_since > ?", (now, tenant, now))
+    session.run("UPDATE tenants SET latest = ? WHERE number = ?", (now, tenant))
+
+
+def count_root(session: Session, tenant: int, root: Hash) -> bool:
+    """Let something stand on the page ``root``; False if there is no such page."""
+    return session.run(f"{COUNT} AND kind = 1", (1, tenant, root)) == 1
+
+
+def uncount_root(session: Session, tenant: int, root: Hash, now: int) -> None:
+    """Take back one `count_root`. What falls with it is settled later."""
+    if session.run(UNCOUNT, (1, now, now, 1, tenant, root, 1)) != 1:
+        raise IntegrityError(f"the count of the root page {format_hash(root)} is wrong", hint="run: holdfast verify")
+
+
+def pending(session: Session, tenant: int) -> bool:
+    """True while some page's children do not hold the counts that they should."""
+    return session.one(f"SELECT 1 FROM blobs WHERE tenant = ? AND {PENDING} LIMIT 1", (tenant,)) is not None
+
+
+def sweep_pages_step(
+    database: Database, tenant: int, died_by: int, limit: int = ROWS_PER_STEP
+) -> tuple[int, int] | None:
+    """Take away at most ``limit`` pages that died at ``died_by`` or before; None if not all is settled.
+
+    How many were looked at, and how many of these taken away: one that a delta stands on stays as mere bytes. Objects
+    are left alone: pages lie in packs.
+    """
+    with database.writing() as session:
+        if pending(session, tenant):
+            return None
+        rows = session.all(
+            f"""SELECT hash, deltas, base, dead_since FROM blobs
+            WHERE tenant = ? AND {DEAD_PAGE} AND dead_since <= ? LIMIT ?""",
+            (tenant, died_by, limit),
+        )
+        if not rows:
+            return 0, 0
+        kept = [row[0] for row in rows if row[1]]
+        session.many("UPDATE blobs SET kind = 2 WHERE tenant = ? AND hash = ?", ((tenant, page) for page in kept))
+        _delete(session, tenant, [row for row in rows if not row[1]])
+        return len(rows), len(rows) - len(kept)
+
+
+def dead_blobs(database: Database, tenant: int, died_by: int) -> list[Hash]:
+    """Candidates for `sweep_blobs_step`: whatever seems dead since ``died_by`` or before."""
+    with database.reading(once=True) as session:
+        rows = session.all(
+            "SELECT hash FROM blobs WHERE tenant = ? AND refs = 0 AND deltas = 0 AND kind <> 1 AND dead_since <= ?",
+            (tenant, died_by),
+        )
+    return [row[0] for row in rows]
+
+
+def sweep_blobs_step(
+    database: Database,
+    tenant: int,
+    hashes: Sequence[Hash],
+    died_by: int,
+    now: int,
+    condemn: Callable[[Hash, int], str],
+) -> int | None:
+    """Take away those of ``hashes`` (at most `HASHES_PER_QUERY`) that are dead since ``died_by`` or before.
+
+    How many; None, and nothing done, if not all is settled or dead pages from before ``died_by`` are still there. An
+    object of its own is condemned: ``condemn(hash, generation)`` is its key, and the caller deletes it after the
+    commit.
+    """
+    with database.writing() as session:
+        if pending(session, tenant) or session.one(
+            f"SELECT 1 FROM blobs WHERE tenant = ? AND {DEAD_PAGE} AND dead_since <= ? LIMIT 1", (tenant, died_by)
+        ):
+            return None
+        rows = session.all(
+            f"""SELECT hash, deltas, base, dead_since, pack, generation, length FROM blobs
+            WHERE tenant = ? AND hash IN {slots(len(hashes))}
+            AND refs = 0 AND deltas = 0 AND kind <> 1 AND dead_since <= ? AND NOT EXISTS (
+                SELECT 1 FROM packs WHERE packs.number = blobs.pack AND packs.spared_until > ?
+            )""",
+            (tenant, *hashes, died_by, now),
+        )
+        if not rows:
+            return 0
+        alone = [(condemn(row[0], row[5]), row[6]) for row in rows if row[4] is None]
+        session.many(
+            "INSERT INTO tombstones (tenant, key, size, deleted_at) VALUES (?, ?, ?, NULL) ON CONFLICT DO NOTHING",
+            ((tenant, key, size) for key, size in alone),
+        )
+        _delete(session, tenant, rows)
+        return len(rows)
+
+
+def _delete(session: Session, tenant: int, rows: list[Row]) -> None:
+    session.many("DELETE FROM blobs WHERE tenant = ? AND hash = ?", ((tenant, row[0]) for row in rows))
+    # A dead page's own time must not move without its children's, so only the others are told when their delta died.
+    session.many(
+        """UPDATE blobs SET deltas = deltas - 1,
+        dead_since = CASE WHEN kind <> 1 AND dead_since < ? THEN ? ELSE dead_since END WHERE tenant = ? AND hash = ?""",
+        ((row[3], row[3], tenant, row[2]) for row in rows if row[2] is not None),
+    )
+    session.run("UPDATE tenants SET swept = swept + 1 WHERE number = ?", (tenant,))

@@ -1,0 +1,188 @@
+"""The rows that travel between the catalog and those who write and read blobs."""
+
+from __future__ import annotations
+
+from holdfast.model.errors import RefusedError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.fast_typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.entries import NotCaptured
+    from holdfast.model.ids import CheckpointId, Hash, PackId, WorkspaceId
+
+BlobKind = Literal["blob", "page"]
+
+
+class VanishedError(RefusedError):
+    """A commit relies on blobs that collection has taken away meanwhile; nothing was committed.
+
+    Store the content of ``hashes`` again, in new packs, and commit again.
+    """
+
+    code = "vanished"
+
+    def __init__(self, hashes: Collection[Hash]) -> None:
+        super().__init__(f"{len(hashes)} blobs were collected while they were being relied on", hint="try again")
+        self.hashes = frozenset(hashes)
+
+
+PACK_OVERHEAD, RECORD_OVERHEAD, DELTA_OVERHEAD = 41, 50, 82
+"""Bytes of a pack beside stored bytes: its header, marker and footer; a record's head, twice; and that of a delta."""
+
+
+class Location(NamedTuple):
+    """Where a blob's stored bytes are and how to turn them back into content."""
+
+    key: str
+    """The object's key: a pack, or an object that holds this blob alone."""
+    offset: int
+    length: int
+    """Stored bytes, from ``offset``."""
+    codec: int
+    size: int
+    """Bytes of content."""
+    base: Hash | None
+    """For the delta codec: the blob that the stored bytes are a difference against; never itself a delta."""
+
+
+class NewBlob(NamedTuple):
+    """A blob that was written and that a commit makes known."""
+
+    hash: Hash
+    kind: BlobKind
+    size: int
+    codec: int
+    base: Hash | None
+    pack: PackId | None
+    """The pack it is in; None for a blob that is an object of its own."""
+    offset: int
+    length: int
+    generation: int = 0
+    """For a blob of its own: which of its object keys holds it (see `large_blob_key`)."""
+
+
+class NewPack(NamedTuple):
+    """A pack that was written and synced."""
+
+    id: PackId
+    key: str
+    size: int
+
+
+class HistoryEvent(NamedTuple):
+    """One thing that happened to a workspace's tree or history; appended, never changed."""
+
+    seq: int
+    at: int
+    """Microseconds since 1970-01-01 UTC."""
+    operation: Literal["checkpoint", "restore", "undo", "redo", "fork", "run", "promote"]
+    checkpoint: CheckpointId
+    """The state that the tree was in afterwards."""
+    previous: int | None
+    """The event whose state this one replaced: what `undo` goes back to. None where there is none, and on events that
+    are no states: beginnings of runs, and undo and redo that went to a state there was.
+    """
+    ahead: int | None = None
+    """On a state that an undo has made: the event whose state it was undone from, to which `redo` leads."""
+    steps: tuple[int, ...] = ()
+    """The steps of the undo log that were reversed (`undo`) or brought forward (`redo`), or that a run had (`run`, at
+    its end).
+    """
+    run: str = ""
+    """The run that begins or ends here, on events of `run`."""
+    undo_seq: int | None = None
+    """The largest sequence number that the workspace's undo log had given out by then: what has a smaller one happened
+    before, whatever the clock says. None where that is not known, as of what earlier versions have recorded.
+    """
+
+
+class Cursor(NamedTuple):
+    """Where a workspace stands in its own history."""
+
+    head: CheckpointId | None
+    """The checkpoint that the tree was last known to be: parent of the next one."""
+    position: int | None
+    """The event whose state the tree is in."""
+    redo_tip: int | None
+    """The event that repeated `redo` leads to; equal to ``position`` when there is nothing to redo."""
+
+
+def aside(path: bytes, workspace: WorkspaceId) -> bytes:
+    """What the catalog says for the path of a workspace at whose path another is now: no directory can have it."""
+    return seen_at(path) + b"\0" + workspace.encode()
+
+
+def seen_at(path: bytes) -> bytes:
+    """The real path where a workspace was last seen, whether or not another is there now."""
+    return path.partition(b"\0")[0]
+
+
+class Workspace(NamedTuple):
+    """A directory tree that Holdfast remembers."""
+
+    id: WorkspaceId
+    path: bytes
+    """Its real path when last seen; if another live workspace is there now, as `aside` makes it."""
+    device: int
+    inode: int
+    """Of the root directory when last seen; with them a moved workspace is recognised."""
+    created_at: int
+    source: CheckpointId | None
+    """The checkpoint that it was forked from."""
+    live: bool
+    """False once the user has let it go: it then holds nothing back from retention."""
+
+
+class TakenIn(NamedTuple):
+    """What a checkpoint holds of another line of work: all of ``other``, since ``base``."""
+
+    other: CheckpointId
+    base: CheckpointId
+    record: str = ""
+    """How each file that both lines have changed came to be (docs/guide/merge.md); empty for nothing to say."""
+
+
+class CheckpointCommit(NamedTuple):
+    """All that one checkpoint adds to the catalog, in one transaction."""
+
+    checkpoint: Checkpoint
+    changeset: bytes | None
+    """Encoded changeset against the parent; None for a checkpoint without one (then everything is added)."""
+    not_captured: Sequence[NotCaptured]
+    packs: Sequence[NewPack]
+    blobs: Sequence[NewBlob]
+    """New blobs and pages. One that another commit made known first keeps its first location."""
+    relied_on: frozenset[Hash]
+    """Blobs and pages that were found to be stored already and that this manifest newly names."""
+    expected: Cursor
+    """The workspace's cursor as the caller read it; the commit is refused if it is another by now."""
+    event: HistoryEvent | None
+    """The event to append (its ``seq`` is ignored and assigned), or None if the tree's state did not change."""
+    redo_tip: int | None = None
+    """The event that `redo` leads to afterwards; None: there is nothing to redo."""
+    taken_in: TakenIn | None = None
+    """For a state that two lines have come together in: the second one."""
+
+
+def pack_key(tenant: str, pack: PackId) -> str:
+    """``packs/{tenant}/{id}``."""
+    return f"packs/{tenant}/{pack}"
+
+
+def pages_key(tenant: str, checkpoint: CheckpointId) -> str:
+    """``checkpoints/{tenant}/{id}.manifest.lz4``: the pack of the pages that a checkpoint was the first to need."""
+    return f"checkpoints/{tenant}/{checkpoint}.manifest.lz4"
+
+
+def large_blob_key(tenant: str, hash: Hash, generation: int) -> str:  # noqa: A002 - the field's own name
+    """``blobs/{tenant}/{hh}/{hh}/{hash}``, with ``.{generation}`` behind it when that is not 0.
+
+    A later generation is written when collection is deleting an earlier one, or has just done so, so that a key that is
+    being deleted is never written.
+    """
+    digits = hash.hex()
+    suffix = f".{generation}" if generation else ""
+    return f"blobs/{tenant}/{digits[:2]}/{digits[2:4]}/{digits}{suffix}"

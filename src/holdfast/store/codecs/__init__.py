@@ -1,0 +1,1 @@
+"""Encodings of what is stored: compression, columns, changesets, sessions, and MessagePack without a library."""

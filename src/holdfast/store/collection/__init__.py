@@ -1,0 +1,1 @@
+"""What no checkpoint needs any more is found and deleted, whatever others commit meanwhile."""

@@ -1,0 +1,463 @@
+"""Collection: give back what nothing needs any more, whatever else runs at the same time (I11).
+
+Every step is a small transaction, or deletes what a transaction has condemned. An object's key is written to
+``tombstones`` before the object is deleted, and a commit that would use such a key is refused; so a key that is being
+deleted is never in use, however long ago whoever deletes it made up its mind. Killed at any point, the next run goes
+on: it begins with the tombstones that are left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.model.errors import IntegrityError, NotFoundError, StorageError, room_hint
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.ids import new_pack_id
+from holdfast.model.log import Log
+from holdfast.store.blobs.pack_format import PackEncoder
+from holdfast.store.catalog import reference_counts
+from holdfast.store.catalog.reference_counts import HASHES_PER_QUERY, ROWS_PER_STEP, chunks, slots
+from holdfast.store.catalog.schema import DEAD_PAGE
+from holdfast.store.catalog.work_lease import Lease
+from holdfast.store.catalog_records import DELTA_OVERHEAD, PACK_OVERHEAD, RECORD_OVERHEAD, large_blob_key, pack_key
+from holdfast.store.codecs.compression import Encoded
+from holdfast.store.collection import deferred_counts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from holdfast.model.content import Progress
+    from holdfast.model.ids import Hash
+    from holdfast.store.catalog.catalog import Catalog
+    from holdfast.store.collection.deferred_counts import Children
+    from holdfast.store.database.sql_database import Row, Session
+    from holdfast.store.objects.object_store import ObjectStore
+
+
+# What a collection would give back, found out without taking anything away.
+
+
+class Foreseen(NamedTuple):
+    """What a collection would do in the catalog; the objects that no row names come on top."""
+
+    rows: int
+    freed: int
+    packs_deleted: int
+    packs_rewritten: int
+
+
+def foresee(session: Session, tenant: int, died_by: int, now: int, ratio: float) -> Foreseen:
+    """What `Collector.collect` would take away of what died at ``died_by`` or before, with every count settled.
+
+    One transaction sees one state of the catalog. Takes memory in proportion to what is dead.
+    """
+    doomed = {row[0]: row for row in _doomed(session, tenant, died_by, now)}
+    dead_in: dict[int, int] = {}
+    freed = 0
+    for _, pack, length, base, _ in doomed.values():
+        if pack is None:
+            freed += length
+        else:
+            dead_in[pack] = dead_in.get(pack, 0) + _taken(length, base)
+    deleted = rewritten = 0
+    for number, size, held in session.all(
+        f"""SELECT packs.number, packs.size, coalesce(held.bytes, 0) FROM packs LEFT JOIN (
+            SELECT pack, sum(length + CASE WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END) AS bytes
+            FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
+        ) held ON held.pack = packs.number
+        WHERE packs.tenant = ? AND packs.spared_until <= ?""",
+        (tenant, tenant, now),
+    ):
+        live = held - dead_in.get(number, 0)
+        if not live:
+            deleted += 1
+            freed += size
+        elif live < size * ratio:
+            rewritten += 1
+            freed += size - live - PACK_OVERHEAD
+    condemned = session.one(
+        "SELECT coalesce(sum(size), 0) FROM tombstones WHERE tenant = ? AND deleted_at IS NULL", (tenant,)
+    )
+    return Foreseen(len(doomed), freed + (condemned[0] if condemned else 0), deleted, rewritten)
+
+
+def _taken(length: int, base: Hash | None) -> int:
+    return length + (RECORD_OVERHEAD if base is None else DELTA_OVERHEAD)
+
+
+def _doomed(session: Session, tenant: int, died_by: int, now: int) -> Iterable[Row]:
+    """Hash, pack, length, base and deltas of every row that goes: what is dead, and the bases that only that needed."""
+    free = session.all(
+        f"""SELECT hash, pack, length, base, deltas FROM blobs
+        WHERE tenant = ? AND refs = 0 AND dead_since <= ? AND ({DEAD_PAGE} OR NOT EXISTS (
+            SELECT 1 FROM packs WHERE packs.number = blobs.pack AND packs.spared_until > ?
+        ))""",
+        (tenant, died_by, now),
+    )
+    bases: dict[Hash, int] = {}
+    for row in free:
+        if row[3] is not None and not row[4]:
+            bases[row[3]] = bases.get(row[3], 0) + 1
+    # No delta is made against a delta, so that one step leads from what is dead to the bases that fall with it.
+    return (row for row in free if row[4] == bases.get(row[0], 0))
+
+
+_T = TypeVar("_T")
+_LOG = Log(__name__)
+
+LEASE = "collection"
+REMEMBERED = 7 * 24 * 3600 * 1_000_000
+"""Microseconds for which the key of a deleted object is not used again."""
+UPLOADS = 24 * 3600 * 1_000_000
+"""Microseconds after which an upload that was never finished is thrown away, even if the grace time is shorter."""
+
+_READ_BYTES = 1 << 20
+_PACKS_PER_QUERY = 8
+_DIVISOR = 8
+"""How many times smaller the steps are that are to take little space."""
+_PATIENCE = 1000
+"""How often collection settles again because others commit in between, before it leaves the rest to the next run."""
+
+
+class Collected(NamedTuple):
+    """What a collection gave back."""
+
+    blobs_deleted: int
+    """Rows of blobs and pages that nothing needed."""
+    bytes_freed: int
+    """In the object store; what rewritten packs take is subtracted."""
+    packs_deleted: int
+    """Those in which nothing was needed any more."""
+    packs_rewritten: int
+    dry_run: bool = False
+    """True if this is what a collection would do, and nothing was deleted."""
+
+
+class Collector:
+    """Settles counts and collects for the tenant of ``catalog``.
+
+    ``children`` reads pages; ``rewrite_ratio`` is the live share below which a pack is written anew. ``small_steps``
+    tells whether each transaction is to take little space, as on a full disk. ``guard`` raises if the objects are not
+    this store's to delete.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        objects: ObjectStore,
+        children: Children,
+        random: Callable[[int], bytes],
+        *,
+        rewrite_ratio: float = 0.5,
+        small_steps: Callable[[], bool] = lambda: False,
+        guard: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._catalog = catalog
+        self._database = catalog.database
+        self._tenant = catalog.tenant
+        self._objects = objects
+        self._children = children
+        self._random = random
+        self._ratio = rewrite_ratio
+        self._small_steps = small_steps
+        self._guard = guard
+        self._lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock)
+        self._progress: Progress | None = None
+        self._rows = self._freed = self._emptied = self._rewritten = 0
+
+    def _divisor(self) -> int:
+        return _DIVISOR if self._small_steps() else 1
+
+    def settle(self) -> int:
+        """Bring every count up to date, in small transactions; how many pages were looked at. Needs no lease."""
+        done = 0
+        if self._database.read_only:
+            return done  # the counts stay behind as they are
+        limit = deferred_counts.PAGES_PER_STEP // self._divisor()
+        while step := deferred_counts.settle_step(self._database, self._tenant, self._children, limit):
+            done += step
+            self._tell("settle", done)
+        return done
+
+    def collect(self, grace: float, *, progress: Progress | None = None) -> Collected:
+        """Delete what has been dead for ``grace`` seconds (0: all that is dead now); rewrite packs that mostly are.
+
+        One collection runs at a time: raises `LockedError` if another does. May be interrupted anywhere. Raises
+        `IntegrityError`, having deleted nothing that a damaged page might name, if a live page cannot be read.
+        """
+        self._progress = progress
+        self._rows = self._freed = self._emptied = self._rewritten = 0
+        self._lease.acquire()
+        try:
+            self._guard()
+            self._collect(int(grace * 1_000_000))
+        finally:
+            self._progress = None
+            self._lease.release()
+        return Collected(self._rows, self._freed, self._emptied, self._rewritten)
+
+    def foresee(self, grace: float, *, progress: Progress | None = None) -> Collected:
+        """What `collect` would do now. Brings counts up to date, and deletes and writes nothing else."""
+        self._progress = progress
+        try:
+            self._catalog.unpin_expired()
+            self.settle()
+            now = self._catalog.clock.now()
+            died_by = now - int(grace * 1_000_000)
+            with self._database.reading() as session:
+                found = foresee(session, self._tenant, died_by, now, self._ratio)
+            lost = sum(size for orphans in self._old_orphans(died_by) for _, size in orphans)
+        finally:
+            self._progress = None
+        return Collected(found.rows, found.freed + lost, found.packs_deleted, found.packs_rewritten, dry_run=True)
+
+    def _collect(self, grace: int) -> None:
+        self._bury()
+        self._catalog.unpin_expired()
+        with self._database.writing() as session:
+            now = reference_counts.moment(session, self._tenant, self._catalog.clock.now())
+            # What a commit laid in ahead and never sealed is given up: no such commit can come to its end any more.
+            session.run(
+                "UPDATE packs SET spared_until = 0 WHERE tenant = ? AND spared_until > 0 AND spared_until <= ?",
+                (self._tenant, now),
+            )
+        while self._sweep(now - grace, now):
+            pass
+        self._bury()
+        self._drop_empty_packs()
+        self._rewrite_packs()
+        self._guard()
+        self._condemn_orphans(now - grace)
+        self._objects.clean(now - max(grace, UPLOADS))
+        with self._database.writing() as session:
+            session.run("DELETE FROM tombstones WHERE tenant = ? AND deleted_at < ?", (self._tenant, now - REMEMBERED))
+
+    # --- rows ---
+
+    def _sweep(self, died_by: int, now: int) -> bool:
+        """Take away the rows that are dead by ``died_by``; True if more may have become free by that."""
+        before = self._rows
+        limit = ROWS_PER_STEP // self._divisor()
+        more = True
+        while more:
+            found = self._when_settled(
+                lambda: reference_counts.sweep_pages_step(self._database, self._tenant, died_by, limit)
+            )
+            if found is None:
+                return False
+            more = found[0] > 0
+            self._rows += found[1]
+        dead = reference_counts.dead_blobs(self._database, self._tenant, died_by)
+        for part in chunks(dead, HASHES_PER_QUERY // self._divisor()):
+            removed = self._when_settled(lambda part=part: self._sweep_blobs(part, died_by, now))
+            if removed is None:
+                return False
+            self._rows += removed
+            self._tell("sweep", self._rows)
+        return self._rows > before
+
+    def _sweep_blobs(self, hashes: Sequence[Hash], died_by: int, now: int) -> int | None:
+        return reference_counts.sweep_blobs_step(self._database, self._tenant, hashes, died_by, now, self._large_key)
+
+    def _when_settled(self, step: Callable[[], _T | None]) -> _T | None:
+        for _ in range(_PATIENCE):
+            self._lease.renew()
+            if (done := step()) is not None:
+                return done
+            self.settle()
+        _LOG.info("collection leaves the rest to the next run: too much is being committed")
+        return None
+
+    def _large_key(self, name: Hash, generation: int) -> str:
+        return large_blob_key(self._catalog.name, name, generation)
+
+    # --- objects ---
+
+    def _bury(self) -> None:
+        """Delete the objects that are condemned."""
+        while True:
+            self._lease.renew()
+            with self._database.reading() as session:
+                rows = session.all(
+                    "SELECT key, size FROM tombstones WHERE tenant = ? AND deleted_at IS NULL LIMIT 200",
+                    (self._tenant,),
+                )
+            if not rows:
+                return
+            for key, _ in rows:
+                self._objects.delete(key)
+            with self._database.writing() as session:
+                now = self._catalog.clock.now()
+                for key, size in rows:
+                    self._freed += size * session.run(
+                        "UPDATE tombstones SET deleted_at = ? WHERE tenant = ? AND key = ? AND deleted_at IS NULL",
+                        (now, self._tenant, key),
+                    )
+
+    def _condemn(self, session: Session, key: str, size: int) -> None:
+        session.run(
+            """INSERT INTO tombstones (tenant, key, size, deleted_at) VALUES (?, ?, ?, NULL)
+            ON CONFLICT (tenant, key) DO UPDATE SET size = excluded.size, deleted_at = NULL""",
+            (self._tenant, key, size),
+        )
+
+    def _drop_empty_packs(self) -> None:
+        """Condemn the packs that hold nothing any more; no row is ever added to a sealed pack, so none comes late."""
+        with self._database.reading() as session:
+            rows = session.all(
+                """SELECT number, key, size FROM packs WHERE tenant = ? AND spared_until = 0 AND number NOT IN
+                (SELECT DISTINCT pack FROM blobs WHERE blobs.tenant = ? AND pack IS NOT NULL)""",
+                (self._tenant, self._tenant),
+            )
+        for part in chunks(rows):
+            with self._database.writing() as session:
+                for number, key, size in part:
+                    if session.run("DELETE FROM packs WHERE number = ?", (number,)):
+                        self._condemn(session, key, size)
+                        self._emptied += 1
+            self._bury()
+
+    def _condemn_orphans(self, older_than: int) -> None:
+        """Condemn objects that no row names: of checkpoints that were never committed, or stored twice."""
+        for found in self._old_orphans(older_than):
+            with self._database.writing() as session:
+                for key, size in self._orphans(session, found):
+                    self._condemn(session, key, size)
+            self._bury()
+
+    def _old_orphans(self, older_than: int) -> Iterator[list[tuple[str, int]]]:
+        """Key and size of objects that no row seems to name and none condemns, some at a time."""
+        name = self._catalog.name
+        for prefix in (f"packs/{name}/", f"checkpoints/{name}/", f"blobs/{name}/"):
+            old = ((info.key, info.size) for info in self._objects.list(prefix) if info.modified_at <= older_than)
+            for part in _batched(old, HASHES_PER_QUERY):
+                with self._database.reading() as session:
+                    orphans = self._orphans(session, part)
+                if orphans:
+                    yield orphans
+
+    def _orphans(self, session: Session, listed: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        keys = [key for key, _ in listed]
+        rows = session.all(
+            f"""SELECT key FROM packs WHERE tenant = ? AND key IN {slots(len(keys))}
+            UNION ALL SELECT key FROM tombstones
+            WHERE tenant = ? AND key IN {slots(len(keys))} AND deleted_at IS NULL""",
+            (self._tenant, *keys, self._tenant, *keys),
+        )
+        named = {row[0] for row in rows}
+        digits = [key.rpartition("/")[2].partition(".")[0] for key in keys if key.startswith("blobs/")]
+        hashes = [bytes.fromhex(text) for text in digits if _is_hex(text)]
+        if hashes:
+            rows = session.all(
+                f"""SELECT hash, generation FROM blobs
+                WHERE tenant = ? AND hash IN {slots(len(hashes))} AND pack IS NULL""",
+                (self._tenant, *hashes),
+            )
+            named.update(self._large_key(*row) for row in rows)
+        return [item for item in listed if item[0] not in named]
+
+    # --- packs ---
+
+    def _rewrite_packs(self) -> None:
+        with self._database.reading() as session:
+            sparse = session.all(
+                f"""SELECT packs.number, packs.key, packs.size FROM packs JOIN (
+                    SELECT pack, sum(length + CASE WHEN base IS NULL THEN {RECORD_OVERHEAD} ELSE {DELTA_OVERHEAD} END)
+                    AS live FROM blobs WHERE tenant = ? AND pack IS NOT NULL GROUP BY pack
+                ) held ON held.pack = packs.number
+                WHERE packs.tenant = ? AND packs.spared_until = 0 AND held.live < packs.size * ?
+                ORDER BY held.live, packs.number""",
+                (self._tenant, self._tenant, self._ratio),
+            )
+        for part in chunks(sparse, _PACKS_PER_QUERY):
+            with self._database.reading() as session:
+                rows = session.all(
+                    f"""SELECT pack, hash, size, codec, base, place, length FROM blobs
+                    WHERE tenant = ? AND pack IN {slots(len(part))} ORDER BY pack, place""",
+                    (self._tenant, *(pack[0] for pack in part)),
+                )
+            for number, key, size in part:
+                self._lease.renew()
+                try:
+                    self._rewrite(number, key, size, [row[1:] for row in rows if row[0] == number])
+                except (IntegrityError, NotFoundError) as error:
+                    _LOG.warning("pack %s is left as it is: %s", key, error)
+                except StorageError as error:
+                    if not isinstance(error.__cause__, OSError) or room_hint(error.__cause__) is None:
+                        raise
+                    # The others have more to be copied. What was freed stays freed; the next run goes on.
+                    _LOG.warning("the disk is too full to write packs anew that are mostly dead; collect again later")
+                    return
+                self._bury()
+                self._tell("rewrite", self._rewritten, len(sparse))
+
+    def _rewrite(self, number: int, key: str, size: int, rows: list[Row]) -> None:
+        """Copy what is live of a pack to a new one, and condemn the old one. Stored bytes stay as they are."""
+        pack = new_pack_id(self._random)
+        new_key = pack_key(self._catalog.name, pack)
+        encoder = PackEncoder()
+        moved: list[tuple[int, Hash]] = []
+        upload = self._objects.upload()
+        try:
+            upload.write(encoder.begin())
+            for row, stored in self._stored(key, rows):
+                name, content_bytes, codec, base = row[:4]
+                head, offset = encoder.add(name, content_bytes, Encoded(codec, stored), base)
+                upload.write(head)
+                upload.write(stored)
+                moved.append((offset, name))
+            upload.write(encoder.end())
+            upload.commit(new_key)
+        finally:
+            upload.abort()
+        with self._database.writing() as session:
+            taken = session.one(
+                "SELECT 1 FROM tombstones WHERE tenant = ? AND key = ?", (self._tenant, new_key)
+            ) or not session.run("DELETE FROM packs WHERE number = ?", (number,))
+            if taken:
+                return  # another collection got here first; what was written is an orphan
+            row = session.one(
+                """INSERT INTO packs (tenant, id, key, size, created_at, spared_until)
+                VALUES (?, ?, ?, ?, ?, 0) RETURNING number""",
+                (self._tenant, pack, new_key, encoder.size, self._catalog.clock.now()),
+            )
+            assert row is not None
+            session.many(
+                "UPDATE blobs SET pack = ?, place = ? WHERE tenant = ? AND hash = ? AND pack = ?",
+                ((row[0], offset, self._tenant, name, number) for offset, name in moved),
+            )
+            self._condemn(session, key, size)
+        self._rewritten += 1
+        self._freed -= encoder.size
+
+    def _stored(self, key: str, rows: list[Row]) -> Iterator[tuple[Row, bytes]]:
+        """Each row with its stored bytes; neighbours are read at once."""
+        at = 0
+        while at < len(rows):
+            begin: int = rows[at][4]
+            end = at + 1
+            while end < len(rows) and rows[end][4] + rows[end][5] - begin <= _READ_BYTES:
+                end += 1
+            data = self._objects.get(key, begin, rows[end - 1][4] + rows[end - 1][5] - begin)
+            for row in rows[at:end]:
+                yield row, data[row[4] - begin : row[4] - begin + row[5]]
+            at = end
+
+    def _tell(self, phase: str, done: int, total: int = 0) -> None:
+        if self._progress is not None:
+            self._progress(phase, done, total)
+
+
+def _is_hex(text: str) -> bool:
+    return len(text) == 32 and all(digit in "0123456789abcdef" for digit in text)
+
+
+def _batched(items: Iterator[tuple[str, int]], size: int) -> Iterator[list[tuple[str, int]]]:
+    batch: list[tuple[str, int]] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

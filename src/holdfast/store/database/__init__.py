@@ -1,0 +1,1 @@
+"""A database as the catalog uses it: the port, and SQLite."""

@@ -1,0 +1,75 @@
+"""What the catalog says of its own store: the row in ``stores``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import IntegrityError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.store.catalog.row_checksums import Covered, damaged, set_checksum
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.store.catalog.catalog import Catalog
+    from holdfast.store.database.sql_database import Session
+
+STORES = Covered("stores", "tenant", "tenant, id, claimed, conditional, origin, copied")
+
+
+class Identity(NamedTuple):
+    """What a store is."""
+
+    id: str
+    claimed: str = ""
+    conditional: str = ""
+    origin: str = ""
+    copied: bool = False
+
+
+def find(session: Session, tenant: int) -> Identity | None:
+    """The row, if there is one. Raises `IntegrityError` if it is damaged: another id would be another store's."""
+    row = session.one("SELECT id, claimed, conditional, origin, copied FROM stores WHERE tenant = ?", (tenant,))
+    if row is None:
+        return None
+    if any(damaged(session, STORES, tenant)):
+        raise IntegrityError("the catalog is damaged: its record of which store it is was changed")
+    return Identity(row[0], row[1], row[2], row[3], bool(row[4]))
+
+
+def read(catalog: Catalog) -> Identity | None:
+    """As `find`."""
+    with catalog.database.reading() as session:
+        return find(session, catalog.tenant)
+
+
+def make(catalog: Catalog, random: Callable[[int], bytes]) -> Identity:
+    """The row, made with a new id if there is none."""
+    found = read(catalog)
+    if found is not None or catalog.database.read_only:
+        return found or Identity("0" * 32)
+    with catalog.database.writing() as session:
+        session.run(
+            "INSERT INTO stores (tenant, id, claimed, conditional, origin, copied) VALUES (?, ?, '', '', '', 0) "
+            "ON CONFLICT DO NOTHING",
+            (catalog.tenant, random(16).hex()),
+        )
+        set_checksum(session, STORES, catalog.tenant, catalog.tenant)
+        made = find(session, catalog.tenant)
+    assert made is not None
+    return made
+
+
+def change(catalog: Catalog, identity: Identity) -> None:
+    """Write the row, which is there, as ``identity`` says."""
+    with catalog.database.writing() as session:
+        write(session, catalog.tenant, identity)
+
+
+def write(session: Session, tenant: int, identity: Identity) -> None:
+    """As `change`, in a transaction."""
+    session.run(
+        "UPDATE stores SET id = ?, claimed = ?, conditional = ?, origin = ?, copied = ? WHERE tenant = ?",
+        (*identity[:4], int(identity.copied), tenant),
+    )
+    set_checksum(session, STORES, tenant, tenant)

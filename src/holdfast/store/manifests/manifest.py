@@ -1,0 +1,45 @@
+"""Manifests: the sorted list path → entry of one state, kept as a persistent search tree of pages.
+
+Where one page ends and the next begins depends on the paths alone, so that a set of entries has one tree and one root,
+whatever the history: equal states have equal roots, and two manifests share every page in which they agree. The idea is
+that of content-defined trees (prolly trees, as in Noms and Dolt); docs/formats/manifest.md has the details.
+
+This is the face of four modules: `manifest_build`, `manifest_update`, `manifest_read` and `manifest_diff`.
+"""
+
+from __future__ import annotations
+
+from holdfast.store.manifests._difference import diff
+from holdfast.store.manifests._reader import (
+    CachedPages,
+    Pages,
+    Reached,
+    get,
+    get_many,
+    iterate,
+    on_the_way,
+    reachable,
+    totals,
+)
+from holdfast.store.manifests._updater import update
+from holdfast.store.manifests.builder import Built, build, check
+from holdfast.store.manifests.page_codec import EMPTY_PAGE, EMPTY_ROOT
+
+__all__ = [
+    "EMPTY_PAGE",
+    "EMPTY_ROOT",
+    "Built",
+    "CachedPages",
+    "Pages",
+    "Reached",
+    "build",
+    "check",
+    "diff",
+    "get",
+    "get_many",
+    "iterate",
+    "on_the_way",
+    "reachable",
+    "totals",
+    "update",
+]

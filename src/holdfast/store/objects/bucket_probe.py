@@ -1,0 +1,152 @@
+"""Finds out what a bucket can do, by doing it: write, read, ranges, listing, deleting, and conditional writes.
+
+What is written lies below ``probe/{tenant}/``, and is deleted again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from holdfast.model.errors import HoldfastError, IntegrityError, NotFoundError, StorageError
+from holdfast.model.fast_namedtuple import NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.store.objects.object_store import ObjectInfo
+    from holdfast.store.objects.remote_store import RemoteObjects
+
+Conditional = Literal["yes", "no", "wrong"]
+"""The server refuses to write over an object if asked to; it does not; it says one thing and does another."""
+
+_LEFT_OVER = 3600 * 1_000_000
+"""Microseconds after which what is there was left by somebody who was killed. What is younger may be tried just now."""
+_DATA = b"holdfast probe\n" + bytes(range(64))
+
+
+class Step(NamedTuple):
+    """One thing that was tried."""
+
+    name: str
+    ok: bool
+    message: str
+    """What was found; for what failed, why."""
+
+
+class Probed(NamedTuple):
+    """What a bucket can do."""
+
+    steps: tuple[Step, ...]
+    conditional: Conditional
+
+    @property
+    def ok(self) -> bool:
+        """True if objects can be kept there. Conditional writes are not needed for that."""
+        return all(step.ok for step in self.steps)
+
+
+def conditional_writes(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) -> Conditional:
+    """What the server makes of a write that is to happen only if there is no object of that key. Raises `StorageError`
+    if it cannot be reached.
+    """
+    key = f"probe/{tenant}/{random(16).hex()}"
+    bucket.put(key, [_DATA])  # so that whoever may not write, or finds nobody there, is told in those words
+    bucket.delete(key)
+    try:
+        try:
+            made = bucket.create(key, _DATA)
+        except StorageError:
+            return "no"  # it does not know what is asked for
+        if not made:
+            return "wrong"
+        try:
+            again = bucket.create(key, _DATA[::-1])
+        except StorageError:
+            again = False
+        kept = bucket.get(key) == _DATA
+        if not again and kept:
+            return "yes"
+        return "no" if again and not kept else "wrong"
+    except NotFoundError:
+        return "wrong"  # what was just written is not there
+    finally:
+        bucket.delete(key)
+
+
+def probe(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) -> Probed:
+    """Try everything; raises nothing for what fails. After a step that failed, none is tried. What others who try the
+    bucket at the same time have written is left alone.
+    """
+    key = f"probe/{tenant}/{random(16).hex()}"
+    steps: list[Step] = []
+    found: list[Conditional] = []
+    listed: list[ObjectInfo] = []
+    try:
+        for name, attempt in _attempts(bucket, tenant, key, random, found, listed):
+            try:
+                steps.append(Step(name, True, attempt()))
+            except HoldfastError as error:
+                advice = f" ({error.hint})" if error.hint else ""
+                steps.append(Step(name, False, error.message + advice))
+                break
+    finally:
+        try:
+            bucket.delete(key)
+            for own in listed:  # by the server's clock
+                for info in bucket.list(f"probe/{tenant}/"):
+                    if info.modified_at < own.modified_at - _LEFT_OVER:
+                        bucket.delete(info.key)
+        except HoldfastError:
+            pass  # it has been told
+    return Probed(tuple(steps), found[0] if found else "no")
+
+
+def _attempts(
+    bucket: RemoteObjects,
+    tenant: str,
+    key: str,
+    random: Callable[[int], bytes],
+    found: list[Conditional],
+    listed: list[ObjectInfo],
+) -> Iterator[tuple[str, Callable[[], str]]]:
+    def write() -> str:
+        bucket.put(key, [_DATA])
+        return f"{len(_DATA)} bytes"
+
+    def read() -> str:
+        if bucket.get(key) != _DATA or b"".join(bucket.stream(key)) != _DATA:
+            raise IntegrityError("what was written is not what is read")
+        return "what was written"
+
+    def ranges() -> str:
+        if bucket.get(key, 3, 5) != _DATA[3:8] or bucket.size(key) != len(_DATA):
+            raise IntegrityError("the service gives another range, or another size, than was asked for")
+        return "the bytes that were asked for"
+
+    def listing() -> str:
+        there = list(bucket.list(key))
+        if [info.key for info in there] != [key]:
+            raise IntegrityError("what was just written is not listed: listings of this service lag behind")
+        listed.extend(there)
+        return "what was written is there at once"
+
+    def conditional() -> str:
+        found.append(conditional_writes(bucket, tenant, random))
+        return {
+            "yes": "the server has them, and they are used for the claim of the bucket",
+            "no": "the server has none: the claim of the bucket goes by listing, which is as safe, and slower",
+            "wrong": "the server's answers to them are wrong, so they are not used; the claim goes by listing",
+        }[found[0]]
+
+    def delete() -> str:
+        bucket.delete(key)
+        if bucket.size(key) is not None:
+            raise IntegrityError("what was deleted is still there")
+        return "what was written is gone"
+
+    yield "write", write
+    yield "read", read
+    yield "ranges", ranges
+    yield "list", listing
+    yield "conditional writes", conditional
+    yield "delete", delete

@@ -1,0 +1,417 @@
+"""`Database` on PostgreSQL: a catalog that many machines share.
+
+A writing transaction holds an advisory lock of its tenant, which it takes before it looks at anything, so that all it
+reads is as of then and stays so. A reading one sees one state. How a commit is known to have happened although the
+connection broke during it, is told by a row that every connection has of its own (docs/formats/catalog.md).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+
+from holdfast.model.errors import ConnectionLostError, StorageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.ids import hash_bytes
+from holdfast.model.log import Log
+from holdfast.store.postgresql import _server_errors as server_errors
+from holdfast.store.postgresql._connections import Connections, end_session
+from holdfast.store.postgresql._schema_upgrade import SCHEMA, Standing
+from holdfast.store.postgresql._transaction import PostgresSession, pipelined
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from holdfast.store.database.sql_database import Migration, Row, Session
+    from holdfast.store.postgresql._connections import Link
+    from holdfast.store.postgresql.catalog_url import Address
+
+_LOG = Log(__name__)
+
+_IDLE: Final = 300_000
+"""Milliseconds after which the server ends a transaction whose process does nothing in it, as one that is stopped."""
+_SILENT: Final = 1.0
+"""Seconds of waiting after which it is said."""
+_TRIES: Final = 5
+_PAUSE: Final = 0.01
+_KEPT_MARKS: Final = "7 days"
+
+
+class PostgresDatabase:
+    """`Database` in the schema ``holdfast`` of one PostgreSQL database, for the tenant of this name.
+
+    ``migrations`` and ``check_new`` as in `SqliteDatabase`; ``timeout`` is in seconds and limits every wait, for other
+    processes and for the server. ``connections`` is how many threads may be in transactions at once. ``closed`` says
+    that this process may not write, whatever the server would let it do.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        migrations: Sequence[Migration],
+        *,
+        tenant: str,
+        application_id: int,
+        timeout: float = 30.0,
+        connections: int = 8,
+        closed: bool = False,
+        check_new: Callable[[], None] | None = None,
+    ) -> None:
+        self.address = address
+        self._timeout = timeout
+        self._closed = closed
+        self._standby = False
+        self._here = threading.local()
+        self._connections = Connections(address, most=connections, timeout=timeout)
+        self._standing = Standing(address, migrations, application_id)
+        self._key = _lock_key(b"tenant", tenant.encode())
+        self._schema_key = _lock_key(b"schema")
+        try:
+            self._open(check_new)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def read_only(self) -> bool:
+        """See `Database.read_only`."""
+        return self._closed or self._standby
+
+    @contextmanager
+    def reading(self, *, once: bool = False) -> Generator[Session]:
+        """See `Database.reading`. Raises `ConnectionLostError` where the connection breaks meanwhile.
+
+        It begins with its first statement. Until that is answered a lost connection is replaced.
+        """
+        session = self._session()
+        if session is not None:
+            yield session
+            return
+        with self._transaction(PostgresSession(None, partial(self._begun_reading, once), once=once)) as session:
+            yield session
+
+    @contextmanager
+    def writing(self) -> Generator[Session]:
+        """See `Database.writing`. Raises `ConnectionLostError` where the connection breaks and nothing was committed;
+        `StorageError` with code ``commit_unknown`` if it breaks in the commit and the server does not come back.
+        """
+        if self._session() is not None:
+            raise RuntimeError("a writing transaction inside another transaction")
+        if self._closed:
+            raise server_errors.read_only(self.address)
+        # Shared: whoever brings the schema forward waits for this, and this for them.
+        locks = f"SELECT pg_advisory_xact_lock_shared({self._schema_key}), pg_advisory_xact_lock({self._key})"
+        with self._transaction(self._begun_writing(locks), locks) as session:
+            yield session
+
+    def again(self, call: Callable[[], Any]) -> Any:
+        """``call()``; once more, a few times, while the connection is lost and nothing was committed.
+
+        What it calls must do with one transaction what it does, or do no harm twice.
+        """
+        if self._session() is not None:
+            return call()  # the transaction around it is lost as well
+        for left in reversed(range(_TRIES)):
+            try:
+                return call()
+            except ConnectionLostError as error:
+                if not left:
+                    raise
+                _LOG.warning("%s; trying again", error.message)
+        raise AssertionError
+
+    def save_space(self) -> None:
+        """See `Database.save_space`: nothing is taken on the side here."""
+
+    def save_memory(self) -> None:
+        """See `Database.save_memory`: nothing is kept here."""
+
+    def size(self) -> int:
+        """See `Database.size`: of all tenants, with indexes."""
+        with self.reading() as session:
+            row = session.one(
+                "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class c "
+                "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = ? AND c.relkind = 'r'",
+                (SCHEMA,),
+            )
+        return int(row[0]) if row else 0
+
+    def check(self) -> list[str]:
+        """See `Database.check`: every table is read from end to end, by itself and by its primary key."""
+        from holdfast.store.postgresql._integrity_check import check
+
+        with self.reading():
+            session = self._session()
+            assert session is not None
+            return check(session)
+
+    def close(self) -> None:
+        """See `Database.close`."""
+        self._connections.close()
+
+    # --- opening ---
+
+    def _open(self, check_new: Callable[[], None] | None) -> None:
+        with self._transaction(PostgresSession(None, partial(self._begun_reading, False))) as session:
+            current = self._standing.look(session)
+        if current:
+            return
+        if self.read_only:
+            raise server_errors.read_only(self.address)
+        locks = f"SELECT pg_advisory_xact_lock({self._schema_key})"
+        with self._transaction(self._begun_writing(locks, checked=False), locks) as session:
+            self._standing.bring_forward(session, check_new)
+
+    # --- transactions ---
+
+    def _session(self) -> PostgresSession | None:
+        """That of the transaction which this thread is in. (A child that was forked in one is in none.)"""
+        session, process = getattr(self._here, "session", (None, 0))
+        return session if process == os.getpid() else None
+
+    @contextmanager
+    def _transaction(self, session: PostgresSession, locks: str = "") -> Generator[PostgresSession]:
+        self._here.session = session, os.getpid()
+        try:
+            try:
+                yield session
+                if session.link is not None and session.link.inherited:
+                    raise RuntimeError("a transaction is not a forked child's to end")
+                session.end()
+            except BaseException:
+                if session.link is not None and not session.link.inherited:
+                    self._roll_back(session.link)
+                    session.end()
+                raise
+            finally:
+                self._here.session = None, 0
+            if session.link is not None and not session.once:
+                self._commit(session.link, locks if session.changed else "")
+        except psycopg.Error as error:
+            link = session.link
+            if locks and link is not None and link.lost:
+                self._connections.orphan(link.name)
+            raise server_errors.translate(error, self.address, lost=link is not None and link.lost) from error
+        finally:
+            if session.link is not None:
+                self._connections.put(session.link)
+
+    def _begun_reading(self, once: bool, first: Callable[[psycopg.Connection[Row]], None]) -> Link:
+        def begin(link: Link, _: float) -> None:
+            # All in one trip.
+            with pipelined(link.connection):
+                link.connection.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+                for words in _surroundings():
+                    link.connection.execute(words.encode())
+                first(link.connection)
+                if once:
+                    link.connection.execute(b"COMMIT")
+
+        return self._begun(begin)
+
+    def _begun_writing(self, locks: str, *, checked: bool = True) -> PostgresSession:
+        def begin(link: Link, limit: float) -> None:
+            # All in one trip. Each of these statements sees what was committed before it began: what is read after the
+            # lock is as of the lock, which a snapshot of the whole transaction would not be.
+            look = f"; {self._standing.question}" if checked else ""
+            words = f"{_begin_writing()}; SET LOCAL lock_timeout = {int(limit * 1000) or 1}; {locks}{look}"
+            cursor = link.connection.execute(words.encode())
+            if checked:
+                while cursor.nextset():
+                    pass
+                self._standing.check(cursor.fetchone())
+
+        return PostgresSession(self._begun(begin, to_write=True))
+
+    def _begun(self, begin: Callable[[Link, float], None], *, to_write: bool = False) -> Link:
+        """A connection on which a transaction has begun; ``begin`` is told how many seconds it may wait for a lock.
+        Lost ones are replaced: nothing has happened on them yet.
+        """
+        ends = time.monotonic() + self._timeout
+        told = False
+        tries = 0
+        while True:
+            tries += 1
+            link = self._connections.take()
+            left = ends - time.monotonic()
+            limit = max(0.001, left if told else min(left, _SILENT))
+            try:
+                if to_write and not link.writable:
+                    link.connection.execute(b"SELECT")  # it may have been made the primary, and tells with any answer
+                self._standby = not link.writable
+                if to_write and self._standby:
+                    raise server_errors.read_only(self.address)
+                begin(link, limit)
+                return link
+            except psycopg.Error as error:
+                lost = link.lost
+                self._roll_back(link)
+                self._connections.put(link)
+                found = server_errors.translate(error, self.address, lost=lost)
+                waiting = isinstance(error, psycopg.errors.LockNotAvailable) and not told and left > limit
+                if not waiting and not (isinstance(found, ConnectionLostError) and left > 0):
+                    raise found from error
+                if waiting:
+                    told = True
+                    _LOG.warning(
+                        "another process holds the catalog %s; waiting at most %g s", self.address.shown, self._timeout
+                    )
+                else:
+                    # The pool may have had several that are lost; a server that lets nobody in is not asked in a hurry.
+                    time.sleep(min(_PAUSE * tries, 0.5) if tries > 2 else 0)
+            except BaseException:
+                self._roll_back(link)
+                self._connections.put(link)
+                raise
+
+    def _commit(self, link: Link, locks: str) -> None:
+        if not locks:
+            cursor = link.connection.execute(b"COMMIT")
+        else:
+            link.commits += 1
+            cursor = link.connection.cursor()
+            try:
+                cursor.execute(_marking(link.name, link.commits).encode())
+                while cursor.nextset():
+                    pass
+            except psycopg.Error as error:
+                if not link.lost:
+                    raise
+                self._settle(link, locks, error)
+                return
+        if cursor.statusmessage != "COMMIT":
+            raise StorageError(
+                f"the catalog {self.address.shown} has undone a transaction instead of committing it",
+                hint="nothing was changed; run the command again",
+            )
+
+    def _settle(self, lost: Link, locks: str, error: psycopg.Error) -> None:
+        """Find out whether a commit has happened whose answer did not come: return if it has.
+
+        Raises what tells that it has not; ``commit_unknown`` if nobody can be asked.
+        """
+        _LOG.warning("the connection to the catalog %s broke in a commit; asking again", self.address.shown)
+        ends = time.monotonic() + self._timeout
+        while True:
+            try:
+                if self._has_mark(lost, locks, max(1.0, ends - time.monotonic())):
+                    return
+                break
+            except (psycopg.Error, StorageError) as failed:
+                time.sleep(_PAUSE)
+                if time.monotonic() >= ends or getattr(failed, "code", "") == "unreachable":
+                    raise StorageError(
+                        f"the connection to the catalog {self.address.shown} broke while something was being "
+                        "committed, and it cannot be asked whether that was done",
+                        hint="when it can be reached again, look (`holdfast log`) before you do it once more",
+                        code="commit_unknown",
+                    ) from error
+        raise ConnectionLostError(
+            f"the connection to the catalog {self.address.shown} was lost before a transaction was committed",
+            hint="nothing of it was changed; run the command again",
+        ) from error
+
+    def _has_mark(self, lost: Link, locks: str, limit: float) -> bool:
+        link = self._connections.take_new()
+        try:
+            # The old session may be at it still. It goes, or has come to its end when its locks can be had.
+            end_session(link, lost.name)
+            words = f"{_begin_writing()}; SET LOCAL lock_timeout = {int(limit * 1000)}; {locks}"
+            link.connection.execute(words.encode())
+            row = link.connection.execute(b"SELECT number FROM commit_marks WHERE client = $1", (lost.name,)).fetchone()
+            link.connection.execute(b"COMMIT")
+            return row is not None and row[0] == lost.commits
+        finally:
+            self._roll_back(link)
+            self._connections.put(link)
+
+    def _roll_back(self, link: Link) -> None:
+        try:
+            if not link.lost and link.connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                link.connection.execute(b"ROLLBACK")
+        except psycopg.Error:
+            link.close()
+
+
+def _surroundings() -> Sequence[str]:
+    # Of the transaction alone: behind a pooler the next one may be on another session.
+    return f"SET LOCAL search_path = {SCHEMA}", f"SET LOCAL idle_in_transaction_session_timeout = {_IDLE}"
+
+
+def _begin_writing() -> str:
+    return "; ".join(("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE", *_surroundings()))
+
+
+def _marking(name: bytes, number: int) -> str:
+    """Say, in the transaction itself, that it was committed, and commit it: one trip."""
+    client = f"decode('{name.hex()}', 'hex')"
+    words = (
+        f"INSERT INTO commit_marks VALUES ({client}, {number}, now()) "
+        "ON CONFLICT (client) DO UPDATE SET number = excluded.number, at = excluded.at; "
+        # A commit that has returned survives (I4), also where the server's setting says that speed goes first.
+        "SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'; "
+    )
+    if number == 1:
+        words += (
+            "DELETE FROM commit_marks WHERE client IN (SELECT client FROM commit_marks "
+            f"WHERE at < now() - interval '{_KEPT_MARKS}' LIMIT 100 FOR UPDATE SKIP LOCKED); "
+        )
+    return f"{words}COMMIT"
+
+
+def _lock_key(*parts: bytes) -> int:
+    """The number of an advisory lock, the same in every process."""
+    digest = hash_bytes(b"\0".join((b"holdfast catalog", *parts)))
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+# What there is to be said of the server that a catalog is on.
+
+
+class About(NamedTuple):
+    """A catalog's server, as it is now."""
+
+    shown: str
+    """The URL, without a password."""
+    server: str
+    """Its version."""
+    milliseconds: float
+    """How long a question takes, there and back."""
+    standby: bool
+    """True if nothing can be written there."""
+    forgetful: tuple[str, ...]
+    """Settings of the server by which what was said to be kept may be lost with its power."""
+    clock: float
+    """Seconds by which its clock is ahead of this machine's."""
+    guarded: bool
+    """False if what is sent to it, or comes from it, can be read and changed on the way."""
+
+
+def about(database: PostgresDatabase) -> About:
+    """Ask the server; raises as `Database.reading`."""
+    with database.reading() as session:
+        begun = time.perf_counter()
+        session.one("SELECT 1")
+        took = time.perf_counter() - begun
+        rows = dict(session.all("SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes')"))
+        row = session.one(
+            """SELECT current_setting('server_version'), pg_is_in_recovery(),
+            extract(epoch from clock_timestamp())::float8, inet_server_addr() IS NULL, coalesce(s.ssl, false)
+            FROM (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()) s"""
+        )
+    assert row is not None
+    return About(
+        shown=database.address.shown,
+        server=str(row[0]),
+        milliseconds=took * 1000,
+        standby=bool(row[1]),
+        forgetful=tuple(sorted(name for name, value in rows.items() if value == "off")),
+        clock=row[2] - time.time(),
+        guarded=bool(row[3] or row[4]),
+    )

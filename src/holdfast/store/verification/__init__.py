@@ -1,0 +1,1 @@
+"""The proof that nothing is damaged or missing."""

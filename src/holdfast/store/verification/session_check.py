@@ -1,0 +1,121 @@
+"""Verification of sessions: their rows, journals and references, and the states that are saved of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from holdfast.model.errors import HoldfastError, IntegrityError
+from holdfast.store.catalog.row_checksums import COVERED_4, JOURNALS, REFS, SESSION_CHECKPOINTS, SESSIONS, damaged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.model.session_types import SessionHash
+    from holdfast.store.catalog.catalog import Catalog
+    from holdfast.store.database.sql_database import Session
+    from holdfast.store.objects.object_store import ObjectStore
+
+    _Found = tuple[Literal["catalog", "reference", "format", "damaged", "missing"], str, str]
+
+_WHAT = {
+    SESSIONS.table: "session",
+    JOURNALS.table: "journal of the session",
+    SESSION_CHECKPOINTS.table: "session checkpoint",
+    REFS.table: "reference",
+}
+
+
+def session_key(tenant: str, name: str) -> str:
+    """``sessions/{tenant}/checkpoints/{hash}``: the object of a session checkpoint that is warm or cold."""
+    return f"sessions/{tenant}/checkpoints/{name}"
+
+
+def check_sessions(session: Session, tenant: int) -> Iterator[_Found]:
+    """What is wrong in the catalog, as kind, object and message. Use it up inside the transaction."""
+    for covered in COVERED_4:
+        for key in damaged(session, covered, tenant):
+            yield "damaged", str(key), f"the catalog's record of this {_WHAT[covered.table]} is damaged"
+    yield from _check_journals(session, tenant)
+    yield from _check_states(session, tenant)
+    for name, checkpoint in session.all(
+        """SELECT name, checkpoint FROM session_refs r WHERE tenant = ? AND NOT EXISTS (
+            SELECT 1 FROM session_checkpoints c WHERE c.tenant = r.tenant AND c.hash = r.checkpoint)""",
+        (tenant,),
+    ):
+        yield "reference", name, f"the session checkpoint {checkpoint} that it names does not exist"
+    for (name,) in session.all(
+        """SELECT id FROM sessions s WHERE tenant = ? AND status = 'live' AND NOT EXISTS (
+            SELECT 1 FROM session_refs r WHERE r.tenant = s.tenant AND r.name = 'sessions/' || s.id || '/HEAD')""",
+        (tenant,),
+    ):
+        yield "reference", name, "this session has no HEAD"
+
+
+def _check_journals(session: Session, tenant: int) -> Iterator[_Found]:
+    from holdfast.store.codecs.session_format import decode_journal
+
+    for name, data, entries in session.all(
+        "SELECT session, data, entries FROM session_journals WHERE tenant = ?", (tenant,)
+    ):
+        try:
+            if len(decode_journal(data)) != entries:
+                yield "catalog", name, "the session's journal has not as many entries as it is said to"
+        except IntegrityError as error:
+            yield "format", name, f"the session's journal cannot be read: {error.message}"
+
+
+def _check_states(session: Session, tenant: int) -> Iterator[_Found]:
+    from holdfast.store.codecs.session_format import decode_checkpoint
+
+    for name, tree, kept, tier, data, there in session.all(
+        """SELECT hash, tree, kept, tier, data,
+            EXISTS (SELECT 1 FROM checkpoints p WHERE p.tenant = c.tenant AND p.id = c.tree)
+        FROM session_checkpoints c WHERE tenant = ?""",
+        (tenant,),
+    ):
+        if kept and not there:
+            yield "reference", name, f"its tree, the checkpoint {tree}, does not exist"
+        if (data is None) == (tier == "hot"):
+            yield "catalog", name, "its content is said to be where it is not"
+        if data is not None:
+            try:
+                decode_checkpoint(data, name)
+            except IntegrityError as error:
+                yield "format", name, f"the session checkpoint cannot be read: {error.message}"
+
+
+def check_objects(catalog: Catalog, where: Callable[[str], ObjectStore | None], *, read_data: bool) -> Iterator[_Found]:
+    """What is wrong with the objects of states that are warm or cold; ``where`` gives the object store of a tier (None:
+    it is not known, and not looked at).
+    """
+    find = "SELECT hash, tier, stored FROM session_checkpoints WHERE tenant = ? AND tier <> 'hot'"
+    with catalog.database.reading() as session:
+        rows = session.all(find, (catalog.tenant,))
+    for name, tier, stored in rows:
+        found = _check_object(catalog.name, name, stored, where(tier), read_data=read_data)
+        if found is not None:
+            with catalog.database.reading() as session:
+                now = session.one(f"{find} AND hash = ?", (catalog.tenant, name))
+            if now == (name, tier, stored):  # else it was just moved on, or deleted
+                yield found
+
+
+def _check_object(
+    tenant: str, name: SessionHash, stored: int, objects: ObjectStore | None, *, read_data: bool
+) -> _Found | None:
+    from holdfast.store.codecs.session_format import decode_checkpoint
+
+    if objects is None:
+        return None
+    key = session_key(tenant, name)
+    size = objects.size(key)
+    if size is None:
+        return "missing", key, f"the session checkpoint {name} is missing"
+    if size != stored:
+        return "damaged", key, f"the object has {size} bytes; it was written with {stored}"
+    if read_data:
+        try:
+            decode_checkpoint(objects.get(key), name)
+        except HoldfastError as error:
+            return "damaged", key, error.message
+    return None

@@ -1,0 +1,112 @@
+"""What runs inside a box before the command does: it puts itself under the filter, hands the listener out, and becomes
+the command.
+
+It is started by `arguments` where a box is built by another program, or called as `enter` in a child. What it says on
+the channel, a pair of ``SOCK_SEQPACKET``, is one message with the listener (who sends it tells ``SCM_CREDENTIALS``, in
+the pid namespace of whoever receives it); it goes on when one comes back, and ends if the other side does. If the
+command cannot be executed, a second message is the errno in decimal.
+
+Only the standard library is needed here, and of it little: this is on the way of every command.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from holdfast.supervisor.confinement import landlock, seccomp_notify, seccomp_program
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+READY = b"ready"
+GO = b"go"
+_PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python ignores, which a command does not expect."""
+CANNOT_EXECUTE = 126
+NOT_FOUND = 127
+
+_START = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "from holdfast.supervisor.confinement.filter_shim import main; main(sys.argv[1:])"
+)  # fmt: skip
+
+
+def arguments(channel: int, closed: Sequence[bytes], command: Sequence[bytes], *, guarded: bool) -> list[bytes]:
+    """What to execute, with the descriptor ``channel``, to `enter`. Neither the environment nor the working directory
+    has a say in what code that is. The command finds ignored what this process ignores, whatever the box does.
+    """
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    above = os.fsencode(os.path.dirname(package))
+    python = os.fsencode(sys.executable)
+    start = [python, b"-I", b"-S", b"-B", b"-c", _START.encode(), above]
+    return [*start, b"%d" % channel, ignored(), b"%d" % guarded, b"%d" % len(closed), *closed, *command]
+
+
+def main(argv: Sequence[str]) -> NoReturn:
+    """See `arguments`."""
+    channel, numbers, guarded, count, *rest = argv
+    closed, command = rest[: int(count)], rest[int(count) :]
+    ignore(numbers)
+    words = [os.fsencode(word) for word in command]
+    enter(int(channel), [os.fsencode(path) for path in closed], words, guarded=guarded == "1")
+
+
+def ignored() -> bytes:
+    """The numbers of the signals that this process ignores, for `ignore`."""
+    return b",".join(b"%d" % number for number in _signals() if signal.getsignal(number) is signal.SIG_IGN)
+
+
+def ignore(numbers: str) -> None:
+    """Ignore what `ignored` has said, and nothing else."""
+    for number in _signals():
+        signal.signal(number, signal.SIG_IGN if str(int(number)) in numbers.split(",") else signal.SIG_DFL)
+    for number in _PYTHONS_OWN:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _signals() -> set[signal.Signals]:
+    """All whose treatment is somebody's choice."""
+    fixed = {signal.SIGKILL, signal.SIGSTOP, *_PYTHONS_OWN}
+    return {signal.Signals(number) for number in signal.valid_signals() if number < signal.SIGRTMIN} - fixed
+
+
+def enter(channel: int, closed: Sequence[bytes], command: Sequence[bytes], *, guarded: bool) -> NoReturn:
+    """`landlock.confine` this process, hand out the listener, and become ``command`` with this process's environment.
+    ``guarded``: safeguards hear of what is lost by descriptors that are open
+    (`holdfast.supervisor.syscalls.table.LOSING`). Does not return; ends with 126 or 127 as a shell would if the command
+    cannot be executed.
+    """
+    import socket
+
+    os.set_inheritable(channel, False)
+    talk = socket.socket(fileno=channel)
+    seccomp_notify.give_up_privileges()
+    landlock.confine(closed)
+    listener = seccomp_notify.install(seccomp_program.program(os.uname().machine, guarded=guarded))
+    hand_out(talk, listener)
+    become(talk, command)
+
+
+def hand_out(talk: socket.socket, *descriptors: int) -> None:
+    """Give away by what the tree is served, and wait for the word to go on; ends if there comes none."""
+    import socket
+
+    talk.sendmsg([READY], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))])
+    for descriptor in descriptors:
+        os.close(descriptor)
+    if talk.recv(len(GO)) != GO:
+        os._exit(1)
+
+
+def become(talk: socket.socket, command: Sequence[bytes]) -> NoReturn:
+    """Be the command; see `enter`."""
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606
+    except OSError as error:
+        talk.send(b"%d" % (error.errno or 0))
+        os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE)

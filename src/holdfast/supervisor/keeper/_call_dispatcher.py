@@ -1,0 +1,379 @@
+"""Calls of a supervised tree, one after the other: received, handed to their handler, answered.
+
+A call whose handler fails by a mistake of ours fails with EIO: nobody is ever left waiting.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+from collections import deque
+from contextlib import suppress
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from holdfast.model.errors import HeldError, HoldfastError, lacks_room
+from holdfast.model.log import Log
+from holdfast.supervisor.syscalls.pending_call import Call, LaterError, Reply, SlowError
+from holdfast.supervisor.syscalls.retries import Retries
+from holdfast.supervisor.syscalls.table import LOSING, NOTIFIED, numbers
+
+if TYPE_CHECKING:
+    import select
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+
+    from holdfast.supervisor.confinement.seccomp_notify import Listener
+    from holdfast.supervisor.keeper._step_lifecycle import Steps
+    from holdfast.supervisor.process_tree.members import Processes, Run
+    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.resolution.territory import ReadOnly
+    from holdfast.supervisor.syscalls.caller_access import Reach
+    from holdfast.supervisor.syscalls.retries import Pipe
+    from holdfast.undo.interceptor import Interceptor
+    from holdfast.undo.journal.records import StepId
+
+
+# Calls are received as soon as they come, by several threads, and carried out one after the other.
+#
+# A call that the kernel has not handed over yet can be interrupted by any signal, and fails with EINTR where its
+# handler has no ``SA_RESTART``; natively none of these calls does. From then on only a signal that kills does that. So
+# what counts is how long a receiver takes to wake up: nearly always one waits in the kernel, for which it needs no
+# interpreter lock, and it has a higher priority where that is allowed.
+
+_RECEIVERS: Final = 2
+"""Of each tree. A third made a tenth fewer calls be interrupted, and each take a sixth longer."""
+_NICE: Final = -20
+_SLICE_NS: Final = 100_000
+"""The shortest that there is: whoever asks for less at a time is given the processor earlier (Linux 6.12)."""
+_SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
+_ATTRIBUTES = Struct("=IIQiIQQQ")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_at_once = ctypes.PyDLL(None)
+"""Calls by this do not let go of the interpreter's lock."""
+_EVENT_BYTES = 16
+"""Room for one ``struct epoll_event``."""
+
+
+class Turns:
+    """The right to carry calls out, and all else that one thread at a time may do: a lock that the serving thread
+    takes, and in between whichever thread has received a call.
+    """
+
+    def __init__(self, is_quiet: Callable[[], bool], selector: select.epoll) -> None:
+        """While it ``is_quiet``, calls wait; and while the ``selector`` has something for the serving thread: that a
+        process has ended comes before what its parent does next, which is another step.
+        """
+        self._is_quiet = is_quiet
+        self._selector = selector.fileno()
+        self._event = ctypes.create_string_buffer(_EVENT_BYTES)
+        self._lock = threading.Lock()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._is_wanted = False
+
+    def __enter__(self) -> None:
+        """Take it, as soon as the call that is being carried out is. For the serving thread."""
+        self._is_wanted = True
+        self._lock.acquire()
+        self._is_wanted = False
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Carry out what calls there are by now, and give it up."""
+        try:
+            if kind is None:
+                self._carry_out(len(self._calls))
+        finally:
+            self._lock.release()
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether calls wait that may be carried out."""
+        return bool(self._calls) and not self._is_quiet()
+
+    def put(self, call: Callable[[], None]) -> None:
+        """Have a call carried out, by this thread or by the one whose turn it is. From any thread."""
+        self._calls.append(call)
+        # (Who has the turn looks again after giving it up; so nothing is left that came in between.)
+        while self._calls and self._lock.acquire(blocking=False):
+            try:
+                if not self._carry_out():
+                    return
+            finally:
+                self._lock.release()
+
+    def _carry_out(self, most: int = -1) -> bool:
+        """Carry out that many. False if the serving thread has to go on with what is left."""
+        while most and self._calls:
+            if self._is_quiet() or self._is_wanted or self._has_news():
+                return False
+            most -= 1
+            self._calls.popleft()()
+        return True
+
+    def _has_news(self) -> bool:
+        """Whether the selector has something. (To let go of the interpreter's lock for that would cost more.)"""
+        return _at_once.epoll_wait(self._selector, self._event, 1, 0) > 0
+
+
+def receive(tree: Tree, turns: Turns, fail: Callable[[], None]) -> None:
+    """Receive the calls of a tree until its last process has ended. A thread that cannot go on calls ``fail``."""
+    for _ in range(_RECEIVERS):
+        tree.listener.hold()
+        threading.Thread(target=_receive, args=(tree, turns, fail), daemon=True).start()
+
+
+def _receive(tree: Tree, turns: Turns, fail: Callable[[], None]) -> None:
+    listener = tree.listener
+    _hurry()
+    try:
+        # (Not asked before each call: the kernel wakes whoever waits as the last process ends, Linux 6.11. Before that
+        # it leaves them waiting, until the keeper ends.)
+        while (found := listener.receive()) is not None or not listener.is_over():
+            if found is not None:
+                turns.put(lambda found=found: tree.serve(found))
+    except BaseException as error:
+        _log.warning("a call failed by a mistake of Holdfast's own: %r", error)
+        fail()
+        raise
+    finally:
+        listener.release()
+
+
+def prefer() -> None:
+    """Have this process be preferred to those of other sessions (sched(7), autogroup), where that counts and is
+    allowed: within its own, `receive` sees to it.
+    """
+    with suppress(OSError), open("/proc/self/autogroup", "w") as file:
+        file.write(str(_NICE))
+
+
+def _hurry() -> None:
+    """Have this thread be given the processor at once."""
+    me = threading.get_native_id()
+    with suppress(OSError):  # (only administrators may)
+        os.setpriority(os.PRIO_PROCESS, me, _NICE)
+    nice = os.getpriority(os.PRIO_PROCESS, me)
+    attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, 0, 0, nice, 0, _SLICE_NS, 0, 0)
+    _libc.syscall(_SYS_SCHED_SETATTR[os.uname().machine], 0, attributes, 0)
+
+
+def slow_down() -> None:
+    """Take the priority from this thread that it has from one that receives."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, os.getpid()))
+
+
+_log = Log(__name__)
+
+
+def table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str, Handler]]:
+    """Number → name and handler of every call that reaches the keeper. What has no handler fails with ENOSYS."""
+    return {number: (name, handlers.get(name, _refuse)) for number, name in numbers(machine, NOTIFIED | LOSING).items()}
+
+
+_END = "exit_group"
+
+
+def _refuse(_call: Call, _world: Supervision) -> Reply:
+    return Reply(error=errno.ENOSYS)
+
+
+class Tree:
+    """One supervised tree. Implements `Supervision` for its calls.
+
+    Its methods are for the thread whose turn it is; slow calls are carried out on threads of their own.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        listener: Listener,
+        reach: Reach,
+        calls: Mapping[int, tuple[str, Handler]],
+        processes: Processes,
+        steps: Steps,
+        interceptor: Interceptor,
+        root_fd: int,
+        forbidden: tuple[int, ...],
+        read_only: tuple[ReadOnly, ...],
+        wake: Callable[[], None],
+        hold: Callable[[Tree, int, int], None],
+    ) -> None:
+        """Take the listener, the reach and the read-only directories over. ``wake()``, called from any thread, is to
+        see to it that `settle` is called; ``hold(tree, ticket, thread)``, by the serving thread, is told whose call
+        waits for a person.
+        """
+        self.run = run
+        self.listener = listener
+        self.reach = reach
+        self.interceptor = interceptor
+        self.root_fd = root_fd
+        self.forbidden = forbidden
+        self.read_only = read_only
+        self.held: list[tuple[int, Call]] = []
+        """Calls that wait for a person, with the number of the ticket."""
+        self.later = Retries()
+        """Calls that are tried again until they can be carried out."""
+        self.anchors: frozenset[int] = frozenset()
+        """Processes that all of the tree descend from."""
+        self._calls = calls
+        self._handlers = dict(calls.values())
+        self._processes = processes
+        self._steps = steps
+        self._wake = wake
+        self._hold = hold
+        self._slow: dict[int, StepId] = {}
+        self._slow_held: list[tuple[int, Call]] = []
+        self._slow_later: list[tuple[Call, Pipe | None]] = []
+        self._tells = _log.wants("debug")
+
+    # Supervision ------------------------------------------------------------------------------------------------
+
+    def step(self, call: Call) -> StepId:
+        """See `Supervision.step`."""
+        if not self.is_valid(call):
+            raise OSError(errno.EINTR, os.strerror(errno.EINTR))
+        # (Nearly always, nothing slow is going on.)
+        if self._slow and (known := self._slow.get(threading.get_ident())) is not None:
+            return known
+        return self._steps.of(self._processes.group(self.run, call.tid))
+
+    def holds(self, tgid: int) -> bool:
+        """See `Supervision.holds`."""
+        return self._processes.is_of(self.run, tgid)
+
+    def is_valid(self, call: Call) -> bool:
+        """See `Supervision.is_valid`."""
+        return self.listener.is_valid(call.id)
+
+    # Serving ----------------------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether slow calls are being carried out."""
+        return bool(self._slow)
+
+    def serve(self, found: tuple[int, ...]) -> None:
+        """Carry out a call that the listener has received."""
+        name, handler = self._calls[found[3]]
+        if self.listener.is_closed:
+            self.listener.answer(found[0], 0, errno.ENOSYS)
+        elif name == _END:
+            self._processes.leaving(self.run, found[1])
+            self.listener.go_on(found[0])
+        else:
+            self._handle(Call(found[0], found[1], name, found[6:], self.reach), handler)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        """Serve nothing more: what waits, and what still comes, fails with ENOSYS."""
+        for call in (*(call for _, call in self.held), *self.later.close()):
+            self.listener.answer(call.id, 0, errno.ENOSYS)
+        self.listener.close()
+        self.reach.close()
+        for directory in self.read_only:
+            directory.close()
+
+    def retry(self, waiting: set[int]) -> None:
+        """Go on with held calls whose ticket is not among those that still wait."""
+        settled = [call for ticket, call in self.held if ticket not in waiting]
+        self.held = [(ticket, call) for ticket, call in self.held if ticket in waiting]
+        for call in settled:
+            if self.is_valid(call):
+                self._handle(call, self._handlers[call.name])
+
+    def try_again(self) -> None:
+        """Try some of the calls anew that have to be."""
+        for call in self.later.take():
+            if self.is_valid(call):
+                self._handle(call, self._handlers[call.name])
+
+    def settle(self) -> None:
+        """Take over what threads have left."""
+        while self._slow_held:
+            self._keep(*self._slow_held.pop())
+        while self._slow_later:
+            self.later.add(*self._slow_later.pop())
+
+    def _keep(self, ticket: int, call: Call) -> None:
+        self.held.append((ticket, call))
+        self._hold(self, ticket, call.tid)
+
+    def _handle(self, call: Call, handler: Handler) -> None:
+        if self._tells:
+            _log.debug("call", call=call.name, thread=call.tid)
+        try:
+            reply = handler(call, self)
+        except OSError as error:
+            self.listener.answer(call.id, 0, error.errno or errno.EIO)
+        except SlowError:
+            self._begin_slow(call, handler)
+        except LaterError as error:
+            self.later.add(call, error.pipe)
+        except HeldError as error:
+            self._keep(error.ticket, call)
+        except Exception as error:  # noqa: BLE001
+            self._fail(call, error)
+        else:
+            if reply.fd >= 0:
+                self.later.opened(reply.fd)
+            self._reply(call, reply)
+
+    def _begin_slow(self, call: Call, handler: Handler) -> None:
+        patient = call._replace(patient=True)
+        try:
+            step = self.step(call)
+            thread = threading.Thread(target=self._do_slow, args=(patient, handler, step), daemon=True)
+            self.listener.hold()
+            thread.start()
+        except OSError as error:
+            self.listener.answer(call.id, 0, error.errno or errno.EIO)
+        except Exception as error:  # noqa: BLE001
+            self._fail(call, error)
+
+    def _do_slow(self, call: Call, handler: Handler, step: StepId) -> None:
+        me = threading.get_ident()
+        self._slow[me] = step
+        slow_down()
+        try:
+            reply = handler(call, self)
+        except OSError as error:
+            self.listener.answer(call.id, 0, error.errno or errno.EIO)
+        except HeldError as error:
+            self._slow_held.append((error.ticket, call._replace(patient=False)))
+        except LaterError as error:
+            self._slow_later.append((call._replace(patient=False), error.pipe))
+        except Exception as error:  # noqa: BLE001
+            self._fail(call, error)
+        else:
+            self._reply(call, reply)
+        finally:
+            del self._slow[me]
+            self.listener.release()
+            self._wake()
+
+    def _reply(self, call: Call, reply: Reply) -> None:
+        listener = self.listener
+        if reply.fd >= 0:
+            # Ours is closed before the caller goes on: what it has written it may want to execute.
+            number, error = listener.add(call.id, reply.fd, cloexec=reply.cloexec)
+            os.close(reply.fd)
+            listener.answer(call.id, number, error)
+        elif reply.native:
+            listener.go_on(call.id)
+        else:
+            listener.answer(call.id, reply.value, reply.error)
+
+    def _fail(self, call: Call, error: Exception) -> None:
+        if isinstance(error, HoldfastError):
+            _log.warning("%s by thread %d failed: %s", call.name, call.tid, error)
+            self.listener.answer(call.id, 0, lacks_room(error) or errno.EIO)
+        else:
+            import traceback
+
+            text = "".join(traceback.format_exception(error))
+            _log.warning("%s by thread %d failed by a mistake of Holdfast's own: %s", call.name, call.tid, text)
+            self.listener.answer(call.id, 0, errno.EIO)

@@ -1,0 +1,189 @@
+"""When steps begin and end: with a group's first change, and with its last process or a pause.
+
+What a person has opened as an explicit step takes in everything until it is closed; what a process of a run has
+opened, all that this run does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.log import Log
+from holdfast.supervisor.process_tree.members import Group, ticks_now
+from holdfast.undo.service import Settled
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.supervisor.process_tree.members import Run
+    from holdfast.undo.journal.records import StepId
+    from holdfast.undo.local_service.undo_service import LocalUndoService
+    from holdfast.undo.recorder.recorder import Recorder
+    from holdfast.undo.service import StepInfo
+
+_log = Log(__name__)
+
+QUIET_SECONDS = 5.0
+"""After a pause of this length, what the agent writes itself is a new step."""
+QUIET_CHILD_SECONDS = 30.0
+"""The same for a child of the agent that lives on."""
+
+
+class Steps:
+    """The open steps of all groups. For the serving thread."""
+
+    def __init__(self, desk: LocalUndoService, recorder: Recorder, do: Callable[[Callable[[], object]], None]) -> None:
+        """``do`` has something done on another thread, in the order in which it is asked to."""
+        self._do = do
+        self._desk = desk
+        self._recorder = recorder
+        self._open: dict[StepId, Group] = {}
+        self._denied: dict[StepId, float] = {}
+        self._expected: set[StepId] = set()
+        """Those that last until they are settled."""
+        self._groups: dict[StepId, Group] = {}
+        """Whose a step is, until `lives` is asked."""
+
+    def of(self, group: Group) -> StepId:
+        """The step that the group's changes belong to now. Opens one if there is none.
+
+        Raises `PermissionError` if it may change nothing any more, `StorageError`.
+        """
+        explicit = self._desk.explicit(group.run.id)
+        if group.explicit and group.explicit != explicit:
+            if self._recorder.is_denied(group.explicit):
+                self._bar(group)
+            group.explicit = 0
+        if group.barred:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        if explicit is not None:
+            group.explicit = explicit
+            return explicit
+        if group.ambient:
+            return self._desk.ambient()
+        if not group.step:
+            group.step = self._desk.open("command", run=group.run.id, command=group.command, directory=group.directory)
+            self._open[group.step] = self._groups[group.step] = group
+        return group.step
+
+    def expect(self, run: Run, command: tuple[bytes, ...]) -> StepId:
+        """Open the step of the command that the agent is about to start. Raises `RefusedError`, `StorageError`."""
+        if run.awaited is not None or any(self._open[step].run is run for step in self._expected):
+            raise RefusedError(f"a command of the run {run.id} has not ended yet", code="busy")
+        group = Group(run, 0)
+        group.command, group.directory = command, run.agents.directory
+        self._desk.begin_command(run.id)
+        group.step = self._desk.open("command", run=run.id, command=command, directory=group.directory)
+        self._open[group.step] = self._groups[group.step] = group
+        self._expected.add(group.step)
+        run.awaited, run.awaited_since = group, ticks_now()
+        return group.step
+
+    def settle(self, step: StepId, exit_code: int | None) -> Callable[[], Settled]:
+        """Close a step that was expected; returns what is left to do, for another thread.
+
+        Raises `NotFoundError` if it is not open.
+        """
+        group = self._open.get(step)
+        if group is None or step not in self._expected:
+            raise NotFoundError(f"step {step} is not open, or no command that was expected")
+        if group.run.awaited is group:
+            group.run.awaited = None
+        if group.exit_code is None:
+            group.exit_code = exit_code
+        denied = self._recorder.is_denied(step) or self._recorder.is_held(step)
+        finish = self._closing(group)
+
+        def settle() -> Settled:
+            info = finish() if finish is not None else None
+            if info is None:  # it was taken back already, or is nothing
+                info = next((info for info in self._desk.steps() if info.id == step), None)
+            return Settled(info=info, denied=denied)
+
+        return settle
+
+    def lives(self, step: StepId) -> Callable[[], bool]:
+        """Whether any process of a step that ends now is still there, whenever it is asked; asked for once."""
+        group = self._groups.pop(step, None)
+        return lambda: group is not None and group.live > 0
+
+    def is_of(self, group: Group, step: StepId) -> bool:
+        """Whether what the group would change now belongs to the step."""
+        if step == self._desk.explicit(group.run.id):
+            return True
+        return step < 0 if group.ambient else step == group.step
+
+    def close(self, group: Group) -> None:
+        """The group changes nothing more for now.
+
+        What its step left is looked at before anybody is served again: the next step may change it. To write it down
+        takes longer, and nobody waits for that.
+        """
+        if group.step and group.step not in self._expected:
+            self._close(group)
+
+    def close_run(self, run: Run) -> None:
+        """Close all steps of a run, and the one that it has opened itself."""
+        run.awaited = None
+        for group in [group for group in self._open.values() if group.run is run]:
+            self._close(group)
+        self.close_explicit(run)
+
+    def close_explicit(self, run: Run) -> None:
+        """Close the explicit step that the ``run`` has opened itself."""
+        self._close_each(self._desk.explicit_steps(run.id))
+
+    def close_last(self) -> None:
+        """Close what is no run's own. Left open when the keeper ends, it would be taken for that of a killed one, and
+        rolled back.
+        """
+        self._close_each(self._desk.explicit_steps(None))
+        self._finish(0, self._desk.closing_ambient)
+
+    def _close_each(self, steps: Sequence[StepId]) -> None:
+        for step in steps:
+            self._finish(step, partial(self._desk.closing, step))
+
+    def _close(self, group: Group) -> None:
+        self._finish(group.step, lambda: self._closing(group))
+
+    def _finish(self, step: StepId, closing: Callable[[], Callable[[], StepInfo | None] | None]) -> None:
+        try:
+            if (finish := closing()) is not None:
+                self._do(finish)
+        except HoldfastError as error:
+            # It stays in the journal: whoever opens the log next finishes it.
+            _log.warning("step %d could not be finished: %s", step, error, step_id=step)
+
+    def _closing(self, group: Group) -> Callable[[], StepInfo | None] | None:
+        step, group.step = group.step, 0
+        if self._recorder.is_denied(step) or self._recorder.is_held(step):
+            self._bar(group)
+        del self._open[step]
+        self._expected.discard(step)
+        self._denied.pop(step, None)
+        return self._desk.closing(step, group.exit_code)
+
+    @staticmethod
+    def _bar(group: Group) -> None:
+        """Let the group change nothing for as long as a process of it lives: what was denied, or nobody has answered,
+        must not go on as another step. Whose steps are told apart by pauses alone may go on after one.
+        """
+        group.barred = not group.lives_on
+
+    def close_quiet(self, now: float) -> None:
+        """Close what has paused; to be called a few times a second, with the time on the monotonic clock."""
+        for step, group in list(self._open.items()):
+            try:
+                found = self._recorder.step(step)
+            except KeyError:
+                # It was denied, and everything it tries fails until it ends.
+                last = self._denied.setdefault(step, now)
+            else:
+                last = now if found.busy or found.held else found.last
+            if now - last >= (QUIET_SECONDS if group.lives_on else QUIET_CHILD_SECONDS):
+                self.close(group)

@@ -1,0 +1,494 @@
+"""The trees that a keeper serves: they join and end here, with their processes and their steps."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import stat
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
+
+from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.supervisor.confinement.seccomp_notify import Listener
+from holdfast.supervisor.keeper._call_dispatcher import Tree, table
+from holdfast.supervisor.keeper._inherited_fds import record
+from holdfast.supervisor.operations import HANDLERS
+from holdfast.supervisor.process_tree.descendants import descendants, signal_all
+from holdfast.supervisor.process_tree.members import Processes, Run, command_of, descends, parent_of, thread_group
+from holdfast.supervisor.process_tree.writable_inodes import inodes_held_for_writing
+from holdfast.supervisor.resolution.directory_cache import RECENT
+from holdfast.supervisor.resolution.procfs import is_below
+from holdfast.supervisor.resolution.territory import ReadOnly, absolute, is_deleted
+from holdfast.supervisor.syscalls.caller_access import Permission, Reach
+from holdfast.undo.service import ProcessInfo, strictest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from holdfast.supervisor.control.socket_server import Client
+    from holdfast.supervisor.keeper._step_lifecycle import Steps
+    from holdfast.supervisor.keeper.mounted_trees import Around, MountedTree, MountedTrees
+    from holdfast.supervisor.syscalls.caller_access import Freezer
+    from holdfast.undo.interceptor import Interceptor
+    from holdfast.undo.journal.records import StepId
+    from holdfast.undo.local_service.undo_service import LocalUndoService
+    from holdfast.undo.service import Thresholds
+
+_log = Log(__name__)
+
+_JOINS_WITH = 2
+_KILLED_SECONDS = 5.0
+_OPEN_FILES = 10_000
+"""To look at so many takes about a tenth of a second, in which nobody changes anything."""
+
+Member: TypeAlias = "Tree | MountedTree"
+
+
+class Runs:
+    """See the module. For the serving thread."""
+
+    def __init__(
+        self,
+        desk: LocalUndoService,
+        steps: Steps,
+        interceptor: Interceptor,
+        root_fd: int,
+        forbidden: tuple[int, ...],
+        selector: select.epoll,
+        wake: Callable[[], None],
+        mounted: MountedTrees,
+        surround: Callable[[Run, frozenset[int], Processes, Callable[[Run], None]], Around],
+        receive: Callable[[Tree], None],
+    ) -> None:
+        """Descriptors of processes are registered with ``selector``. ``surround`` makes what the mount of a run is
+        told by, of the run, of processes that all of it descend from, of all processes, and of what has notice taken of
+        those that have ended. ``receive`` begins to receive the calls of a tree. For the rest see `Tree`.
+        """
+        self.trees: dict[int, Tree] = {}
+        """By their listener."""
+        self.calls_ready = select.poll()
+        """Every listener is registered here, for its end alone, and ``selector``."""
+        self.calls_ready.register(selector.fileno(), select.POLLIN)
+        self._runs: dict[Client, Run] = {}
+        self._frozen: dict[StepId, dict[Run, Freezer]] = {}
+        self._spared: dict[str, frozenset[int]] = {}
+        """By run, the processes that were there when one of them opened its explicit step: they go on while that is
+        held, as far as they change nothing. Whoever has asked for what is held has to be able to say so, and to cancel
+        it.
+        """
+        self._desk = desk
+        self._steps = steps
+        self._interceptor = interceptor
+        self._root_fd = root_fd
+        self._forbidden = forbidden
+        self._selector = selector
+        self._wake = wake
+        self._permission = Permission()
+        self._mounted = mounted
+        self._surround = surround
+        self._receive = receive
+        self._gone: tuple[Member, ...] = ()
+        """Trees of which somebody may have to be known still: see `over`. (Replaced, for other threads.)"""
+        self._calls = table(os.uname().machine, HANDLERS)
+        self._processes = Processes(lambda pidfd: selector.register(pidfd, select.EPOLLIN))
+
+    def __bool__(self) -> bool:
+        """Whether there is anybody to serve."""
+        return bool(self.trees or self._mounted or self._runs)
+
+    @property
+    def _members(self) -> Sequence[Member]:
+        """All that are served. From any thread."""
+        return (*list(self.trees.values()), *self._mounted)
+
+    def join(
+        self,
+        client: Client,
+        id_: str,
+        agent: int,
+        one_step: bool,
+        command: list[bytes],
+        directory: bytes,
+        read_only: int,
+        thresholds: Thresholds,
+        mounted: bool,
+    ) -> None:
+        """Serve the tree whose listener, or device if it is ``mounted``, came with the request, and so many descriptors
+        of directories that are read-only for it.
+        """
+        if len(client.fds) != _JOINS_WITH + read_only or client in self._runs:
+            raise HoldfastError("a run joins with the listener of its filter and a socket of its parent's, and once")
+        self._check_apart(client.fds[_JOINS_WITH:])
+        run = Run(id_, agent, one_step=one_step)
+        run.agents.command, run.agents.directory = tuple(command), directory
+        run.thresholds = thresholds
+        # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
+        try:
+            self._processes.group(run, agent)
+        except OSError as error:
+            raise HoldfastError(
+                "as many processes as can be are looked after in this workspace already", hint="end some of its runs"
+            ) from error
+        if mounted:
+            self._serve_mount(client, run)
+        else:
+            self._serve_calls(client, run)
+        self._runs[client] = run
+        self._guard()
+        run.handed_in = record(
+            agent, self._root_fd, self._forbidden, self._interceptor, lambda: self._steps.of(run.agents)
+        )
+        _log.info("run joined", run=id_, agent=agent)
+
+    def _serve_mount(self, client: Client, run: Run) -> None:
+        anchors = frozenset((run.agent, client.peer.pid))
+        around = self._surround(run, anchors, self._processes, self._see_ends)
+        self._mounted.serve(run, client, around, client.fds.pop(0), anchors)
+
+    def _serve_calls(self, client: Client, run: Run) -> None:
+        waiting, parent, *kept = client.fds
+        listener = Listener(waiting)
+        client.fds.clear()
+        reach = Reach(socket.socket(fileno=parent), self._permission)
+        tree = Tree(
+            run,
+            listener,
+            reach,
+            self._calls,
+            self._processes,
+            self._steps,
+            self._interceptor,
+            self._root_fd,
+            self._forbidden,
+            tuple(map(ReadOnly, kept)),
+            self._wake,
+            self._hold,
+        )
+        tree.anchors = frozenset((run.agent, client.peer.pid))
+        self.trees[listener.fd] = tree
+        self.calls_ready.register(listener.fd, 0)
+        self._receive(tree)
+
+    def _check_apart(self, directories: Sequence[int]) -> None:
+        """Raise `RefusedError` unless each is a directory that lies neither in the workspace nor around it: undo would
+        change the one, and in the other nothing could be done.
+        """
+        root = absolute(self._root_fd)
+        for fd in directories:
+            path = absolute(fd)
+            if not stat.S_ISDIR(os.fstat(fd).st_mode) or is_deleted(fd, path):
+                raise RefusedError(f"{display(path)} is no directory, or not any more", code="not_a_directory")
+            if is_below(root, (path.rstrip(b"/"),)) or is_below(path, (root.rstrip(b"/"),)):
+                raise RefusedError(
+                    f"{display(path)} cannot be read-only: it and the workspace {display(root)} lie in each other",
+                    hint="name directories that are apart",
+                )
+
+    def find(self, id_: str) -> Run | None:
+        """The run of this id, if it has joined and not left."""
+        return next((run for run in self._runs.values() if run.id == id_), None)
+
+    def guard(self, client: Client, id_: str, thresholds: Thresholds) -> None:
+        """See `Remote.guard`."""
+        joined = next((joined for joined, run in self._runs.items() if run.id == id_), None)
+        if joined is None:
+            raise NotFoundError(f"no run {id_} is served here")
+        if not _is_above(client.peer.pid, joined.peer.pid):
+            raise RefusedError(f"the run {id_} was started by somebody else, who alone changes its safeguards")
+        self._runs[joined].thresholds = thresholds
+        self._guard()
+
+    def _guard(self) -> None:
+        """What a run asks for counts until nothing of it is left: what lives on behind it has to be guarded too."""
+        present = {*self._runs.values(), *(tree.run for tree in self._members)}
+        self._desk.guard(strictest(run.thresholds for run in present), [run.id for run in present])
+
+    def around(self, pid: int) -> str:
+        """The id of the run that a process belongs to, if that can be told; empty for none."""
+        trees = self._members
+        found = next((tree.run.id for tree in trees if self._is_of(tree.run, pid)), "")
+        while not found and (pid := parent_of(pid)) > 1:
+            # Below the parent of a tree is also what was orphaned unseen.
+            found = next((tree.run.id for tree in trees if pid in tree.anchors), "")
+        return found
+
+    def begins(self, id_: str) -> None:
+        """A process of the run is about to open an explicit step."""
+        tree = next((tree for tree in self._members if tree.run.id == id_), None)
+        if tree is not None and not self._desk.explicit_steps(id_):
+            self._spared[id_] = frozenset(self._processes.everybody(tree.run))
+
+    def expect(self, id_: str, command: list[bytes]) -> StepId:
+        """See `Remote.expect`."""
+        run = self.find(id_)
+        if run is None:
+            raise NotFoundError(f"no run {id_} is served here")
+        return self._steps.expect(run, tuple(command))
+
+    def leave(self, client: Client) -> str:
+        """The run's agent has ended; what is left of its tree is served until it ends too. Returns the run's id."""
+        run = self._runs.pop(client, None)
+        if run is None:
+            raise NotFoundError("no run came by this connection, or it has left", code="no_run")
+        _log.info("run left", run=run.id)
+        self._spared.pop(run.id, None)
+        self._see_ends(run)
+        self._steps.close_run(run)
+        self._guard()
+        return run.id
+
+    def lose(self, client: Client) -> None:
+        """The connection has ended. If a run came by it and has not left, its tree is to end; a mount in any case: who
+        looked after those who use it does so as long as there are any.
+        """
+        run = self._runs.pop(client, None)
+        if run is not None:
+            self._kill(run)  # whoever looked after the tree was killed
+            for tree in [tree for tree in self.trees.values() if tree.run is run]:
+                self.gone(tree)
+        if (mounted := self._mounted.of(client)) is not None:
+            self._unmounted(mounted)
+        if run is not None:
+            self._steps.close_run(run)
+            self._guard()
+
+    def gone(self, tree: Tree) -> None:
+        """Nothing is left of the tree, or nothing is to be."""
+        RECENT.forget()
+        self.calls_ready.unregister(tree.listener.fd)
+        self._gone += (tree,)  # (first: other threads look)
+        del self.trees[tree.listener.fd]
+        tree.close()
+        self._is_over(tree)
+
+    def _unmounted(self, tree: MountedTree) -> None:
+        self._gone += (tree,)
+        self._mounted.end(tree)
+        self._is_over(tree)
+
+    def _is_over(self, tree: Member) -> None:
+        self._see_ends(tree.run)
+        if tree.run not in self._runs.values():
+            # (Else it leaves in a moment. A process lets go of its filter before how it ends can be seen.)
+            self._steps.close_run(tree.run)
+            self._guard()
+
+    def over(self) -> tuple[Member, ...]:
+        """Trees that are gone, with all of their processes that were seen: nothing is changed by these any more.
+
+        A listener ends before the last process has closed its files, and what that wrote is told of later still. So
+        one of a tree is known as such until it is taken notice of all, and then `forget` is called.
+        """
+        return tuple(tree for tree in self._gone if not self._processes.known(tree.run))
+
+    def forget(self, trees: tuple[Member, ...]) -> None:
+        """All that these have changed has been taken notice of: the numbers of their processes say nothing any more."""
+        self._gone = tuple(tree for tree in self._gone if tree not in trees)
+
+    def end(self) -> None:
+        """End every tree, and close all steps."""
+        for tree in list(self.trees.values()):
+            # (What is written through a descriptor after its step was closed would be nobody's.)
+            self._kill(tree.run)
+            self.gone(tree)
+        for tree in self._mounted:
+            self._kill(tree.run)
+            self._unmounted(tree)
+        for run in self._runs.values():
+            self._steps.close_run(run)
+        self._steps.close_last()
+        self.retry()
+
+    def processes(self, id_: str) -> list[ProcessInfo]:
+        """The processes of a run that are there: also those that have changed nothing, and those that were orphaned
+        unseen, which its parent looks after.
+        """
+        found: dict[int, StepId] = {}
+        for tree in self._members:
+            if tree.run.id == id_:
+                found |= {tgid: group.step for tgid, group in self._processes.all(tree.run)}
+                # (Below a parent is the keeper too, if that one has started it.)
+                # (The agent's number may be somebody else's by now.)
+                others = descendants(*(tree.anchors - {tree.run.agent}), spare=(os.getpid(),))
+                found |= {tgid: 0 for tgid in others if tgid not in found}
+        return [ProcessInfo(pid=tgid, command=command_of(tgid), step=step) for tgid, step in found.items()]
+
+    def signal(self, id_: str, number: int) -> int:
+        """Send a signal (0: none) to every process of a run, and to nothing else; how many are there then."""
+        if number:
+            numbers = (number, signal.SIGCONT) if number == signal.SIGTERM else (number,)
+            signal_all(lambda: [process.pid for process in self.processes(id_)], numbers)
+        return len(self.processes(id_))
+
+    def see_off(self) -> None:
+        """Wait until the processes of trees that are gone have closed their files, which is the last that they do; not
+        for ever, as `_kill`.
+        """
+        _wait_for([pidfd for tree in self._gone for pidfd in self._processes.known(tree.run)])
+
+    def _kill(self, run: Run) -> None:
+        """Kill the processes of a run, and wait until they are gone; not for ever: one may hang in the kernel."""
+        signal_all(lambda: self._processes.everybody(run), (signal.SIGKILL,))
+        pidfds = self._processes.known(run)
+        for pidfd in pidfds:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        for tree in self._mounted:
+            if tree.run is run:
+                tree.around.end()  # (whose request waits for a person cannot die before it is answered)
+        _wait_for(pidfds)
+
+    def watches(self, fd: int) -> bool:
+        """Whether the descriptor that the selector named is a process's, or a mount's."""
+        return self._processes.watches(fd) or self._mounted.watches(fd)
+
+    def ended(self, fd: int) -> None:
+        """A process has ended, or a mount is gone."""
+        if self._mounted.watches(fd):
+            self._unmounted(self._mounted.over(fd))
+        else:
+            self._process_ended(fd)
+
+    def _process_ended(self, pidfd: int) -> None:
+        self._selector.unregister(pidfd)
+        group = self._processes.ended(pidfd)
+        if group is not None:
+            self._mounted.settle(group.run)
+            self._steps.close(group)
+
+    def holds(self, pid: int) -> bool:
+        """Whether a process belongs to a tree, or looks after one. One that we cannot see, or that is gone already,
+        might; and so might one whose ancestors end faster than they can be looked at.
+        """
+        return not os.path.exists(f"/proc/{pid}") or self._is_inside(pid, self._members) is not False
+
+    def _is_of(self, run: Run, pid: int) -> bool:
+        return pid == run.agent or self._processes.is_below(run, pid)
+
+    def is_inside(self, pid: int) -> bool:
+        """Whether a process is of a tree, or looks after one; the tree may be gone (see `over`). From any thread."""
+        return self._is_inside(pid, (*self._gone, *self._members)) is True
+
+    def _is_inside(self, pid: int, trees: Iterable[Member]) -> bool | None:
+        """None if it cannot be told."""
+        anchors = frozenset[int]().union(*(tree.anchors for tree in trees))
+        return descends(pid, lambda each: each in anchors or self._processes.is_known(each))
+
+    def held_for_writing(self, thorough: bool) -> frozenset[int] | None:
+        """See `UndoLog.writers`."""
+        mounted = tuple(tree.run for tree in self._mounted)
+        # (What those have open in a mount is known without looking, which the mount itself would have to answer.)
+        found = inodes_held_for_writing(self._processes.tgids_but(mounted), None if thorough else _OPEN_FILES)
+        if found is None:
+            return None
+        # (But what they had open before leads past it.)
+        handed_in = (run.handed_in for run in mounted if self._processes.is_known(run.agent))
+        return found.union(self._mounted.held_for_writing(), *handed_in)
+
+    def settle(self) -> None:
+        """Take over what the threads of slow calls have left."""
+        for tree in self.trees.values():
+            tree.settle()
+
+    def retry(self) -> None:
+        """Go on with calls that nobody has to be asked about any more, and with those that made them."""
+        if any(tree.held for tree in self.trees.values()):
+            waiting = {ticket.id for ticket in self._desk.held()}
+            for tree in self.trees.values():
+                tree.retry(waiting)
+        if self._frozen:
+            asked = {ticket.step for ticket in self._desk.held()}  # (by what went on just now, too)
+            for step in [step for step in self._frozen if step not in asked]:
+                for freezer in self._frozen.pop(step).values():
+                    freezer.release()
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether `try_again` has anything to do."""
+        return any(tree.later for tree in self.trees.values())
+
+    def try_again(self) -> None:
+        """Try calls anew that wait for what nobody tells of."""
+        for tree in self.trees.values():
+            tree.try_again()
+
+    def tick(self) -> None:
+        """Do what is due a few times a second."""
+        self._processes.forget_threads()
+        self._mounted.tick()
+        RECENT.forget()
+        self.retry()
+        try:
+            for tree in self._mounted:
+                # (Nobody says here when a process ends: who is known by then stays where it belongs.)
+                for _ in self._processes.all(tree.run):
+                    pass
+            for step in self._frozen:
+                self._freeze_all(step)
+        except OSError as error:
+            # There may be more processes than descriptors of them: those that are missed are looked for again.
+            _log.warning("not all processes can be looked at: %s", error.strerror)
+
+    def _hold(self, tree: Tree, ticket: int, tid: int) -> None:
+        """A call waits for a person: all that its step consists of is to wait."""
+        for info in self._desk.held():
+            if info.id == ticket:
+                if info.step not in self._frozen:
+                    self._frozen[info.step] = {}
+                    self._freeze_all(info.step)
+                elif thread_group(tid) not in self._spared_of(info.step):
+                    self._freeze(info.step, tree, [tid])
+
+    def _freeze_all(self, step: StepId) -> None:
+        """Stop every process of the step."""
+        spared = self._spared_of(step)
+        for tree in self.trees.values():
+            found = ((tgid, group) for tgid, group in self._processes.all(tree.run) if tgid not in spared)
+            of_step = [tgid for tgid, group in found if self._steps.is_of(group, step)]
+            if of_step:
+                self._freeze(step, tree, of_step)
+
+    def _spared_of(self, step: StepId) -> frozenset[int]:
+        for run, spared in self._spared.items():
+            if step in self._desk.explicit_steps(run):
+                return spared
+        return frozenset()
+
+    def _freeze(self, step: StepId, tree: Tree, processes: list[int]) -> None:
+        freezers = self._frozen[step]
+        freezer = freezers.get(tree.run) or tree.reach.freezer()
+        if freezer is not None:  # (Else it is tried again in a moment.)
+            freezers[tree.run] = freezer
+            freezer.add(processes)
+
+    def _see_ends(self, run: Run) -> None:
+        """Take notice of every process of the run that has ended by now."""
+        ends = select.poll()
+        for pidfd in self._processes.known(run):
+            ends.register(pidfd, select.POLLIN)
+        for pidfd, _ in ends.poll(0):
+            self._process_ended(pidfd)
+
+
+def _is_above(pid: int, other: int) -> bool:
+    """Whether a process is another one, or started it, or what started that."""
+    while other > 1 and other != pid:
+        other = parent_of(other)
+    return other == pid > 0  # (0: gone, or out of sight)
+
+
+def _wait_for(pidfds: Iterable[int]) -> None:
+    """Wait until the processes have ended, for a time."""
+    ends, waiting = select.poll(), set(pidfds)
+    for pidfd in waiting:
+        ends.register(pidfd, select.POLLIN)
+    deadline = time.monotonic() + _KILLED_SECONDS
+    while waiting and (left := deadline - time.monotonic()) > 0:
+        for pidfd, _ in ends.poll(left * 1000):
+            ends.unregister(pidfd)
+            waiting.discard(pidfd)

@@ -1,0 +1,536 @@
+"""The keeper of a workspace: one process that serves every supervised tree there is, and owns the undo log.
+
+It is in a session of its own, so that no terminal stops it or hangs it up, and ends by itself when the last tree is
+gone. If it is killed, every call that would reach it fails with ENOSYS: what it would not record cannot happen.
+
+One thread serves what is asked for and closes steps, as fast as it can; in between, calls are carried out, by the
+threads that receive them and one at a time (`holdfast.supervisor.keeper._call_dispatcher`). Undo and all else that
+takes its time is done on a second one, one after the other; slow calls have threads of their own.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import stat
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.files.git.configuration import User
+from holdfast.files.git.object_lookup import GitObjects
+from holdfast.files.ignore.excluded_paths import ExcludedDirectories
+from holdfast.files.ignore.rules import IgnoreSources
+from holdfast.model.clock import SystemClock
+from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, RefusedError
+from holdfast.model.log import Log
+from holdfast.supervisor.control.frames import GONE, SUPERVISED, encode_error, encode_result
+from holdfast.supervisor.control.socket_server import LATER, Control
+from holdfast.supervisor.keeper._background_thread import Worker
+from holdfast.supervisor.keeper._call_dispatcher import Turns, prefer, receive
+from holdfast.supervisor.keeper._step_lifecycle import Steps
+from holdfast.supervisor.keeper._supervised_trees import Runs
+from holdfast.supervisor.keeper.keeper_settings import Settings
+from holdfast.supervisor.keeper.mounted_trees import Around, MountedTrees
+from holdfast.supervisor.keeper.stderr_log import keep_notes
+from holdfast.supervisor.outsiders.outside_watcher import Outsiders
+from holdfast.supervisor.outsiders.recorded_paths import Explained
+from holdfast.undo.journal.heartbeat import Beat
+from holdfast.undo.local_service.undo_service import LocalUndoService
+from holdfast.undo.log import UndoLog
+from holdfast.undo.recovery.keeper_recovery import BEAT_SECONDS, recover
+from holdfast.undo.reports.step_views import report
+from holdfast.undo.reports.unreported_rollbacks import note
+from holdfast.undo.safeguards.losses import Losses
+from holdfast.undo.safeguards.tickets import Safeguards
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Sequence
+
+    from holdfast.supervisor.control.socket_server import Client
+    from holdfast.supervisor.keeper._supervised_trees import Member
+    from holdfast.supervisor.process_tree.members import Processes, Run
+    from holdfast.undo.safeguards.losses import Rules
+    from holdfast.undo.safeguards.open_step import OpenStep
+    from holdfast.undo.service import StepInfo
+
+_log = Log("holdfast.supervisor.keeper.keeper")  # (as a program it has another name)
+
+_AGAIN_SECONDS = 0.005
+"""Until those are tried again who wait for what nobody tells of."""
+_LOCK_SECONDS = 1.0
+"""How long the log is waited for, where another process has it."""
+_SWITCH_SECONDS = 0.0005
+"""How long the second thread may keep the first one waiting, at most."""
+
+
+def _locked_in_time(open_log: Callable[[], UndoLog]) -> UndoLog:
+    """Open the log once no command has it any more: those that only look at it, again and again, have it for a moment
+    each, and to start anew for each try would be to lose against them. Raises `LockedError` if it is kept for longer.
+    """
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while True:
+        try:
+            return open_log()
+        except LockedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_AGAIN_SECONDS)
+
+
+class Keeper:
+    """See the module."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Open the log, finish what a killed keeper left, and open the socket.
+
+        Raises `LockedError` if there is another keeper, and what `UndoLog` raises.
+        """
+        root_fd = os.open(settings.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        clock = SystemClock()
+        safeguards = Safeguards(
+            clock, losses=Losses(lambda: _rules(settings), GitObjects(os.path.realpath(settings.root)).hold)
+        )
+        least = Beat(*settings.least)
+        self._undo_log = _locked_in_time(
+            lambda: UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=least)
+        )
+        recovered = recover(self._undo_log).rolled_back
+        if recovered is not None and recovered.steps:
+            note(settings.log, report(self._undo_log.aside, [recovered]))
+        self._desk = LocalUndoService(self._undo_log, safeguards, intercepts=True, own=settings.forbidden)
+        self._worker = Worker()
+        self._epoll = select.epoll()
+        self._epoll.register(self._worker.wake_fd, select.EPOLLIN)
+        forbidden = tuple(_directory(path) for path in (settings.log, *settings.forbidden))
+        recorder = self._undo_log.recorder
+        self._steps = Steps(self._desk, recorder, self._worker.do)
+        self._mounted = MountedTrees(settings.server, self._epoll, self._worker.do)
+
+        def surround(
+            run: Run, anchors: frozenset[int], processes: Processes, see_ends: Callable[[Run], None]
+        ) -> Around:
+            return Around(
+                run,
+                anchors,
+                self._desk,
+                self._steps,
+                processes,
+                self._epoll,
+                self._worker.post,
+                see_ends,
+                recorder,
+                self._undo_log.preimages,
+                root_fd,
+                forbidden,
+                self._lapse,
+            )
+
+        self._turns = Turns(lambda: self._desk.is_quiet, self._epoll)
+        self._runs = Runs(
+            self._desk,
+            self._steps,
+            recorder,
+            root_fd,
+            forbidden,
+            self._epoll,
+            self._worker.wake,
+            self._mounted,
+            surround,
+            lambda tree: receive(tree, self._turns, self.stop),
+        )
+        self._undo_log.writers = self._runs.held_for_writing
+        self._outsiders = Outsiders(
+            self._desk,
+            Explained(recorder, root_fd, self._lives),
+            os.path.realpath(settings.root),
+            (settings.log, *settings.forbidden),
+            self._runs.is_inside,
+            blocks=settings.outside_blocks,
+            backend=settings.watch,
+        )
+        self._undo_log.notice = self._outsiders.settle
+        recorder.on_meet = self._outsiders.hear
+        self._pauses: dict[Client, ExitStack] = {}
+        self._visitors: set[Client] = set()
+        """Those that the keeper must not end before they have hung up."""
+        self._asked = 0
+        """Requests that are not answered yet."""
+        self._waiting: list[Callable[[], None]] = []
+        """What a safeguard held, to be tried again when somebody may have answered."""
+        self._due = False
+        """The second thread is about to do what is due."""
+        self._over = False
+        self._begun = False
+        self._control = Control(settings.log, self._epoll, self._perform, self._left, self._runs.holds)
+
+    # The serving thread -----------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Serve until the last tree is gone, or `stop`; finish all steps, and give up the log."""
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        self._worker.start()
+        self._outsiders.start()
+        others = self._epoll.fileno()
+        runs = self._runs
+        calls_ready, trees = runs.calls_ready, runs.trees
+        desk, turns = self._desk, self._turns
+        others_ready = select.poll()  # (select() knows no descriptor above 1,023)
+        others_ready.register(others, select.POLLIN)
+        due = again = 0.0
+        while not self._over:
+            if desk.is_quiet:
+                others_ready.poll(BEAT_SECONDS * 1000)
+                ready = [others]
+            else:
+                seconds = _AGAIN_SECONDS if runs.tries_again else BEAT_SECONDS
+                ready = [fd for fd, _ in calls_ready.poll(0 if turns.has_calls else seconds * 1000)]
+            with turns:
+                for fd in ready:
+                    # (The selector comes first: who has ended is forgotten before its number comes again.)
+                    if fd == others:
+                        self._serve_others()
+                    elif fd in trees:  # (else it went away meanwhile)
+                        self._runs.gone(trees[fd])
+                        self._end_if_alone()
+                now = time.monotonic()
+                if now >= again and not desk.is_quiet:
+                    again = now + _AGAIN_SECONDS
+                    runs.try_again()
+                if now >= due:
+                    due = now + BEAT_SECONDS
+                    self._tick(now)
+        with turns:
+            self._runs.end()
+        self._worker.end()
+        self._outsiders.end()
+        self._settle()
+        self._control.close()
+        self._undo_log.close()
+
+    def stop(self) -> None:
+        """End everything in an orderly way. From any thread, or a signal's handler."""
+        self._over = True
+        self._worker.wake()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody is served, as somebody else changes the tree."""
+        return self._desk.is_quiet
+
+    def let_go(self) -> None:
+        """Nobody is about to join any more: end as soon as no run is there. From any thread."""
+        self._begun = True
+        self._worker.wake()
+
+    def _serve_others(self) -> None:
+        for fd, _ in self._epoll.poll(0):
+            if fd == self._worker.wake_fd:
+                self._worker.settle()
+                self._runs.settle()
+            elif self._control.owns(fd):
+                self._control.serve(fd)
+            elif self._runs.watches(fd):
+                self._runs.ended(fd)
+            # (Else it was closed by what came before it.)
+
+    def _tick(self, now: float) -> None:
+        self._desk.beat()
+        if not self._due:
+            # (A step that is denied is taken back, which may take long.)
+            self._due = True
+            over = self._runs.over()
+            self._worker.do(lambda: self._do_what_is_due(over))
+        waiting, self._waiting = self._waiting, []
+        for job in waiting:
+            self._worker.do(job)
+        self._steps.close_quiet(now)
+        self._runs.tick()
+        self._end_if_alone()
+
+    def _settle(self) -> None:
+        if self._desk.is_unsettled:
+            # (A tree is gone before the last of it has closed its files: they would count as written to for ever.)
+            self._runs.see_off()
+        try:
+            self._desk.settle()
+        except HoldfastError as error:
+            _log.warning("the undo log: %s", error)
+
+    def _do_what_is_due(self, over: tuple[Member, ...]) -> None:
+        try:
+            if over or self._desk.is_unsettled:
+                self._outsiders.settle()  # what others wrote is not the steps', nor the other way round
+                self._worker.post(lambda: self._runs.forget(over))
+            if held := self._desk.held():
+                with self._outsiders.pause():
+                    self._desk.tick()
+                if self._desk.held() != held:
+                    self._mounted.forget()  # what nobody has answered in time was taken back
+            else:
+                self._desk.tick()
+        except HoldfastError as error:
+            _log.warning("the undo log: %s", error)
+        finally:
+            self._due = False
+            self._worker.post(self._runs.retry)
+
+    def _end_if_alone(self) -> None:
+        if self._begun and not (self._runs or self._asked or self._visitors):
+            self._over = True
+
+    # What is asked for ------------------------------------------------------------------------------------------
+
+    def _perform(self, client: Client, method: str, arguments: tuple[Any, ...]) -> object:
+        match method:
+            case "join":
+                self._runs.join(client, *arguments)
+                self._begun = True
+                return None
+            case "leave":
+                run = self._runs.leave(client)
+                return self._ask(client, lambda: self._desk.parting(run))
+            case "visit":
+                if self._over:
+                    raise HoldfastError("the keeper is ending", code=GONE)
+                self._visitors.add(client)
+                return None
+            case "quiet":
+                return self._ask(client, lambda: self._enter(client))
+            case "resume":
+                pause = self._pauses.pop(client, ExitStack())
+                return self._ask(client, lambda: self._resume(pause))
+            case "undo" | "redo":
+                steps, force = arguments
+                return self._change(client, lambda: getattr(self._desk, method)(steps, force=force))
+            case "foresee":
+                steps, forward = arguments
+                return self._ask(client, lambda: self._foresee(steps, forward=forward))
+            case "answer":
+                ticket, allow = arguments
+                return self._change(client, lambda: self._desk.answer(ticket, allow=allow), self._runs.retry)
+            case "begin":
+                run = self._asking(client)
+                if run:
+                    self._runs.begins(run)
+                return self._ask(client, lambda: self._desk.begin(*arguments, run=run or ""))
+            case "commit":
+                run = self._asking(client)
+                return self._ask(client, lambda: self._desk.commit(*arguments, run=run))
+            case "rollback":
+                run = self._asking(client)
+                return self._change(client, lambda: self._desk.rollback(*arguments, run=run))
+            case "write":
+                return self._write(client, *arguments)
+            case "guard":
+                return self._runs.guard(client, *arguments)
+            case "processes":
+                return self._runs.processes(*arguments)
+            case "signal":
+                return self._runs.signal(*arguments)
+            case "serves":
+                return self._runs.find(*arguments) is not None
+            case "expect":
+                return self._runs.expect(*arguments)
+            case "settle":
+                step, code = arguments
+                return self._ask(client, self._steps.settle(step, code))
+            case "steps" | "barriers" | "going_on":
+                return self._ask(client, lambda: self._listed(method))
+            case _:
+                return self._ask(client, lambda: getattr(self._desk, method)(*arguments))
+
+    def _asking(self, client: Client) -> str | None:
+        """The run that asks; None if it is somebody outside. Raises `RefusedError` if it is neither."""
+        if client.is_outside:
+            return None
+        run = self._runs.around(client.peer.pid)
+        if not run:
+            raise RefusedError("who asks is not outside, and of no run that is served here", code=SUPERVISED)
+        return run
+
+    def _write(self, client: Client, path: bytes, expected: bytes | None, run: str) -> object:
+        if not client.fds:
+            raise FormatError("write: the content comes as a descriptor")
+        content = client.fds.pop(0)
+        if not stat.S_ISREG(os.fstat(content).st_mode):
+            os.close(content)
+            raise FormatError("write: the content is no regular file")
+        joined = self._runs.find(run)
+        whose = ("", b"") if joined is None else (joined.id, joined.agents.directory)
+        go_on = self._desk.writing(path, content, expected, *whose)
+
+        def write() -> StepInfo | None:
+            try:
+                with self._outsiders.pause():
+                    info = go_on()
+                self._mounted.forget()
+            except HeldError:
+                raise
+            except BaseException:
+                os.close(content)
+                raise
+            os.close(content)
+            return info
+
+        return self._ask(client, write, self._runs.retry)
+
+    def _listed(self, method: str) -> object:
+        self._outsiders.settle()
+        return getattr(self._desk, method)()
+
+    def _foresee(self, steps: Sequence[int], *, forward: bool) -> None:
+        self._outsiders.settle()  # (so does whoever changes the tree)
+        self._desk.foresee(steps, forward=forward)
+
+    def _change(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
+        """`_ask` for what changes the tree."""
+
+        def change() -> object:
+            with self._outsiders.pause():
+                result = work()
+            self._mounted.forget()
+            return result
+
+        return self._ask(client, change, then)
+
+    def _ask(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
+        """Have ``work`` done on the second thread, and its result sent; ``then`` is called on this one."""
+
+        def job() -> None:
+            try:
+                frame = encode_result(work())
+            except HeldError:
+                self._worker.post(lambda: self._waiting.append(job))
+                return
+            except HoldfastError as error:
+                frame = encode_error(error)
+            except Exception as error:  # noqa: BLE001 - one request fails, and not everything that runs
+                _log.warning("a request failed by a mistake of Holdfast's own: %r", error)
+                frame = encode_error(HoldfastError(f"the keeper failed: {error!r}"))
+            self._worker.post(lambda: deliver(frame))
+
+        def deliver(frame: bytes) -> None:
+            self._asked -= 1
+            then()
+            if client.is_gone:
+                self._release(client)  # of what it was given after it had hung up
+            else:
+                client.send(frame)
+            self._end_if_alone()
+
+        self._asked += 1
+        self._worker.do(job)
+        return LATER
+
+    def _lapse(self, ticket: int) -> None:
+        """What a safeguard holds cannot be held any longer: its step is taken back. From any thread."""
+
+        def lapse() -> None:
+            with self._outsiders.pause():
+                self._desk.lapse(ticket)
+            self._mounted.forget()
+            self._worker.post(self._runs.retry)
+
+        self._worker.do(lapse)
+
+    def _lives(self, step: OpenStep) -> Callable[[], bool]:
+        if step.reverses:
+            return lambda: False
+        if step.begin.kind == "command":
+            return self._steps.lives(step.id)
+        return lambda: bool(self._runs)
+
+    def _left(self, client: Client) -> None:
+        self._release(client)
+        self._visitors.discard(client)
+        self._runs.lose(client)
+        self._end_if_alone()
+
+    def _release(self, client: Client) -> None:
+        if (pause := self._pauses.pop(client, None)) is not None:
+            self._worker.do(lambda: self._resume(pause))
+
+    def _enter(self, client: Client) -> None:
+        pause = self._pauses.setdefault(client, ExitStack())
+        self._outsiders.settle()  # what happened before is not the client's
+        pause.enter_context(self._desk.quiet())
+        pause.enter_context(self._outsiders.pause())
+
+    def _resume(self, pause: ExitStack) -> None:
+        pause.close()
+        self._mounted.forget()
+
+
+def _rules(settings: Settings) -> Rules:
+    """What says of a path whether checkpoints leave it out, by the rules that are there now. Those of the root, and
+    from outside, are read at once.
+    """
+    root = os.path.realpath(settings.root)
+    sources = IgnoreSources(root, user=User(*settings.user), exclude=settings.exclude)
+    excluded = ExcludedDirectories(root, sources, (settings.log, *settings.forbidden))
+    excluded.leaves_out(b".")
+    return excluded.leaves_out
+
+
+def _directory(path: bytes) -> int:
+    return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def main(fd: int) -> int:
+    """Be a keeper: read `Settings` from the socket ``fd``, answer there when ready, and serve."""
+    import resource
+    import socket
+
+    from holdfast.supervisor.control.frames import LENGTH
+
+    starter = socket.socket(fileno=fd)
+    (length,) = LENGTH.unpack(starter.recv(LENGTH.size, socket.MSG_WAITALL))
+    settings = msgspec.msgpack.decode(starter.recv(length, socket.MSG_WAITALL), type=Settings)
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
+        signal.signal(number, signal.SIG_IGN)  # (they are a terminal's)
+    prefer()
+    os.umask(0o077)
+    keep_notes(settings.log, settings.log_level)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        keeper = Keeper(settings)
+    except HoldfastError as error:
+        starter.sendall(encode_error(error))
+        return error.exit_code
+    except OSError as error:
+        starter.sendall(encode_error(HoldfastError(f"the keeper cannot start: {error}")))
+        return 1
+
+    def stop(_number: int, _frame: object) -> None:
+        keeper.stop()
+
+    signal.signal(signal.SIGTERM, stop)
+    starter.sendall(encode_result(None))
+    _watch(starter, keeper)
+    _log.info("keeper started", root=settings.root)
+    keeper.serve()
+    _log.info("keeper ended")
+    return 0
+
+
+def _watch(starter: socket.socket, keeper: Keeper) -> None:
+    """If whoever started the keeper dies before a run has joined, there is nothing to keep."""
+
+    def wait() -> None:
+        starter.recv(1)
+        keeper.let_go()
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1])))

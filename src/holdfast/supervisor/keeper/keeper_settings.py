@@ -1,0 +1,38 @@
+"""What a keeper has to know, as whoever starts one tells it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.model.log import Level
+from holdfast.undo.journal.heartbeat import NONE
+from holdfast.undo.service import Limits
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a keeper has to know."""
+
+    root: bytes
+    log: bytes
+    """The directory of the undo log, absolute."""
+    forbidden: tuple[bytes, ...] = ()
+    """Directories beside it that nothing inside may change anything beneath."""
+    limits: Limits = Limits()
+    least: tuple[int, int, int, int] = NONE
+    """The numbers of the log that the history knows, as a `Beat`; see `UndoLog`."""
+    outside_blocks: bool = True
+    """Whether undo refuses to cross what others have changed; else it is only listed."""
+    exclude: tuple[str, ...] = ()
+    """Patterns of what checkpoints leave out, beside what rule files say."""
+    user: tuple[bytes | None, bytes | None] = (None, None)
+    """The home and the configuration directory of whoever's global rules of Git are obeyed."""
+    watch: Literal["auto", "fanotify", "inotify"] = "auto"
+    """How the changes of others are seen: by fanotify or inotify."""
+    server: str = ""
+    """The module whose `serve` (`holdfast.supervisor.keeper.mounted_trees.Mounting`) serves the mounts of runs that
+    have one; empty: there are none.
+    """
+    log_level: Level = "warn"
+    """From which level on the keeper logs."""

@@ -1,0 +1,72 @@
+"""What the parent of a tree does for the keeper: it may look into the tree's processes where the keeper may not.
+
+`holdfast.supervisor.syscalls.caller_access` is the other side, and says what is asked. Whoever holds the other end of
+the socket is trusted: it never comes into the tree, and all that can be had here is what a process of this user could
+have anyway.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import socket
+import threading
+
+from holdfast.supervisor.process_tree.process_freezer import Frozen
+from holdfast.supervisor.syscalls.caller_access import ANSWER, DESCRIPTOR, MEMORY, MOST_NUMBERS, NUMBER, REQUEST, take
+from holdfast.supervisor.syscalls.caller_memory import look
+
+
+def begin_serving() -> socket.socket:
+    """Answer from now on, on a thread of its own, what is asked on the socket that is returned; until it is closed."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    threading.Thread(target=_serve, args=(ours,), daemon=True).start()
+    return its
+
+
+def _serve(keeper: socket.socket) -> None:
+    with keeper:
+        while request := _received(keeper, REQUEST.size):
+            number, what, pid, first, second = REQUEST.unpack(request)
+            try:
+                if what == MEMORY:
+                    found, size = look(pid, first, second)
+                    keeper.send(ANSWER.pack(number, 0) + found[:size])
+                elif what == DESCRIPTOR:
+                    taken = take(pid, first)
+                    try:
+                        socket.send_fds(keeper, [ANSWER.pack(number, 0)], [taken])
+                    finally:
+                        os.close(taken)
+                else:
+                    with _begin_freezing() as freezing:
+                        socket.send_fds(keeper, [ANSWER.pack(number, 0)], [freezing.fileno()])
+            except (BrokenPipeError, ConnectionResetError):
+                return
+            except OSError as error:
+                keeper.send(ANSWER.pack(number, error.errno or errno.EIO))
+
+
+def _begin_freezing() -> socket.socket:
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    threading.Thread(target=_freeze, args=(ours,), daemon=True).start()
+    return its
+
+
+def _freeze(keeper: socket.socket) -> None:
+    frozen = Frozen()
+    try:
+        with keeper:
+            while numbers := _received(keeper, MOST_NUMBERS * array.array(NUMBER).itemsize):
+                frozen.add(array.array(NUMBER, numbers))
+    finally:
+        frozen.release()
+
+
+def _received(keeper: socket.socket, size: int) -> bytes:
+    """One message; nothing if nobody is there any more."""
+    try:
+        return keeper.recv(size)
+    except ConnectionResetError:
+        return b""

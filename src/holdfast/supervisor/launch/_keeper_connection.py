@@ -1,0 +1,98 @@
+"""How a tree comes to its keeper: to the one that there is, or to a new one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import HoldfastError, LockedError
+from holdfast.supervisor.control.frames import GONE, LENGTH, decode_answer
+from holdfast.supervisor.control.remote_service import Remote, connect
+from holdfast.supervisor.keeper.stderr_log import open_notes
+from holdfast.supervisor.launch._parent_messages import send
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.keeper.keeper_settings import Settings
+    from holdfast.supervisor.launch._parent_messages import Order
+
+_PATIENCE_SECONDS = 10.0
+"""For somebody who uses the undo log without being a keeper for long."""
+_RETRY_SECONDS = 0.05
+
+
+def join(order: Order, listener: int, agent: int, parent: int) -> tuple[Remote, subprocess.Popen[bytes] | None]:
+    """Have the tree of which ``listener`` is the filter's (or the mount's) and ``agent`` the first process served; its
+    parent answers on the socket ``parent``.
+
+    Returns the connection that the run lasts as long as, and the keeper if it was started for it. Raises what the
+    keeper answers; `LockedError` if somebody else uses the log for longer than a moment.
+    """
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        try:
+            remote = connect(order.settings.log)
+            keeper = starter = None
+            if remote is None:
+                keeper, starter = _start(order.settings)
+                remote = connect(order.settings.log)
+            if remote is not None:
+                remote.join(
+                    order.run,
+                    agent,
+                    listener,
+                    parent,
+                    one_step=order.one_step,
+                    command=order.command,
+                    directory=order.directory,
+                    read_only=order.read_only,
+                    thresholds=order.thresholds,
+                    mounted=order.mounted,
+                )
+                if starter is not None:
+                    starter.close()
+                return remote, keeper
+        except LockedError:
+            # A command has the log for a moment, or a keeper that is about to end, or to begin.
+            if time.monotonic() > deadline:
+                raise
+        except HoldfastError as error:
+            if error.code != GONE or time.monotonic() > deadline:
+                raise
+        time.sleep(_RETRY_SECONDS)
+
+
+def _start(settings: Settings) -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """Start a keeper; as long as the socket is open it waits for a run to join."""
+    os.makedirs(settings.log, 0o700, exist_ok=True)
+    ours, its = socket.socketpair()
+    notes = open_notes(settings.log)
+    try:
+        keeper = subprocess.Popen(
+            [sys.executable, "-P", "-m", "holdfast.supervisor.keeper.keeper", str(its.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=notes,
+            cwd="/",
+            pass_fds=[its.fileno()],
+            start_new_session=True,
+        )
+    finally:
+        os.close(notes)
+        its.close()
+    send(ours, settings)
+    try:
+        head = ours.recv(LENGTH.size, socket.MSG_WAITALL)
+    except ConnectionResetError:
+        head = b""
+    if len(head) < LENGTH.size:
+        raise HoldfastError("the keeper ended before it was ready", hint="the undo log's keeper.log may say why")
+    try:
+        decode_answer("visit", ours.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL))
+    except HoldfastError:
+        keeper.wait()
+        raise
+    return keeper, ours

@@ -1,0 +1,97 @@
+"""What the launcher of a run and the parent of its tree say to each other: MessagePack in its length, over a socket.
+
+Beside that the launcher sends a byte for each signal that it gets, its number, and 0 when it is asked.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from holdfast.supervisor.control.frames import LENGTH
+from holdfast.supervisor.keeper.keeper_settings import Settings
+from holdfast.undo.service import OFF, Parting, Thresholds
+
+T = TypeVar("T")
+
+RELAYED: Final = frozenset(map(int, signal.valid_signals())) - {
+    *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU),
+    *(signal.SIGPIPE, signal.SIGXFSZ),  # Python's own
+    *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS),
+}
+"""Signals that end neither the launcher nor the parent: those that the command does not get by itself are passed on."""
+ANSWER: Final = b"\0"
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What the launcher asks for."""
+
+    command: tuple[bytes, ...]
+    directory: bytes
+    """Where the command runs."""
+    environment: dict[bytes, bytes]
+    run: str
+    one_step: bool
+    fails_whole: bool = False
+    """If the command fails, or is killed, all that it has started ends with it."""
+    settings: Settings
+    read_only: tuple[int, ...] = ()
+    """Directories that the command may not change anything beneath, open; inherited."""
+    closed: tuple[bytes, ...] = ()
+    """What `landlock.confine` is told of: the paths of the workspace and of those directories."""
+    thresholds: Thresholds = OFF
+    """When a person is to be asked."""
+    mounted: bool = False
+    """What it changes comes by a mount, which whoever is executed for ``box`` makes, and not by a filter."""
+    box: tuple[bytes, ...] = ()
+    """If the command runs in a box: what to execute for that. It starts the shim inside, with the environment above."""
+    descriptors: tuple[int, ...] = ()
+    """The box's own, which it inherits."""
+    channel: int = -1
+    """The shim's end of ours, if there is a box; inherited as well."""
+    shim: int = -1
+    """The other end of the channel."""
+    blocked: tuple[int, ...] = ()
+    """The signals that the command finds blocked; this process finds those in `RELAYED` blocked until it is ready."""
+    relays: bool = False
+    """The launcher tells of signals that it gets. Else each gets its own, and none is passed on."""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What the launcher is told."""
+
+    kind: Literal["started", "stopped", "asked", "ended", "failed"]
+    """``asked``: to be answered by `ANSWER`, after the signals that the launcher has got by then."""
+    pid: int = 0
+    """With ``started``: the keeper, if it was started for this run; with ``stopped``: the command."""
+    status: int = 0
+    """With ``ended``: as `os.wait` has it."""
+    stays: bool = False
+    """With ``ended``: something of the tree lives on, and this process with it."""
+    parting: Parting = Parting()
+    """With ``ended``: what the keeper has said last."""
+    message: str = ""
+    """With ``failed``: what went wrong."""
+    code: str = ""
+    hint: str | None = None
+
+
+def send(to: socket.socket, value: object) -> None:
+    """Send one. Raises `OSError` if nobody is there any more."""
+    body = msgspec.msgpack.encode(value)
+    to.sendall(LENGTH.pack(len(body)) + body)
+
+
+def receive(source: socket.socket, type_: type[T]) -> T | None:
+    """Wait for one; None if the other side is gone."""
+    try:
+        head = source.recv(LENGTH.size, socket.MSG_WAITALL)
+        if len(head) < LENGTH.size:
+            return None
+        body = source.recv(LENGTH.unpack(head)[0], socket.MSG_WAITALL)
+    except ConnectionResetError:
+        return None  # it was killed before it had read all that it was told
+    return msgspec.msgpack.decode(body, type=type_)

@@ -1,0 +1,364 @@
+"""Runs a command under supervision, as if it was run natively.
+
+The launcher starts the parent of the tree (`holdfast.supervisor.launch.tree_parent`), which starts the command and, if
+there is none yet, the workspace's keeper. A signal to the launcher alone goes to the command; one to the whole process
+group, as the terminal sends it, the command gets by itself, and the parent sees that it did. If the launcher is killed,
+the tree ends; so it does when the keeper is.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.model import errors
+from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.supervisor.confinement.filter_shim import arguments
+from holdfast.supervisor.launch._parent_messages import ANSWER, RELAYED, Order, Report, receive, send
+from holdfast.supervisor.process_tree.descendants import become_subreaper, children, end_descendants
+from holdfast.undo.service import OFF
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+
+    from holdfast.supervisor.keeper.keeper_settings import Settings
+    from holdfast.supervisor.launch.sandbox_port import Box
+    from holdfast.undo.service import Parting, Thresholds
+
+_CAP_SYS_PTRACE = 19
+_ADMINS_ONLY = 2
+_TOGETHER_SECONDS = 0.01
+_KEEPER_SECONDS = 1.0
+
+
+def supervise(
+    command: Sequence[bytes],
+    settings: Settings,
+    *,
+    run: str = "",
+    directory: bytes | None = None,
+    environment: Mapping[bytes, bytes] | None = None,
+    one_step: bool = False,
+    fails_whole: bool = False,
+    box: Box | None = None,
+    read_only: Sequence[int] = (),
+    thresholds: Thresholds = OFF,
+    entry: Callable[[int], Sequence[bytes]] | None = None,
+    parted: Callable[[Parting], object] = lambda _parting: None,
+) -> int:
+    """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
+
+    When it returns, all steps of the run are finished. What the command has left running goes on, supervised; with
+    ``fails_whole`` it ends if the command has failed (SIGTERM, and then SIGKILL).
+    The directory and the environment default to this process's own; without a ``box`` it runs as any child does.
+    ``read_only`` are directories that nothing of the tree may change; see `Remote.join`. ``thresholds`` is when the run
+    wants a person to be asked; see `Remote.guard`.
+
+    With an ``entry`` there is no filter that asks: it says what to execute so that, as by `shim.enter`, but through a
+    channel's descriptor, the device of a mount is handed out, and the command sees the workspace by that alone.
+    `Settings.server` serves it. That goes with neither ``box`` nor ``read_only``. ``parted`` is called with what the
+    keeper says of the run at its end.
+
+    Raises `UnsupportedError` where the kernel cannot supervise, `LockedError` if somebody else keeps the undo log, and
+    what opening that raises.
+    """
+    order = Order(
+        command=tuple(command),
+        directory=os.getcwdb() if directory is None else directory,
+        environment=dict(os.environb if environment is None else environment),
+        run=run,
+        one_step=one_step,
+        fails_whole=fails_whole,
+        settings=settings,
+        read_only=tuple(read_only),
+        closed=(settings.root, *(os.readlink(b"/proc/self/fd/%d" % fd) for fd in read_only)),
+        thresholds=thresholds,
+        mounted=entry is not None,
+    )
+    if entry is None:
+        require_tracing(yama_scope(), _effective())
+    mine = children()
+    was_subreaper = become_subreaper()
+    try:
+        with ExitStack() as context:
+            ours, its = (context.enter_context(end) for end in socket.socketpair())
+            channel_ends = context.enter_context(ExitStack())
+            passed = [its.fileno(), *order.read_only]
+            if entry is not None:
+                channel, shim = _channel(channel_ends)
+                order = msgspec.structs.replace(order, box=tuple(entry(shim)), channel=channel, shim=shim)
+            elif box is not None:
+                order = _boxed(order, box, context, *_channel(channel_ends))
+            if order.box:
+                passed += [order.channel, order.shim, *order.descriptors]
+            with _signals(ours) as relay:
+                # (What comes before the parent can note it waits there until it has its order.)
+                blocked = signal.pthread_sigmask(signal.SIG_BLOCK, () if relay is None else RELAYED)
+                try:
+                    parent = _start_parent(its.fileno(), passed)
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+                its.close()
+                channel_ends.close()  # (kept open here, the parent would see no end of a box that dies early)
+                with suppress(OSError):  # (it was killed already, which is seen below)
+                    numbers = tuple(map(int, blocked))
+                    send(ours, msgspec.structs.replace(order, blocked=numbers, relays=relay is not None))
+                return _follow(ours, parent, mine, relay, parted)
+    finally:
+        become_subreaper(wanted=was_subreaper)
+
+
+def _boxed(order: Order, box: Box, context: ExitStack, channel: int, shim: int) -> Order:
+    command = arguments(shim, order.closed, order.command, guarded=order.thresholds.asks)
+    prepared = context.enter_context(
+        box.prepare(command, directory=order.directory, environment=order.environment, keep=[shim])
+    )
+    return msgspec.structs.replace(
+        order,
+        environment=dict(prepared.environment),
+        box=tuple(prepared.arguments),
+        descriptors=tuple(prepared.descriptors),
+        channel=channel,
+        shim=shim,
+    )
+
+
+def _channel(context: ExitStack) -> tuple[int, int]:
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel, shim = (context.enter_context(end).fileno() for end in ends)
+    return channel, shim
+
+
+def require_tracing(scope: int, capabilities: int) -> None:
+    """Raise `UnsupportedError` if Yama (``Documentation/admin-guide/LSM/Yama.rst``), at this ``ptrace_scope``, keeps
+    processes with these effective ``capabilities`` from reading the arguments of calls, be they ancestors of who makes
+    them (`holdfast.supervisor.launch._caller_access_server`).
+    """
+    if scope >= _ADMINS_ONLY and (scope > _ADMINS_ONLY or not capabilities >> _CAP_SYS_PTRACE & 1):
+        raise UnsupportedError(
+            f"the kernel lets no process look at others, not even its children (kernel.yama.ptrace_scope is {scope})",
+            hint="`sudo sysctl kernel.yama.ptrace_scope=1` lets processes look at what they have started, which is"
+            " enough; or run it as root"
+            if scope <= _ADMINS_ONLY
+            else "that holds until the next start of the system; `holdfast watch` saves without supervision",
+        )
+
+
+def yama_scope() -> int:
+    """Which processes may look at which (``kernel.yama.ptrace_scope``): 0, any of the same user, without Yama."""
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as file:
+            return int(file.read())
+    except FileNotFoundError:
+        return 0
+
+
+def _effective() -> int:
+    """The effective capabilities of this process, a bit each."""
+    with open("/proc/self/status", "rb") as file:
+        return next(int(line[7:], 16) for line in file if line.startswith(b"CapEff:"))
+
+
+def _start_parent(fd: int, passed: Sequence[int]) -> subprocess.Popen[bytes]:
+    # (-P: what lies in the directory where the command runs is none of our modules.)
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "holdfast.supervisor.launch.tree_parent", str(fd)],
+        pass_fds=passed,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        cwd="/",
+    )
+
+
+def _follow(
+    parent_socket: socket.socket,
+    parent: subprocess.Popen[bytes],
+    mine: set[int],
+    relay: _Relay | None,
+    parted: Callable[[Parting], object],
+) -> int:
+    keeper = 0
+    while (report := _next_report(parent_socket, relay)) is not None:
+        match report.kind:
+            case "started":
+                keeper = report.pid
+            case "stopped":
+                # (While the command has not stopped, it may read what is typed for the shell.)
+                _stop_with(report.pid)
+            case "asked":
+                if relay is not None:
+                    relay.pass_on()
+                with suppress(OSError):
+                    parent_socket.send(ANSWER)
+            case "failed":
+                parent.wait()
+                kind = next((kind for kind in _kinds() if kind.code == report.code), HoldfastError)
+                raise kind(report.message, hint=report.hint, code=report.code)
+            case "ended":
+                if report.stays:
+                    parent.returncode = 0  # it looks after what lives on: nobody waits for it
+                else:
+                    parent.wait()
+                parted(report.parting)
+                code = os.waitstatus_to_exitcode(report.status)
+                return code if code >= 0 else 128 - code
+    was_killed = parent.wait() < 0
+    end_descendants({keeper, *mine})
+    if was_killed and not _has_failed(keeper):
+        raise HoldfastError(
+            "the run was ended: the process that looked after it was killed",
+            hint="what it had done until then is recorded as ever; holdfast undo takes it back",
+            code="parent_gone",
+        )
+    raise HoldfastError(
+        "the run was ended: its keeper was killed",
+        hint="the step that was open is rolled back when the undo log is used next; holdfast steps names it, and "
+        "holdfast redo --step brings it forward",
+        code="keeper_gone",
+    )
+
+
+def _has_failed(keeper: int) -> bool:
+    """Whether a keeper, whose parent has been killed, was killed as well, or has ended by a mistake. One that somebody
+    else has started (0) is theirs to look after.
+    """
+    if not keeper:
+        return False
+    try:
+        # (Killed at the same time, it may take a moment longer to end. One that others need goes on.)
+        with open(os.pidfd_open(keeper), "rb", buffering=0) as process:
+            select.select([process], [], [], _KEEPER_SECONDS)
+        found = os.waitid(os.P_PID, keeper, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (ProcessLookupError, ChildProcessError):
+        return True  # the parent itself has seen its end
+    return found is not None and (found.si_code != os.CLD_EXITED or found.si_status != 0)
+
+
+def _kinds() -> list[type[HoldfastError]]:
+    return [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HoldfastError)]
+
+
+def _stop_with(command: int) -> None:
+    """Stop as the command has, so that the shell sees it; unless both were stopped, and continued, together."""
+    for _ in range(2):
+        # (A signal to a process group reaches one after the other: we may have been continued before the command.)
+        time.sleep(_TOGETHER_SECONDS)
+        try:
+            with open(f"/proc/{command}/stat", "rb") as file:
+                state = file.read().rpartition(b") ")[2][:1]
+        except OSError:
+            return  # it has ended
+        if state != b"T":
+            return
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _next_report(parent_socket: socket.socket, relay: _Relay | None) -> Report | None:
+    if relay is not None:
+        relay.until_readable()
+    return receive(parent_socket, Report)
+
+
+class _Relay:
+    """Tells the parent of a tree which signals this process gets.
+
+    By a descriptor: where a signal comes right before a call that waits for the parent, a handler of Python's would be
+    executed only after that.
+    """
+
+    def __init__(
+        self, parent_socket: socket.socket, awake: socket.socket, numbers: Collection[int], others: int
+    ) -> None:
+        """``awake`` gives the numbers of signals as they come; those that are not among ``numbers`` are written to the
+        descriptor ``others``, if it is not negative.
+        """
+        self._parent_socket = parent_socket
+        self._awake = awake
+        self._numbers = numbers
+        self._others = others
+
+    def pass_on(self) -> None:
+        """Tell of all that have come until now."""
+        with suppress(BlockingIOError):
+            while got := self._awake.recv(4096):
+                with suppress(OSError):  # nobody is left
+                    self._parent_socket.sendall(bytes(number for number in got if number in self._numbers))
+                if self._others >= 0:
+                    with suppress(OSError):
+                        os.write(self._others, bytes(number for number in got if number not in self._numbers))
+
+    def until_readable(self) -> None:
+        """Tell of signals as they come, until the parent has said something, or is gone."""
+        waiting = select.poll()
+        for each in (self._parent_socket, self._awake):
+            waiting.register(each, select.POLLIN)
+        while self._parent_socket.fileno() not in {fd for fd, _ in waiting.poll()}:
+            self.pass_on()
+
+
+@contextmanager
+def _signals(parent_socket: socket.socket) -> Generator[_Relay | None]:
+    """Take signals for the length of the block; the parent is told by what this yields. Only a process's first thread
+    gets any: for others it is None.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield None
+        return
+    found = ((number, signal.getsignal(number)) for number in RELAYED)
+    # (What nohup, or somebody who is not Python, has decided stays so.)
+    before = {number: handler for number, handler in found if handler not in (signal.SIG_IGN, None)}
+    awake, wake = socket.socketpair()
+    with awake, wake:
+        awake.setblocking(False)
+        wake.setblocking(False)
+        others = signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        for number in before:
+            signal.signal(number, _notice)
+        try:
+            yield _Relay(parent_socket, awake, before.keys(), others)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(others)
+
+
+def _notice(_number: int, _frame: object) -> None:
+    """The wake-up descriptor says it."""
+
+
+def main() -> int:
+    """``python -m holdfast.supervisor.launch.supervised_run --log DIR --root DIR [--one-step] [--read-only DIR] --
+    COMMAND…``, for trying it out.
+    """
+    import argparse
+
+    from holdfast.supervisor.keeper.keeper_settings import Settings
+
+    parser = argparse.ArgumentParser(prog="holdfast.supervisor.launch.supervised_run")
+    parser.add_argument("--log", required=True, type=os.fsencode)
+    parser.add_argument("--root", required=True, type=os.fsencode)
+    parser.add_argument("--one-step", action="store_true")
+    parser.add_argument("--read-only", action="append", default=[], type=os.fsencode)
+    parser.add_argument("--watch", choices=("auto", "fanotify", "inotify"), default="auto")
+    parser.add_argument("command", nargs="+", type=os.fsencode)
+    given = parser.parse_args()
+    settings = Settings(root=os.path.realpath(given.root), log=os.path.realpath(given.log), watch=given.watch)
+    read_only = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in given.read_only]
+    try:
+        return supervise(given.command, settings, one_step=given.one_step, read_only=read_only)
+    except HoldfastError as error:
+        sys.stderr.write(f"holdfast: {error.message}\n")
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

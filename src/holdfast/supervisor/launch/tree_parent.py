@@ -1,0 +1,403 @@
+"""The parent of a supervised tree: starts the command under the filter, and sees the tree to its end.
+
+Between the launcher and the tree stands this small process, so that no death leaves a tree behind that nobody looks
+after, and so that somebody may look into every process of it (`holdfast.supervisor.launch._caller_access_server`).
+Whatever is orphaned in the tree becomes its child (it is a subreaper). It ends the tree if the launcher or the keeper
+dies; if it is killed itself, the launcher does (`holdfast.supervisor.launch.supervised_run`). The command stays in the
+launcher's process group: stopping, continuing, interrupting and hanging up concern all of them together, and the shell
+from which they were started does job control as if there was nothing between it and the command.
+
+A signal to the whole group the command gets by itself, and so do the launcher and this process, which ignore it. What
+one of the two alone got is passed on: each is asked what it got.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NoReturn
+
+from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.supervisor.confinement.filter_shim import CANNOT_EXECUTE, GO, enter
+from holdfast.supervisor.launch._caller_access_server import begin_serving
+from holdfast.supervisor.launch._keeper_connection import join
+from holdfast.supervisor.launch._parent_messages import RELAYED, Order, Report, receive, send
+from holdfast.supervisor.process_tree.descendants import (
+    GRACE_SECONDS,
+    descendants,
+    end_descendants,
+    end_in_order,
+    reap_orphans,
+)
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterable, Sequence
+
+    from holdfast.supervisor.control.remote_service import Remote
+
+_CREDENTIALS = struct.Struct("3i")
+_FD = struct.Struct("i")
+_TOGETHER_SECONDS = 0.05
+"""Signals of one number that come to the launcher and to this process within this time are one: `timeout` signals the
+launcher, and then the whole group.
+"""
+_ENDING = frozenset(map(int, (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)))
+_PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+class _Parent:
+    def __init__(self, launcher: socket.socket, order: Order) -> None:
+        self._launcher = launcher
+        self._order = order
+        self._keeper: subprocess.Popen[bytes] | None = None
+        self._child = 0
+        self._agent = -1
+        """The command itself, as a pidfd: in a box, our child only waits for it."""
+        self._agent_number = 0
+        self._ignored = [
+            number
+            for number in signal.valid_signals()
+            if number not in _PYTHONS_OWN and signal.getsignal(number) is signal.SIG_IGN
+        ]
+        self._early: list[int] = []
+        """Signals that came before the command's process was there."""
+        self._noted: dict[int, _Noted] = {}
+        """Signals of which it is not known yet who has got them."""
+        self._asked: tuple[int, ...] = ()
+        """Those of them that the launcher is asked about."""
+
+    def run(self) -> None:
+        """See the module."""
+        for number in (signal.SIGTTIN, signal.SIGTTOU):
+            signal.signal(number, signal.SIG_IGN)
+        awake, wake = socket.socketpair()
+        for end in (awake, wake):
+            end.setblocking(False)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGCHLD, *RELAYED.difference(self._ignored)):
+            signal.signal(number, _notice)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._order.blocked)
+        try:
+            listener, agent = self._start(awake)
+        except _EndedError as error:
+            self._tell(Report(kind="ended", status=error.status))
+            return
+        with begin_serving() as asked:  # (not before the command's process is there, which would inherit it)
+            remote, self._keeper = join(self._order, listener, agent, asked.fileno())
+        os.close(listener)
+        self._tell(Report(kind="started", pid=self._keeper.pid if self._keeper else 0))
+        self._pass_on_early(awake)
+        with suppress(OSError):  # (it was killed already)
+            self._channel.send(GO)
+        status = self._look_after(remote, awake)
+        stays = False
+        if status is not None:
+            self._say_what_failed()
+            if status and self._order.fails_whole:
+                end_in_order(GRACE_SECONDS, self._spared)  # (still served: all that it does at last is recorded)
+            parting = remote.leave()
+            stays = bool(descendants(os.getpid(), spare=self._spared))
+            # (Nobody is there to be told: the launcher was killed in the same moment.)
+            stays = self._tell(Report(kind="ended", status=status, stays=stays, parting=parting)) and stays
+        if stays:
+            self._stay(remote, awake)
+        else:
+            end_descendants(self._spared)
+        signal.set_wakeup_fd(-1)  # (the socket is about to be closed, and the keeper may end in the same moment)
+
+    @property
+    def _spared(self) -> tuple[int, ...]:
+        return () if self._keeper is None else (self._keeper.pid,)
+
+    def _tell(self, report: Report) -> bool:
+        """Tell the launcher; False if it is gone."""
+        try:
+            send(self._launcher, report)
+        except OSError:
+            return False
+        return True
+
+    # The command ------------------------------------------------------------------------------------------------
+
+    def _start(self, awake: socket.socket) -> tuple[int, int]:
+        """Start what becomes the command: it waits under the filter for `_go_on`. The listener, and its number."""
+        order = self._order
+        if order.box:
+            shim, self._channel = order.shim, socket.socket(fileno=order.channel)
+        else:
+            self._channel, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            shim = its.detach()
+        self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, RELAYED)  # the child would note them in our place
+        self._child = os.fork()
+        if not self._child:
+            self._channel.close()
+            self._become_command(shim)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        os.close(shim)
+        message, ancillary = self._first_report(awake)
+        if socket.SCM_RIGHTS not in ancillary:
+            status = 0 if message else os.waitpid(self._child, 0)[1]
+            if os.WIFSIGNALED(status):
+                raise _EndedError(status)
+            what = "served by a mount" if self._order.mounted else "supervised"
+            raise UnsupportedError(f"the command cannot be {what} here: {message.decode() or 'its box has ended'}")
+        agent, _, _ = _CREDENTIALS.unpack(ancillary[socket.SCM_CREDENTIALS])
+        self._agent, self._agent_number = os.pidfd_open(agent), agent
+        (served,), *listeners = _FD.iter_unpack(ancillary[socket.SCM_RIGHTS])
+        for (listener,) in listeners:
+            from holdfast.supervisor.launch._target_limits import begin_answering
+
+            begin_answering(listener, lambda: self._spared)
+        return served, agent
+
+    def _first_report(self, awake: socket.socket) -> tuple[bytes, dict[int, bytes]]:
+        """What the shim reports, and what comes with it: nothing if our child ends without a report.
+
+        Raises `_EndedError` if the launcher is gone, or if the report has not come `GRACE_SECONDS` after a signal that
+        asks for the end: what makes a box ignores that. What is left of the tree is killed then.
+        """
+        room = socket.CMSG_SPACE(_CREDENTIALS.size) + socket.CMSG_SPACE(2 * _FD.size)
+        channel, launcher = self._channel.fileno(), self._launcher.fileno()
+        due, status = None, int(signal.SIGTERM)
+        waiting = select.poll()
+        # (The channel alone would not do: other processes may have copies of its other end.)
+        with open(os.pidfd_open(self._child), "rb", buffering=0) as child:
+            for fd in (channel, child.fileno(), awake.fileno(), launcher):
+                waiting.register(fd, select.POLLIN)
+            while due is None or time.monotonic() < due:
+                left = None if due is None else max(due - time.monotonic(), 0) * 1000 + 1
+                ready = {fd for fd, _ in waiting.poll(left)}
+                if ready & {channel, child.fileno()}:  # (it may report and end after the channel was looked at)
+                    with suppress(BlockingIOError, ConnectionResetError):
+                        flags = socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
+                        message, found, _, _ = self._channel.recvmsg(4096, room, flags)
+                        if message:
+                            return message, {kind: data for _, kind, data in found}
+                if child.fileno() in ready:
+                    return b"", {}
+                if channel in ready:
+                    waiting.unregister(channel)
+                if awake.fileno() in ready:
+                    self._early += awake.recv(4096)
+                if launcher in ready:
+                    numbers = _read(self._launcher)
+                    if not numbers:
+                        break
+                    self._early += numbers
+                if due is None and self._order.relays and (asked := _ENDING.intersection(self._early)):
+                    due, status = time.monotonic() + GRACE_SECONDS, min(asked)
+        end_descendants()
+        raise _EndedError(status)
+
+    def _become_command(self, channel: int) -> NoReturn:
+        order = self._order
+        try:
+            for number in signal.valid_signals():
+                if number not in (signal.SIGKILL, signal.SIGSTOP):
+                    signal.signal(number, signal.SIG_IGN if number in self._ignored else signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, order.blocked)
+            if order.box:
+                for fd in (channel, *order.descriptors):
+                    os.set_inheritable(fd, True)
+                os.execve(order.box[0], order.box, order.environment)  # noqa: S606
+            os.chdir(order.directory)
+            os.environb.clear()
+            os.environb.update(order.environment)
+            enter(channel, order.closed, order.command, guarded=order.thresholds.asks)
+        except Exception as error:  # noqa: BLE001 - nothing above may go on in this process
+            os.write(channel, str(error).encode("utf-8", "replace")[:1000])
+        finally:
+            os._exit(CANNOT_EXECUTE)
+
+    def _say_what_failed(self) -> None:
+        """The shim's last word, if the command could not be executed."""
+        try:
+            said = self._channel.recv(16, socket.MSG_DONTWAIT)
+        except OSError:
+            return
+        if said.isdigit():
+            name = os.fsdecode(self._order.command[0])
+            text = f"holdfast: cannot run {name}: {os.strerror(int(said))}\n"
+            os.write(2, text.encode("utf-8", "surrogateescape"))
+
+    # Until the end ----------------------------------------------------------------------------------------------
+
+    def _look_after(self, remote: Remote, awake: socket.socket) -> int | None:
+        """Wait for the command; returns its status, or None if the launcher or the keeper is gone."""
+        waiting = select.poll()
+        for fd in (self._launcher.fileno(), remote.fileno(), awake.fileno()):
+            waiting.register(fd, select.POLLIN)
+        while (status := self._wait()) is None:
+            for fd, _ in waiting.poll(self._undecided()):
+                if fd == remote.fileno():
+                    return None
+                if fd == awake.fileno():
+                    self._note(awake.recv(4096), is_own=True)
+                elif numbers := _read(self._launcher):
+                    self._note(numbers, is_own=False)
+                else:
+                    return None
+        return status
+
+    def _wait(self) -> int | None:
+        reap_orphans({self._child, *self._spared})
+        found = os.waitid(os.P_PID, self._child, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        if found is None:
+            return None
+        pid, status = os.waitpid(self._child, os.WNOHANG | os.WUNTRACED)
+        if not pid or (os.WIFSTOPPED(status) and found.si_code == os.CLD_TRAPPED):
+            return None  # (What is traced stands still while a person is asked, which is nobody else's business.)
+        if os.WIFSTOPPED(status):
+            self._stopped(os.WSTOPSIG(status))
+            return None
+        return status
+
+    def _stopped(self, number: int) -> None:
+        if os.getsid(0) == os.getppid() and number != signal.SIGSTOP:
+            # The launcher has no shell above it that could continue it; without us, the kernel would not have stopped
+            # the command either.
+            os.kill(self._child, signal.SIGCONT)
+            signal.pidfd_send_signal(self._agent, signal.SIGCONT)
+        else:
+            self._tell(Report(kind="stopped", pid=self._child))
+
+    def _note(self, numbers: Iterable[int], *, is_own: bool) -> None:
+        """Signals have come, to this process or to the launcher, or (0) the launcher has said all that it got."""
+        for number in numbers:
+            if number in RELAYED and self._order.relays:
+                noted = self._noted.setdefault(number, _Noted())
+                noted.ours, noted.its = noted.ours or is_own, noted.its or not is_own
+            elif not number:
+                asked, self._asked = self._asked, ()
+                for each in asked:
+                    noted = self._noted.pop(each)
+                    if not (noted.ours and noted.its) or self._is_apart():
+                        self._pass_on(each)
+
+    def _undecided(self) -> float | None:
+        """Ask the launcher about signals that are due. How many milliseconds there are until the next is."""
+        if self._asked or not self._noted:
+            return None
+        now = time.monotonic()
+        self._asked = tuple(number for number, noted in self._noted.items() if noted.due <= now)
+        if self._asked:
+            # (It may have got the signal later than we did, or not have been given the processor yet.)
+            self._tell(Report(kind="asked"))
+            return None
+        return (min(noted.due for noted in self._noted.values()) - now) * 1000 + 1
+
+    def _is_apart(self) -> bool:
+        """Whether the command has left the group that it was started in."""
+        try:
+            return os.getpgid(self._agent_number) != os.getpgrp()
+        except ProcessLookupError:
+            return False
+
+    def _pass_on_early(self, awake: socket.socket) -> None:
+        """Pass on all that has come until now: the command waits to begin, and may have been started after it came."""
+        for source in (awake, self._launcher):
+            with suppress(BlockingIOError):
+                self._early += _read(source, socket.MSG_DONTWAIT)
+        if self._order.relays:
+            for number in RELAYED.intersection(self._early):
+                self._pass_on(number)
+
+    def _pass_on(self, number: int) -> None:
+        try:
+            if number == signal.SIGCONT:
+                self._continue(os.getpgid(self._child))
+            else:
+                signal.pidfd_send_signal(self._agent, number)
+        except ProcessLookupError:
+            pass
+
+    def _continue(self, group: int) -> None:
+        # (Not the group at once: the launcher is in it, which would pass that on again, and so on for ever.)
+        for pid in descendants(os.getpid(), spare=self._spared):
+            try:
+                if os.getpgid(pid) == group:
+                    os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass
+
+    def _stay(self, remote: Remote, awake: socket.socket) -> None:
+        """Look after what lives on when the command has ended: out of the terminal's way, until it has ended too."""
+        self._launcher.close()
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for fd in range(3):
+            os.dup2(null, fd)
+        waiting = select.poll()
+        for fd in (remote.fileno(), awake.fileno()):
+            waiting.register(fd, select.POLLIN)
+        while descendants(os.getpid(), spare=self._spared):
+            for fd, _ in waiting.poll():
+                if fd == remote.fileno():
+                    end_descendants(self._spared)
+                    return
+                awake.recv(4096)
+                reap_orphans(set(self._spared))
+
+
+class _Noted:
+    """Who has got a signal, since a moment ago."""
+
+    def __init__(self) -> None:
+        self.due = time.monotonic() + _TOGETHER_SECONDS
+        self.ours = False
+        self.its = False
+
+
+class _EndedError(Exception):
+    """A signal has ended the command before it began."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status
+
+
+def _read(source: socket.socket, flags: int = 0) -> bytes:
+    """What was sent; nothing if the other side is gone."""
+    try:
+        return source.recv(4096, flags)
+    except ConnectionResetError:
+        return b""
+
+
+def _notice(_number: int, _frame: object) -> None:
+    """The wake-up descriptor says it."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Be the parent of a tree: ``arguments`` name the descriptor of a socket on which the launcher sends an `Order`."""
+    from holdfast.supervisor.process_tree.descendants import become_subreaper
+
+    launcher = socket.socket(fileno=int(arguments[0]))
+    launcher.set_inheritable(False)
+    order = receive(launcher, Order)
+    if order is None:
+        return 1
+    for fd in order.read_only:
+        os.set_inheritable(fd, False)
+    become_subreaper()
+    parent = _Parent(launcher, order)
+    try:
+        parent.run()
+    except HoldfastError as error:
+        report = Report(kind="failed", message=error.message, code=error.code, hint=error.hint)
+        send(launcher, report)
+        end_descendants()
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

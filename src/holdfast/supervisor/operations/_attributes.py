@@ -1,0 +1,247 @@
+"""Calls that change what an object is like: mode, owner, times, size."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.files.linux.metadata import through
+from holdfast.files.linux.unreadable_file import takes_long
+from holdfast.supervisor.operations._blocking_open import LEASED, reopen_in_time
+from holdfast.supervisor.operations.registers import check_flags, failure, integer, unsigned
+from holdfast.supervisor.resolution.path_resolver import AT_FDCWD, PathResolver, ResolvedObject
+from holdfast.supervisor.syscalls.caller_memory import read, read_path
+from holdfast.supervisor.syscalls.pending_call import Reply, SlowError
+from holdfast.undo.safeguards.guard import Risk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.syscalls.pending_call import Call
+
+AT_SYMLINK_NOFOLLOW = 0x100
+AT_EMPTY_PATH = 0x1000
+
+_SYS_FCHMODAT2 = 452
+_SLOW_BYTES = 1 << 20
+_UTIME_OMIT = (1 << 30) - 2
+_SECONDS = struct.Struct("=qq")
+_TIMES = struct.Struct("=qqqq")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Target(NamedTuple):
+    """What a call names."""
+
+    dirfd: int
+    path: bytes | None
+    """None: the descriptor itself."""
+    follow: bool = True
+    empty: bool = False
+    """An empty path means the descriptor, which may be an ``O_PATH`` one."""
+
+    def find(self, sight: PathResolver) -> ResolvedObject:
+        """The object. Raises `OSError`."""
+        if self.path is None:
+            return sight.descriptor(self.dirfd, usable=True)
+        if self.path or not self.empty:
+            return sight.object(self.dirfd, self.path, follow=self.follow)
+        if self.dirfd == AT_FDCWD:
+            return sight.reached(sight.start(AT_FDCWD))
+        return sight.descriptor(self.dirfd)
+
+
+def named(call: Call, dirfd: int, address: int, flags: int = 0) -> Target:
+    """What a path names, by the flags of a call of the newer kind."""
+    check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)
+    path = read_path(call, address)
+    return Target(dirfd, path, follow=not flags & AT_SYMLINK_NOFOLLOW, empty=bool(flags & AT_EMPTY_PATH))
+
+
+def change(call: Call, world: Supervision, target: Target, perform: Callable[[int], None]) -> Reply:
+    """Let ``perform`` change the metadata of what the target names, which it is given as a descriptor."""
+    with PathResolver(call, world) as sight:
+        thing = target.find(sight)
+        sight.check_writable(thing)
+        if thing.path is not None:
+            world.interceptor.changing(world.step(call), thing.place, thing.fd)
+        with sight.acting():
+            sight.check_waiting()
+            perform(thing.fd)
+        return Reply()
+
+
+def check(result: int) -> None:
+    """Raise what a function of the C library has left in ``errno`` if it has failed."""
+    if result < 0:
+        raise failure(ctypes.get_errno())
+
+
+# Mode -------------------------------------------------------------------------------------------------------------
+
+
+def _chmod(call: Call, world: Supervision, target: Target, mode: int) -> Reply:
+    mode &= 0o7777
+
+    def perform(fd: int) -> None:
+        if _libc.syscall(_SYS_FCHMODAT2, fd, b"", ctypes.c_uint(mode), AT_EMPTY_PATH) < 0:
+            number = ctypes.get_errno()
+            if number != errno.ENOSYS:
+                raise failure(number)
+            os.chmod(through(fd), mode)
+
+    return change(call, world, target, perform)
+
+
+def chmod(call: Call, world: Supervision) -> Reply:
+    """``chmod``."""
+    return _chmod(call, world, named(call, AT_FDCWD, call.args[0]), unsigned(call.args[1]))
+
+
+def fchmod(call: Call, world: Supervision) -> Reply:
+    """``fchmod``."""
+    return _chmod(call, world, Target(integer(call.args[0]), None), unsigned(call.args[1]))
+
+
+def fchmodat(call: Call, world: Supervision) -> Reply:
+    """``fchmodat``, which has no flags."""
+    return _chmod(call, world, named(call, integer(call.args[0]), call.args[1]), unsigned(call.args[2]))
+
+
+def fchmodat2(call: Call, world: Supervision) -> Reply:
+    """``fchmodat2``."""
+    target = named(call, integer(call.args[0]), call.args[1], integer(call.args[3]))
+    return _chmod(call, world, target, unsigned(call.args[2]))
+
+
+# Owner ------------------------------------------------------------------------------------------------------------
+
+
+def _chown(call: Call, world: Supervision, target: Target, uid: int, gid: int) -> Reply:
+    owner, group = ctypes.c_uint(uid), ctypes.c_uint(gid)
+    return change(call, world, target, lambda fd: check(_libc.fchownat(fd, b"", owner, group, AT_EMPTY_PATH)))
+
+
+def chown(call: Call, world: Supervision) -> Reply:
+    """``chown``."""
+    return _chown(call, world, named(call, AT_FDCWD, call.args[0]), call.args[1], call.args[2])
+
+
+def lchown(call: Call, world: Supervision) -> Reply:
+    """``lchown``."""
+    target = named(call, AT_FDCWD, call.args[0], AT_SYMLINK_NOFOLLOW)
+    return _chown(call, world, target, call.args[1], call.args[2])
+
+
+def fchown(call: Call, world: Supervision) -> Reply:
+    """``fchown``."""
+    return _chown(call, world, Target(integer(call.args[0]), None), call.args[1], call.args[2])
+
+
+def fchownat(call: Call, world: Supervision) -> Reply:
+    """``fchownat``."""
+    target = named(call, integer(call.args[0]), call.args[1], integer(call.args[4]))
+    return _chown(call, world, target, call.args[2], call.args[3])
+
+
+# Times ------------------------------------------------------------------------------------------------------------
+
+
+def _utime(call: Call, world: Supervision, target: Target, times: bytes | None) -> Reply:
+    return change(call, world, target, lambda fd: check(_libc.utimensat(fd, b"", times, AT_EMPTY_PATH)))
+
+
+def _microseconds(call: Call, address: int) -> bytes | None:
+    """Two ``timeval`` as two ``timespec``."""
+    if not address:
+        return None
+    accessed, a, modified, m = _TIMES.unpack(read(call, address, _TIMES.size))
+    if not (0 <= a < 1_000_000 and 0 <= m < 1_000_000):
+        raise failure(errno.EINVAL)
+    return _TIMES.pack(accessed, a * 1000, modified, m * 1000)
+
+
+def utime(call: Call, world: Supervision) -> Reply:
+    """``utime``."""
+    times = None
+    if call.args[1]:
+        accessed, modified = _SECONDS.unpack(read(call, call.args[1], _SECONDS.size))
+        times = _TIMES.pack(accessed, 0, modified, 0)
+    return _utime(call, world, named(call, AT_FDCWD, call.args[0]), times)
+
+
+def utimes(call: Call, world: Supervision) -> Reply:
+    """``utimes``."""
+    times = _microseconds(call, call.args[1])
+    return _utime(call, world, named(call, AT_FDCWD, call.args[0]), times)
+
+
+def futimesat(call: Call, world: Supervision) -> Reply:
+    """``futimesat``."""
+    times = _microseconds(call, call.args[2])
+    dirfd = integer(call.args[0])
+    if not call.args[1] and dirfd != AT_FDCWD:
+        return _utime(call, world, Target(dirfd, None), times)
+    return _utime(call, world, named(call, dirfd, call.args[1]), times)
+
+
+def utimensat(call: Call, world: Supervision) -> Reply:
+    """``utimensat``, and with it ``futimens``."""
+    dirfd, flags = integer(call.args[0]), integer(call.args[3])
+    times = read(call, call.args[2], _TIMES.size) if call.args[2] else None
+    if times is not None and _TIMES.unpack(times)[1::2] == (_UTIME_OMIT, _UTIME_OMIT):
+        return Reply()  # whatever else is asked
+    if call.args[1] or dirfd == AT_FDCWD:
+        return _utime(call, world, named(call, dirfd, call.args[1], flags), times)
+    check_flags(flags, 0)
+    return _utime(call, world, Target(dirfd, None), times)
+
+
+# Size -------------------------------------------------------------------------------------------------------------
+
+
+def truncate(call: Call, world: Supervision) -> Reply:
+    """``truncate``. (``ftruncate`` needs a descriptor that was opened for writing.)"""
+    size = (call.args[1] ^ 1 << 63) - (1 << 63)
+    if size < 0:
+        raise failure(errno.EINVAL)
+    path = read_path(call, call.args[0])
+    with PathResolver(call, world) as sight:
+        thing = sight.object(AT_FDCWD, path)
+        found = os.fstat(thing.fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise failure(errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL)
+        sight.check_writable(thing)
+        if thing.path is not None and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
+            raise SlowError
+        # It tells whether it may be done at all; and while it is open nobody gets a lease that it would wait for.
+        fd = sight.held(reopen_in_time(sight, thing.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
+        if thing.path is not None:
+            world.interceptor.opening(world.step(call), thing.place, thing.fd, Risk(cut=size))
+        with sight.acting():
+            sight.check_waiting()
+            os.ftruncate(fd, size)
+        return Reply()
+
+
+HANDLERS: dict[str, Handler] = {
+    "chmod": chmod,
+    "fchmod": fchmod,
+    "fchmodat": fchmodat,
+    "fchmodat2": fchmodat2,
+    "chown": chown,
+    "lchown": lchown,
+    "fchown": fchown,
+    "fchownat": fchownat,
+    "utime": utime,
+    "utimes": utimes,
+    "futimesat": futimesat,
+    "utimensat": utimensat,
+    "truncate": truncate,
+}

@@ -1,0 +1,47 @@
+"""Opening what may keep the caller waiting, so that nobody else waits."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.resolution.territory import reopen
+from holdfast.supervisor.syscalls.pending_call import LaterError
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.resolution.path_resolver import PathResolver
+    from holdfast.supervisor.syscalls.retries import Pipe
+
+LEASED = errno.EAGAIN
+"""A file cannot be opened at once, as somebody has a lease on it (fcntl(2)), and has now been asked to let go."""
+NOBODY_READS = errno.ENXIO
+"""A named pipe cannot be opened at once, as it has no reader."""
+NOTHING = 0
+"""It is opened at once or not at all: nobody waits for what a device waits for, such as a modem."""
+
+
+def _pipe(fd: int) -> Pipe:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
+
+
+def reopen_in_time(sight: PathResolver, fd: int, flags: int, waits: int) -> int:
+    """Open what ``fd`` refers to again, with the caller's credentials.
+
+    Where that fails with ``waits``, whoever asks for ``O_NONBLOCK`` is told, and for anybody else it is tried again.
+    Nobody can be made to wait in the kernel: that would go on for as long as somebody else likes, whether the caller is
+    still there or not; nor does anybody who waits, of whom there may be any number, cost a thread or a descriptor.
+    Raises `OSError`, and `LaterError`.
+    """
+    try:
+        with sight.acting():
+            sight.check_waiting()  # (it may cut the file short)
+            opened = reopen(fd, flags | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != waits or flags & os.O_NONBLOCK:
+            raise
+        raise LaterError(_pipe(fd) if waits == NOBODY_READS else None) from error
+    if not flags & os.O_NONBLOCK:
+        os.set_blocking(opened, True)
+    return opened

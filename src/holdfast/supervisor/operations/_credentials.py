@@ -1,0 +1,46 @@
+"""Calls by which a thread changes in whose name it acts and what it sees: they run native, and are noted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.operations.registers import unsigned
+from holdfast.supervisor.resolution.caller_identity import CALLERS
+from holdfast.supervisor.syscalls.pending_call import Reply
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.syscalls.pending_call import Call
+
+
+def umask(call: Call, _world: Supervision) -> Reply:
+    """``umask``."""
+    CALLERS.mask(call.tid, unsigned(call.args[0]) & 0o777)
+    return Reply(native=True)
+
+
+def credentials(call: Call, _world: Supervision) -> Reply:
+    """``setuid`` and its like: they are of the thread, which makes no other call before this one is done."""
+    CALLERS.forget(call.tid)
+    return Reply(native=True)
+
+
+def distrust(_call: Call, _world: Supervision) -> Reply:
+    """``chroot``, ``unshare``, ``setns``; and ``prctl``, where it says what an ``exec`` leaves of capabilities, to
+    children too.
+    """
+    CALLERS.distrust()
+    return Reply(native=True)
+
+
+HANDLERS: dict[str, Handler] = {
+    "umask": umask,
+    **dict.fromkeys(
+        (
+            "setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setfsuid", "setfsgid", "setgroups",
+            "capset",
+        ),
+        credentials,
+    ),
+    **dict.fromkeys(("chroot", "unshare", "setns", "prctl"), distrust),
+}  # fmt: skip

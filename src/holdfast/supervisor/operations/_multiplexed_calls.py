@@ -1,0 +1,152 @@
+"""Calls of which only one use in many concerns files: flags of an inode, sockets that have a name, file handles."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import stat
+import struct
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.confinement import landlock
+from holdfast.supervisor.operations._attributes import AT_EMPTY_PATH, Target, change, check, named
+from holdfast.supervisor.operations._create import make
+from holdfast.supervisor.operations._open import open_found, wish_of
+from holdfast.supervisor.operations._truncation import cut
+from holdfast.supervisor.operations.registers import failure, integer, unsigned
+from holdfast.supervisor.resolution.path_resolver import AT_FDCWD, PathResolver
+from holdfast.supervisor.resolution.territory import reopen
+from holdfast.supervisor.syscalls.caller_memory import read, read_structure
+from holdfast.supervisor.syscalls.pending_call import Reply
+from holdfast.supervisor.syscalls.table import LOSING_IOCTLS, NOTIFIED_IOCTLS
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.syscalls.pending_call import Call
+
+_SYS_FILE_SETATTR = 469
+_IMMUTABLE_OR_APPEND = {"FS_IOC_SETFLAGS": 0x30, "FS_IOC32_SETFLAGS": 0x30, "FS_IOC_FSSETXATTR": 0x18}
+_SIZES = {"FS_IOC_FSSETXATTR": 28}
+_COMMANDS = {number: name for name, number in NOTIFIED_IOCTLS.items()}
+_FILE_ATTR = struct.Struct("=QIIII")
+_XFLAGS_FIXED = 0x18
+_FAMILY = struct.Struct("=H")
+_ADDRESS_MAX = 128
+_UNIX_MAX = 110
+_HANDLE = struct.Struct("=Ii")
+_HANDLE_MAX = 128
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check_fixed(fixed: int) -> None:
+    """What nobody may change any more, undo could not change either."""
+    if fixed:
+        raise failure(errno.EPERM)
+
+
+def ioctl(call: Call, world: Supervision) -> Reply:
+    """``ioctl``, of the flags and numbers of an inode."""
+    command = unsigned(call.args[1])
+    if command in LOSING_IOCTLS:
+        return cut(call, world)
+    name = _COMMANDS.get(command)
+    if name is None:
+        return Reply(native=True)
+    content = bytearray(read(call, call.args[2], _SIZES.get(name, 4)))
+    _check_fixed(int.from_bytes(content[:4], "little") & _IMMUTABLE_OR_APPEND.get(name, 0))
+    content += bytes(8)
+
+    def perform(fd: int) -> None:
+        opened = reopen(fd, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        try:
+            fcntl.ioctl(opened, command, content)
+        finally:
+            os.close(opened)
+
+    return change(call, world, Target(integer(call.args[0]), None), perform)
+
+
+def file_setattr(call: Call, world: Supervision) -> Reply:
+    """``file_setattr``."""
+    dirfd, path, address, size, flags, _ = call.args
+    raw = read_structure(call, address, size, _FILE_ATTR.size)
+    _check_fixed(_FILE_ATTR.unpack_from(raw)[0] & _XFLAGS_FIXED)
+    target = named(call, integer(dirfd), path, unsigned(flags))
+    length = ctypes.c_size_t(size)
+    return change(
+        call, world, target, lambda fd: check(_libc.syscall(_SYS_FILE_SETATTR, fd, b"", raw, length, AT_EMPTY_PATH))
+    )
+
+
+def bind(call: Call, world: Supervision) -> Reply:
+    """``bind``, which makes a node for a local socket that has a path."""
+    length = unsigned(call.args[2])
+    if not _FAMILY.size < length <= _ADDRESS_MAX:
+        return Reply(native=True)
+    address = read(call, call.args[1], length)
+    path = address[_FAMILY.size :].split(b"\0", 1)[0]
+    if _FAMILY.unpack_from(address)[0] != socket.AF_UNIX or not path:
+        if landlock.version():
+            return Reply(native=True)
+        with PathResolver(call, world) as sight:
+            bound = _socket_of(sight, call)
+            with sight.acting():
+                check(_libc.bind(bound, address, length))
+            return Reply()
+    if length > _UNIX_MAX:
+        raise failure(errno.EINVAL)
+    with PathResolver(call, world) as sight:
+        spot = sight.parent(AT_FDCWD, path, makes=True)
+        bound = _socket_of(sight, call)
+
+        def perform() -> None:
+            # By its name in the directory that was found: what the caller's path would lead us to may be elsewhere.
+            name = _FAMILY.pack(socket.AF_UNIX) + spot.name + spot.slash + b"\0"
+            before = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fchdir(spot.dir_fd)
+                check(_libc.bind(bound, name, len(name)))
+            finally:
+                os.fchdir(before)
+                os.close(before)
+
+        return make(sight, call, world, spot, "s", perform)
+
+
+def _socket_of(sight: PathResolver, call: Call) -> int:
+    """The caller's own socket, in our hands."""
+    found = sight.held(call.reach.descriptor(call, integer(call.args[0])))
+    if not stat.S_ISSOCK(os.fstat(found).st_mode):
+        raise failure(errno.ENOTSOCK)
+    return found
+
+
+def open_by_handle_at(call: Call, world: Supervision) -> Reply:
+    """``open_by_handle_at``, for writing."""
+    wish = wish_of(integer(call.args[2]), 0)
+    if not wish.writes:
+        return Reply(native=True)
+    size, _ = _HANDLE.unpack(read(call, call.args[1], _HANDLE.size))
+    if not 0 < size <= _HANDLE_MAX:
+        raise failure(errno.EINVAL)
+    handle = read(call, call.args[1], _HANDLE.size + size)
+    with PathResolver(call, world) as sight:
+        mount = integer(call.args[0])
+        anywhere = sight.start(AT_FDCWD) if mount == AT_FDCWD else sight.descriptor(mount).fd
+        usable = sight.held(reopen(anywhere, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
+        with sight.acting():
+            fd = _libc.open_by_handle_at(usable, handle, os.O_PATH | os.O_CLOEXEC)
+        check(fd)
+        return open_found(sight, call, world, sight.reached(sight.held(fd)), wish)
+
+
+HANDLERS: dict[str, Handler] = {
+    "ioctl": ioctl,
+    "file_setattr": file_setattr,
+    "bind": bind,
+    "open_by_handle_at": open_by_handle_at,
+}

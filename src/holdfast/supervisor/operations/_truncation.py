@@ -1,0 +1,79 @@
+"""Calls by which content is lost through a descriptor that is open for writing: safeguards are asked first.
+
+They run native: what they change was recorded when the descriptor was opened. A thread that has the number mean
+another file meanwhile escapes the question, not the record.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.operations.registers import integer
+from holdfast.supervisor.resolution.path_resolver import PathResolver
+from holdfast.supervisor.syscalls.pending_call import Reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.syscalls.pending_call import Call
+
+_WRITABLE = 0o200
+"""Of the mode of a link in ``/proc/PID/fd``."""
+
+
+def _ask(call: Call, world: Supervision, lost: Callable[[int], int], *, appends: bool = False) -> Reply:
+    """``lost`` says how many bytes of so many are about to be. ``appends``: only if the descriptor still appends; else
+    it was asked when that was opened.
+    """
+    number = integer(call.args[0])
+    if not world.interceptor.is_guarded:
+        return Reply(native=True)
+    with PathResolver(call, world) as sight:
+        try:
+            thing = sight.descriptor(number)
+            mode = os.stat(b"fd/%d" % number, dir_fd=sight.caller.fd, follow_symlinks=False).st_mode
+            found = os.fstat(thing.fd)
+            is_meant = mode & _WRITABLE and stat.S_ISREG(found.st_mode) and thing.path is not None
+            is_meant = is_meant and (not appends or _flags(sight.caller.fd, number) & os.O_APPEND)
+        except OSError:
+            is_meant = False  # (what is wrong with it, the kernel says)
+        else:
+            if is_meant and lost(found.st_size) > 0:
+                world.interceptor.losing(world.step(call), thing.place, thing.fd, lost(found.st_size))
+    return Reply(native=True)
+
+
+def _flags(process: int, number: int) -> int:
+    with open(os.open(b"fdinfo/%d" % number, os.O_RDONLY | os.O_CLOEXEC, dir_fd=process), "rb") as file:
+        return next((int(line.split()[1], 8) for line in file if line.startswith(b"flags:")), 0)
+
+
+def cut(call: Call, world: Supervision) -> Reply:
+    """``ioctl`` where it is ``fallocate``; and all that may lose anything."""
+    return _ask(call, world, lambda size: size)
+
+
+def ftruncate(call: Call, world: Supervision) -> Reply:
+    """``ftruncate``."""
+    return _ask(call, world, lambda size: size - call.args[1])
+
+
+def fallocate(call: Call, world: Supervision) -> Reply:
+    """``fallocate`` of holes and zeros, and of what has others move up."""
+    return _ask(call, world, lambda size: min(call.args[3], size - call.args[2]))
+
+
+def append_no_more(call: Call, world: Supervision) -> Reply:
+    """``fcntl`` without ``O_APPEND``, and ``pwritev2`` with RWF_NOAPPEND."""
+    return _ask(call, world, lambda size: size, appends=True)
+
+
+HANDLERS: dict[str, Handler] = {
+    "ftruncate": ftruncate,
+    "fallocate": fallocate,
+    "fcntl": append_no_more,
+    "pwritev2": append_no_more,
+}

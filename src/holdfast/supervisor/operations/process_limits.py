@@ -1,0 +1,44 @@
+"""Calls that set limits and priorities of other processes: native within the tree, and EPERM outside of it.
+
+No domain keeps them in, as it does tracing and signals, and what they do to those who look after the tree would cripple
+or end these. The number is in a register, so that no thread changes it between the look here and the kernel's; the
+process that has it may end in between, and another one get it.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.operations.registers import integer
+from holdfast.supervisor.process_tree.members import is_in_namespace_below, thread_group
+from holdfast.supervisor.syscalls.pending_call import Reply
+from holdfast.supervisor.syscalls.table import TARGETS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.syscalls.pending_call import Call
+
+
+def aimed(call: Call, world: Supervision) -> Reply:
+    """Every call of `TARGETS` whose target is a process, or thread, that is named by its number."""
+    error = refusal(call.name, call.tid, call.args, world.holds)
+    return Reply(error=error) if error else Reply(native=True)
+
+
+def refusal(name: str, tid: int, args: Sequence[int], holds: Callable[[int], bool]) -> int:
+    """The errno that such a call, by the thread ``tid``, fails with; 0 if it may go on. ``holds(tgid)`` says whether a
+    process is of the tree.
+    """
+    number = integer(args[TARGETS[name].pid])
+    if number < 0 or is_in_namespace_below(tid):
+        return 0  # (In a namespace that the tree has made, or was put into, there is only the tree.)
+    tgid = thread_group(number)
+    if not tgid:
+        return errno.ESRCH
+    return 0 if holds(tgid) else errno.EPERM
+
+
+HANDLERS: dict[str, Handler] = dict.fromkeys(TARGETS, aimed)

@@ -1,0 +1,340 @@
+"""Sees who else changes the workspace while a keeper runs, and makes barriers of it.
+
+fanotify tells whose change it was. All names in the tree are changed by the keeper, in the place of those that it
+serves: by anybody else, they are an outsider's. What is written to a file is the writer's, who is known by its
+ancestors; of one that is gone already, or has no program (a kernel thread), what the undo log explains is not an
+outsider's. inotify tells nobody: there an outsider's is what the log does not explain.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.files.watch import open_watcher
+from holdfast.files.watch.event_masks import NAMES, Q_OVERFLOW, WRITTEN
+from holdfast.model.errors import HoldfastError, UnsupportedError
+from holdfast.model.log import Log
+from holdfast.model.paths import under
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.files.watch import Backend, Watcher
+    from holdfast.supervisor.outsiders.recorded_paths import Explained
+    from holdfast.undo.local_service.undo_service import LocalUndoService
+
+_log = Log(__name__)
+
+_READY_SECONDS = 1.0
+"""A tree that takes longer to be watched is watched a little later than the first program starts."""
+_KNOWN_SECONDS = 5.0
+"""For so long after its last event, a process is who it was: its number is used anew after all others."""
+_MOST_KNOWN = 1 << 14
+_PAUSE_MILLISECONDS = 50
+"""After edits by others, until the next look: they come in numbers, and are noted together."""
+_BREATH_MILLISECONDS = 5
+"""After a look that found nothing but our own. The keeper's every change makes an event: to look at each as it comes
+would take the interpreter from the thread that serves calls, twice for each. Not longer: of who writes and ends
+meanwhile it cannot be told any more who it was.
+"""
+
+
+class Outsiders:
+    """See the module. Its thread reads events; `settle` and `pause` are for any other."""
+
+    def __init__(
+        self,
+        desk: LocalUndoService,
+        explained: Explained,
+        root: bytes,
+        hidden: Iterable[bytes],
+        is_inside: Callable[[int], bool],
+        *,
+        blocks: bool = True,
+        backend: Backend = "auto",
+    ) -> None:
+        """``hidden`` are absolute paths of Holdfast's own; ``is_inside(pid)`` says whether a process that lives, or one
+        above it, belongs to a supervised tree. ``blocks`` is false with the policy ``warn``.
+        """
+        self._desk = desk
+        self._explained = explained
+        self._root = root
+        above = root.rstrip(b"/") + b"/"
+        self._hidden = tuple(path[len(above) :] for path in hidden if path.startswith(above))
+        self._is_inside = is_inside
+        self._blocks = blocks
+        self._backend: Backend = backend
+        self._gate = explained.gate
+        """Held while it is looked: nothing is recorded meanwhile, and whoever records may look as well."""
+        self._watcher: Watcher | None = None
+        self._pauses = 0
+        self._news: list[_News] = []
+        """What was read, and is not told yet."""
+        self._read_at = 1 << 63
+        """When all that had happened was read, as file systems count: what was changed before that is no news."""
+        self._known: dict[int, tuple[_Party, float]] = {}
+        """Who a process is, and until when that is believed."""
+        self._fresh = False
+        """What is explained was asked for since the last look."""
+        self._failed = False
+        """It could be watched, and cannot be any more."""
+        self._made = False
+        """The last look made a barrier."""
+        self._ready = threading.Event()
+        self._over = os.eventfd(0, os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+        self._ready.wait(_READY_SECONDS)
+
+    def end(self) -> None:
+        """Take notice of what has happened up to now, and watch no longer."""
+        self.settle()
+        os.eventfd_write(self._over, 1)
+        self._thread.join()
+        os.close(self._over)
+
+    def settle(self) -> None:
+        """Take notice of what has happened up to now."""
+        with self._gate:
+            self._read()
+            self._tell()
+
+    def hear(self, changed: int, is_own: Callable[[], bool]) -> None:
+        """`settle` before a step comes to something that was last ``changed`` then (its ctime), if that may be news; it
+        is none if it ``is_own``, made by the step.
+        """
+        if changed >= self._read_at and not is_own():
+            self.settle()
+
+    @contextmanager
+    def pause(self) -> Generator[None]:
+        """While it is entered, the keeper itself changes the tree: where nobody tells who it was, all is its."""
+        with self._gate:
+            self.settle()
+            self._pauses += 1
+        try:
+            yield
+        finally:
+            with self._gate:
+                self.settle()
+                self._pauses -= 1
+
+    # The thread -------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        try:
+            watcher = self._watching()
+            with self._gate:
+                self._watcher = watcher
+        except HoldfastError as error:
+            _log.warning("edits by others are noticed only when undo meets them: %s", error.message)
+            return
+        finally:
+            self._ready.set()
+        over, wakers = select.poll(), select.poll()
+        over.register(self._over, select.POLLIN)
+        wakers.register(self._over, select.POLLIN)
+        wakers.register(watcher.fileno(), select.POLLIN)
+        try:
+            while not over.poll(_PAUSE_MILLISECONDS if self._made else _BREATH_MILLISECONDS):
+                wakers.poll()
+                self.settle()
+                if self._failed:
+                    return
+        finally:
+            with self._gate:
+                watcher.close()
+                self._watcher = None
+
+    def _watching(self) -> Watcher:
+        backends: tuple[Backend, ...] = ("fanotify", "inotify") if self._backend == "auto" else (self._backend,)
+        for backend in backends[:-1]:
+            try:
+                return self._open(backend)
+            except UnsupportedError as error:
+                _log.info("%s", error.message)
+        return self._open(backends[-1])
+
+    def _open(self, backend: Backend) -> Watcher:
+        own = frozenset((os.getpid(),))
+        watcher = open_watcher(
+            self._root, backend, self._is_hidden, notice=self._notice, passed=own, wanted=self._is_recorded
+        )
+        self._read_at = _now()
+        watcher.drain()
+        self._news.clear()
+        return watcher
+
+    def _is_hidden(self, path: bytes) -> bool:
+        return any(under(path, hidden) for hidden in self._hidden)
+
+    def _read(self) -> None:
+        """Read what has happened, and find out who it was, while they live."""
+        if self._watcher is None or self._failed:
+            return
+        now = _now()
+        self._fresh = False
+        try:
+            self._watcher.drain()
+            self._read_at = now
+        except OSError as error:
+            _log.warning("edits by others are noticed only when undo meets them from here on: %s", error.strerror)
+            self._failed = True
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+
+    def _tell(self) -> None:
+        """Make barriers of what was read."""
+        if not self._news:
+            self._made = False
+            return
+        news, self._news = self._news, []
+        found = self._decide(news)
+        self._made = bool(found)
+        for who, edits in found.items():
+            _log.info("external modification", who=who, paths=list(edits.paths))
+            try:
+                self._desk.outside(tuple(edits.paths), who, blocks=self._blocks, objects=tuple(edits.objects))
+            except HoldfastError as error:
+                _log.warning("an edit by %s cannot be noted: %s", who or "somebody else", error.message)
+
+    # Events -----------------------------------------------------------------------------------------------------
+
+    def _notice(self, path: bytes | None, mask: int, pid: int | None, object_: Identity | None) -> None:
+        if path is None and object_ is not None:
+            path = self._explained.path_of(object_)  # (it is one that a step has to do with)
+        if not path or mask & Q_OVERFLOW or self._is_hidden(path):
+            return
+        if not mask & WRITTEN:
+            object_ = None  # (only a name of it came or went)
+        if pid is None:
+            if not self._pauses:
+                # (Of a file that never gets a name, or has none yet, inotify tells by its number.)
+                is_nameless = not mask & NAMES and _NUMBER.match(path.rpartition(b"/")[2]) is not None
+                self._news.append(_News(path, None, False, None, _NOBODY, is_nameless))
+        elif not (party := self._who(pid)).is_ours:
+            self._news.append(_News(path, object_, bool(mask & NAMES), pid, party))
+
+    def _decide(self, news: Iterable[_News]) -> dict[str, _Edits]:
+        """What others have changed, by who it was. Of those who may be ours, one who did a single thing that nothing
+        explains is not.
+        """
+        found: dict[str, _Edits] = {}
+        unsure: dict[int, list[_News]] = {}
+        explained: dict[int, bool] = {}
+        for each in news:
+            if each.pid is None:
+                if not self._is_explained(each.path) and not (each.is_nameless and self._explained.is_gone(each.path)):
+                    _add(found, "", each)
+            elif each.party.is_sure:
+                _add(found, each.party.name, each)
+            else:
+                unsure.setdefault(each.pid, []).append(each)
+                is_explained = not each.is_name and self._is_explained(each.path)
+                explained[each.pid] = explained.get(each.pid, True) and is_explained
+        for pid, edits in unsure.items():
+            if not explained[pid]:
+                party, until = self._known.get(pid, (_NOBODY, 0.0))
+                self._known[pid] = party._replace(is_sure=True), until
+                for each in edits:
+                    _add(found, party.name, each)
+        return found
+
+    def _is_explained(self, path: bytes) -> bool:
+        self._refresh()
+        return self._explained.explains(path)
+
+    def _is_recorded(self, object_: Identity) -> bool:
+        """Whether a step has to do with the object: then a change of it matters by whatever name."""
+        self._refresh()
+        return self._explained.path_of(object_) is not None
+
+    def _refresh(self) -> None:
+        if not self._fresh:
+            self._explained.refresh()  # it may have been recorded since
+            self._fresh = True
+
+    def _who(self, pid: int) -> _Party:
+        now = time.monotonic()
+        party, until = self._known.get(pid, (_NOBODY, 0.0))
+        if until < now:
+            found = self._identify(pid)
+            if found.is_sure or party is _NOBODY:
+                party = found  # (else it was there when it was last seen)
+        self._known[pid] = party, now + _KNOWN_SECONDS
+        return party
+
+    def _identify(self, pid: int) -> _Party:
+        if self._is_inside(pid):
+            return _Party("", is_ours=True)
+        try:
+            with open(b"/proc/%d/stat" % pid, "rb") as file:
+                head, _, rest = file.read().rpartition(b") ")
+            parent = int(rest.split(b" ", 2)[1])
+        except (OSError, ValueError):
+            return _Party(f"a process that is gone ({pid})" if pid else "", is_sure=False)
+        name = head.partition(b"(")[2].decode("utf-8", "replace")
+        return _Party(f"{name} ({pid})", is_sure=parent != _KERNEL_THREADS)
+
+
+class _Party(NamedTuple):
+    """Who changed something."""
+
+    name: str
+    is_ours: bool = False
+    """It is of a supervised tree."""
+    is_sure: bool = True
+    """Else it may be of a supervised tree, or do its work."""
+
+
+class _Edits(NamedTuple):
+    """What somebody has changed: paths, and of what was written to the objects, which have other names perhaps."""
+
+    paths: dict[bytes, None]
+    objects: dict[Identity, None]
+
+
+class _News(NamedTuple):
+    """Something that was changed, and not by one of ours as far as is known."""
+
+    path: bytes
+    object: Identity | None
+    """What was written to, if that is told."""
+    is_name: bool
+    """A name has come or gone; else it was written to."""
+    pid: int | None
+    """None where nobody tells."""
+    party: _Party
+    is_nameless: bool = False
+    """It may be a file that has no name, as ``O_TMPFILE`` makes it: it is one if there is none of this name either."""
+
+
+def _add(found: dict[str, _Edits], who: str, news: _News) -> None:
+    edits = found.setdefault(who, _Edits({}, {}))
+    edits.paths[news.path] = None
+    if news.object is not None:
+        edits.objects[news.object] = None
+
+
+def _now() -> int:
+    """The time that file systems note for a change, or some that came before (nanoseconds)."""
+    return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
+
+
+_NOBODY = _Party("")
+_NUMBER = re.compile(rb"#[0-9]+\Z")
+"""``d_mark_tmpfile`` in ``fs/dcache.c`` of Linux."""
+_CLOCK_REALTIME_COARSE = 5
+"""Of ``<linux/time.h>``: what the kernel takes the times of files from, or from what is never before it."""
+_KERNEL_THREADS = 2
+"""The parent of all kernel threads, one of which may be the last to close a file."""

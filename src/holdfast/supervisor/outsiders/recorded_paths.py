@@ -1,0 +1,147 @@
+"""What the undo log explains: paths and objects that supervised processes have to do with, and may still write to.
+
+An event on a file system arrives after what it tells of, and a descriptor outlives the step in which it was opened.
+So what a step recorded explains events for a moment after its end, and as long as its processes live.
+"""
+
+from __future__ import annotations
+
+import os
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from holdfast.files.linux.file_handle import identity
+from holdfast.files.linux.syscalls import RESOLVE_BENEATH, RESOLVE_NO_SYMLINKS, openat2
+from holdfast.undo.journal.records import Content, Link, Made, Make, Meta, Move, Put, Remove
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.undo.journal.records import Mutation, StepId
+    from holdfast.undo.recorder.recorder import Recorder
+    from holdfast.undo.safeguards.open_step import OpenStep
+
+LINGER_SECONDS = 2.0
+"""How late an event may come."""
+_AGAIN = 8
+
+
+class _Recorded:
+    """What one step has to do with."""
+
+    __slots__ = ("ended", "lives", "makes", "objects", "paths", "records", "seen", "trees")
+
+    def __init__(self, records: Sequence[Mutation]) -> None:
+        self.records = records
+        self.seen = 0
+        """How many of the records are taken over already."""
+        self.paths: set[bytes] = set()
+        self.trees: set[bytes] = set()
+        """Directories that were moved: what is below has another path now, or had."""
+        self.objects: dict[Identity, bytes] = {}
+        """With a path of each."""
+        self.makes: dict[int, bytes] = {}
+        """Paths by the numbers of the records that say that something is going to be there."""
+        self.lives: Callable[[], bool] = lambda: True
+        self.ended: float | None = None
+        """When it was first seen that nobody is left who could write; None while somebody is."""
+
+    def take(self) -> None:
+        """Take over what was recorded since."""
+        # (What failed is taken out of the records: then a few are looked at once more.)
+        for record in self.records[max(min(self.seen, len(self.records)) - _AGAIN, 0) :]:
+            if isinstance(record, Made):
+                self.objects[record.identity] = self.makes.get(record.make, b"")
+                continue
+            self.paths.add(record.path)
+            if isinstance(record, Make):
+                self.makes[record.seq] = record.path
+            if isinstance(record, Move):
+                self.paths.add(record.target)
+                if record.type == "d" or record.exchanged:
+                    self.trees |= {record.path, record.target}
+            if isinstance(record, Content | Meta | Link | Put | Move | Remove):
+                self.objects[record.identity] = record.target if isinstance(record, Move) else record.path
+        self.seen = len(self.records)
+
+    def is_over(self, now: float) -> bool:
+        """Whether it explains nothing any more."""
+        if self.lives():
+            self.ended = None
+        elif self.ended is None:
+            self.ended = now
+        return self.ended is not None and now - self.ended > LINGER_SECONDS
+
+
+class Explained:
+    """See the module. Safe for several threads: all is done under the recorder's gate."""
+
+    def __init__(self, recorder: Recorder, root_fd: int, lives: Callable[[OpenStep], Callable[[], bool]]) -> None:
+        """``lives(step)`` is asked at the end of a step; what it returns says whether a process of it still lives."""
+        self._recorder = recorder
+        self._root = root_fd
+        self._lives = lives
+        self._steps: dict[StepId, _Recorded] = {}
+        recorder.on_drop = self._dropped
+        self.gate = recorder.gate
+
+    def refresh(self) -> None:
+        """Take over what was recorded since, and forget what explains nothing any more."""
+        with self._recorder.gate:
+            for opened in self._recorder.open_steps:
+                if opened.id not in self._steps:
+                    self._steps[opened.id] = _Recorded(opened.records)
+            self._prune()
+            for recorded in self._steps.values():
+                recorded.take()
+
+    def explains(self, path: bytes) -> bool:
+        """Whether a supervised process may be the one who changed what is at the path, or who did so under it."""
+        with self._recorder.gate:
+            known = list(self._steps.values())
+            if any(path in recorded.paths for recorded in known):
+                return True
+            if any(recorded.trees and _is_below(path, recorded.trees) for recorded in known):
+                return True
+            object_ = self._object(path)
+            return object_ is not None and any(object_ in recorded.objects for recorded in known)
+
+    def is_gone(self, path: bytes) -> bool:
+        """Whether nothing can be found at the path."""
+        return self._object(path) is None
+
+    def path_of(self, object_: Identity) -> bytes | None:
+        """A path by which a supervised process has come to the object; None if none has."""
+        with self._recorder.gate:
+            found = (recorded.objects.get(object_) for recorded in self._steps.values())
+            return next((path for path in found if path), None)
+
+    def _dropped(self, opened: OpenStep) -> None:
+        recorded = self._steps.setdefault(opened.id, _Recorded(()))
+        recorded.records = tuple(opened.records)  # which are now looked through for what need not be kept
+        recorded.lives = self._lives(opened)
+        self._prune()
+
+    def _prune(self) -> None:
+        now = monotonic()
+        for step in [step for step, recorded in self._steps.items() if recorded.is_over(now)]:
+            del self._steps[step]
+
+    def _object(self, path: bytes) -> Identity | None:
+        try:
+            fd = openat2(self._root, path, os.O_PATH | os.O_NOFOLLOW, RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS)
+        except OSError:
+            return None  # it is gone
+        try:
+            return identity(fd, b"")
+        finally:
+            os.close(fd)
+
+
+def _is_below(path: bytes, trees: set[bytes]) -> bool:
+    while path:
+        if path in trees:
+            return True
+        path = path.rpartition(b"/")[0]
+    return False

@@ -1,0 +1,451 @@
+"""Which processes make up a step.
+
+Everything below one direct child of the agent is one group, however many processes that is; what the agent does by
+itself is another. A process is sorted when it is first seen to change something, with all its ancestors, and stays
+where it was sorted when these are gone. A `pidfd` of each tells when it ends, so that a number that is used again is
+another process. There is room for so many of them, beside whatever else its keeper has open: what is more may change
+nothing. One whose parent ends is sorted before that (`Processes.leaving`), unless a signal ended the parent:
+then it belongs to the group whose process group or session it is in; else to none, the run's ambient group.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import select
+import struct
+import time
+from contextlib import suppress
+from fcntl import ioctl
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.supervisor.process_tree.descendants import descendants
+from holdfast.undo.service import OFF
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_MAX_COMMAND_BYTES = 1 << 16
+_TRIES = 5
+_PART = 0.2
+"""Of the descriptors that this process may have, so many are for processes."""
+_TIMES = 3
+"""A run has at most so many times what it leaves to others; and half of its part is for those that change something."""
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_PIDFD_GET_INFO = 0xC040FF0B
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_INFO = struct.Struct("=Q52xi")
+"""``struct pidfd_info``: what it holds, and (last of its first version) the status."""
+
+
+class Group:
+    """Processes whose changes are one step."""
+
+    __slots__ = ("ambient", "barred", "command", "directory", "exit_code", "explicit", "live", "root", "run", "step")
+
+    def __init__(self, run: Run, root: int, *, ambient: bool = False) -> None:
+        self.run = run
+        self.root = root
+        """The child of the agent, or the agent."""
+        self.ambient = ambient
+        self.command: tuple[bytes, ...] = ()
+        self.directory = b""
+        self.live = 0
+        """How many of its processes are known and have not ended."""
+        self.exit_code: int | None = None
+        """Of its root, if that has ended and the kernel still knew; after death by a signal, 128 and its number."""
+        self.step = 0
+        """The open step; 0 if there is none."""
+        self.explicit = 0
+        """The explicit step that it has changed something in last; 0 if none."""
+        self.barred = False
+        """It changes nothing any more: a step of it was denied, or has ended while it waited for a person."""
+
+    @property
+    def lives_on(self) -> bool:
+        """Whether its steps are told apart by pauses alone: it is the agent, or nobody's child."""
+        return self.ambient or (self.root == self.run.agent and not self.run.one_step)
+
+
+class Run:
+    """One supervised process tree."""
+
+    __slots__ = (
+        *("agent", "agents", "ambient", "awaited", "awaited_since", "handed_in", "id", "members", "one_step"),
+        "processes",
+        "thresholds",
+    )
+
+    def __init__(self, id_: str, agent: int, *, one_step: bool = False) -> None:
+        self.id = id_
+        self.agent = agent
+        self.one_step = one_step
+        self.thresholds = OFF
+        """When it wants a person to be asked."""
+        self.agents = Group(self, agent)
+        """What the agent does by itself."""
+        self.ambient = Group(self, 0, ambient=True)
+        self.awaited: Group | None = None
+        """What the agent's next new child begins, if that is known before."""
+        self.awaited_since = 0
+        """The child is one that was started then, or later (clock ticks since the system's start)."""
+        self.handed_in: frozenset[int] = frozenset()
+        """The inode numbers of files that the agent had open from the start, and that were recorded."""
+        self.processes = 0
+        """How many of its processes are known and have not ended."""
+        self.members: dict[int, Group] = {}
+        """Process groups and sessions that only one group's processes are in, by the number of their leader."""
+
+
+class Process:
+    """One process that was seen."""
+
+    __slots__ = ("group", "pidfd", "tgid", "threads")
+
+    def __init__(self, tgid: int, pidfd: int, group: Group) -> None:
+        self.tgid = tgid
+        self.pidfd = pidfd
+        self.group = group
+        self.threads: list[int] = []
+
+
+class _Stat(NamedTuple):
+    parent: int
+    process_group: int
+    session: int
+
+
+class Processes:
+    """All processes that were seen and live. For one thread."""
+
+    def __init__(self, watch: Callable[[int], None], most: int | None = None) -> None:
+        """``watch(pidfd)`` is to see to it that `ended` is called when the descriptor becomes readable. ``most``
+        processes are known at a time; by default `_PART` of the descriptors that this process may have.
+        """
+        self._watch = watch
+        self._most = most
+        self._processes: dict[int, Process] = {}
+        self._threads: dict[int, Process] = {}
+        self._pidfds: dict[int, Process] = {}
+
+    def group(self, run: Run, tid: int) -> Group:
+        """The group of a thread of the run's tree that is waiting for a system call.
+
+        Raises `OSError` (ENFILE) if so many processes are known that there is no room for another one of the run.
+        """
+        process = self._processes.get(tid) or self._threads.get(tid)
+        if process is None:
+            process = self._find_thread(run, tid)
+            if process is None:
+                return run.ambient
+        return process.group
+
+    def watches(self, pidfd: int) -> bool:
+        """Whether the descriptor is that of a process that has not `ended`."""
+        return pidfd in self._pidfds
+
+    def ended(self, pidfd: int) -> Group | None:
+        """A process has ended: forget it. Returns its group if it was the last one of it."""
+        process = self._pidfds.pop(pidfd)
+        del self._processes[process.tgid]
+        for tid in process.threads:
+            self._threads.pop(tid, None)
+        group = process.group
+        group.live -= 1
+        group.run.processes -= 1
+        if process.tgid == group.root:
+            group.exit_code = _exit_code(process)
+        os.close(pidfd)
+        if group.live:
+            return None
+        members = group.run.members
+        for number in [number for number, owner in members.items() if owner is group]:
+            del members[number]
+        return group
+
+    def leaving(self, run: Run, tid: int) -> None:
+        """The thread's process is about to end: sort those whose parent it is, as long as it is."""
+        try:
+            for thread in os.listdir(b"/proc/%d/task" % tid):
+                for child in _read(b"/proc/%d/task/%b/children" % (tid, thread)).split():
+                    self._find(run, int(child))
+        except OSError:
+            pass  # it was killed, or the kernel was built without this list
+
+    def forget_threads(self) -> None:
+        """To be called a few times a second: unlike a process's, the number of a thread that ended is not watched,
+        and comes back at the earliest after all others.
+        """
+        for process in self._threads.values():
+            process.threads.clear()
+        self._threads.clear()
+
+    def knows(self, tid: int) -> bool:
+        """Whether the thread's group is known."""
+        return tid in self._processes or tid in self._threads
+
+    def is_known(self, tgid: int) -> bool:
+        """Whether the process was seen, and has not ended. From any thread."""
+        return tgid in self._processes
+
+    def tgids_but(self, runs: Iterable[Run]) -> list[int]:
+        """All processes that are known and live, but for those of these runs. From any thread."""
+        return [process.tgid for process in list(self._processes.values()) if process.group.run not in runs]
+
+    def known(self, run: Run) -> list[int]:
+        """Descriptors (pidfds) of the run's processes that are known and live."""
+        return [process.pidfd for process in self._processes.values() if process.group.run is run]
+
+    def everybody(self, run: Run) -> Iterable[int]:
+        """Every process of the run's tree that lives; also those that were never seen to change anything."""
+        # (Of one that has ended, if only just now, the number may be another process's already; so it is of the agent,
+        # which is among those that are known as long as it lives.)
+        own = (process for process in self._processes.values() if process.group.run is run)
+        known = [process.tgid for process in own if not has_ended(process.pidfd)]
+        return dict.fromkeys((*known, *descendants(*known)))
+
+    def all(self, run: Run) -> Iterator[tuple[int, Group]]:
+        """`everybody`, with their groups; without those for which there is no room."""
+        for tgid in self.everybody(run):
+            process = None
+            with suppress(OSError):
+                process = self._find(run, tgid, is_asking=False)
+            if process is not None:
+                yield tgid, process.group
+
+    def is_below(self, run: Run, tgid: int) -> bool:
+        """Whether the process is in the run's tree, and not the agent."""
+        known = self._processes.get(tgid)
+        if known is not None:
+            return known.group.run is run and tgid != run.agent
+        return tgid != run.agent and tgid > 1 and self._below(run, tgid) is not None
+
+    def is_of(self, run: Run, tgid: int) -> bool:
+        """Whether a process that lives is one of the run's that were seen, or below one. From any thread.
+
+        Not one that was orphaned unseen, though it is of the tree: nobody could tell.
+        """
+        line = [tgid]
+        while (known := self._processes.get(line[-1])) is None:
+            if (parent := parent_of(line[-1])) <= 1:
+                return False
+            line.append(parent)
+        if known.group.run is not run or has_ended(known.pidfd) or self._processes.get(known.tgid) is not known:
+            return False  # (its descriptor is closed, and so perhaps another's, after it was forgotten)
+        # Who has the same parent as before had it all the time: so nobody on the way has ended, and given its number
+        # to somebody else.
+        return all(parent_of(child) == parent for child, parent in reversed([*pairwise(line)]))
+
+    def _find_thread(self, run: Run, tid: int) -> Process | None:
+        try:
+            tgid = _tgid(tid)
+        except OSError:
+            return None  # it was killed
+        process = self._find(run, tgid)
+        if process is not None and tid != tgid:
+            self._threads[tid] = process
+            process.threads.append(tid)
+        return process
+
+    def _find(self, run: Run, tgid: int, *, is_asking: bool = True) -> Process | None:
+        """The process, sorted; None if it is gone, or none of the run's tree. Raises `OSError` as `group`;
+        ``is_asking``: it waits to change something. The others leave room for those who do.
+        """
+        if (known := self._processes.get(tgid)) is not None:
+            return known
+        self._check_room(run, is_asking=is_asking)
+        try:
+            pidfd = os.pidfd_open(tgid)
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                raise
+            return None
+        try:
+            found = _stat(tgid)
+            group = self._sort(run, tgid, found)
+        except OSError as error:
+            os.close(pidfd)
+            if error.errno in _EXHAUSTED:
+                raise
+            return None
+        process = Process(tgid, pidfd, group)
+        group.live += 1
+        group.run.processes += 1
+        self._processes[tgid] = process
+        self._pidfds[pidfd] = process
+        self._watch(pidfd)
+        if group is not run.agents and group is not run.ambient:
+            for leader in {found.process_group, found.session}:
+                # The agent's own, and those that it was started in, say nothing.
+                if self.is_below(run, leader):
+                    run.members.setdefault(leader, group)
+        return process
+
+    def _check_room(self, run: Run, *, is_asking: bool) -> None:
+        most = self._most
+        if most is None:
+            most = int(resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _PART)
+        left = most - len(self._processes)
+        if run.processes >= (_TIMES * left if is_asking else left):
+            raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    def _sort(self, run: Run, tgid: int, found: _Stat) -> Group:
+        if run.one_step or tgid == run.agent:
+            return run.agents
+        if found.parent == run.agent:
+            group = run.awaited
+            if group is not None and _started(tgid) >= run.awaited_since:
+                group.root, run.awaited = tgid, None
+                return group
+            group = Group(run, tgid)
+            group.command, group.directory = _command(tgid), _directory(tgid)
+            return group
+        if found.parent > 1:
+            parent = self._processes.get(found.parent) or self._below(run, found.parent)
+            if parent is not None:
+                return parent.group
+        return run.members.get(found.process_group) or run.members.get(found.session) or run.ambient
+
+    def _below(self, run: Run, tgid: int) -> Process | None:
+        """The process, sorted, if it is below the agent."""
+        line: list[int] = []
+        at = tgid
+        while at != run.agent and at not in self._processes:
+            line.append(at)
+            try:
+                at = _stat(at).parent
+            except OSError:
+                return None
+            if at <= 1:
+                return None
+        # (From above, as there may be very many: so of each the parent is known by then.)
+        process = self._find(run, at)
+        for each in reversed(line):
+            process = self._find(run, each)
+        return process
+
+
+def command_of(tgid: int) -> tuple[bytes, ...]:
+    """What a process was called with; empty if it is gone."""
+    try:
+        return _command(tgid)
+    except OSError:
+        return ()
+
+
+def ticks_now() -> int:
+    """The time as the kernel notes when a process started: clock ticks since the system's start."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // 1_000_000_000
+
+
+def _started(tgid: int) -> int:
+    return int(_read(b"/proc/%d/stat" % tgid).rpartition(b") ")[2].split(b" ", 20)[19])
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process has ended."""
+    ends = select.poll()
+    ends.register(pidfd, select.POLLIN)
+    return bool(ends.poll(0))
+
+
+def parent_of(tgid: int) -> int:
+    """The number of a process's parent; 0 if it is gone."""
+    try:
+        return _stat(tgid).parent
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def descends(tgid: int, is_one: Callable[[int], bool]) -> bool | None:
+    """Whether a process, or any that it descends from but the first of all, ``is_one``; None if that cannot be told,
+    because they end faster than they can be looked at.
+    """
+    for _ in range(_TRIES):
+        at = tgid
+        while at > 1:
+            if is_one(at):
+                return True
+            at = parent_of(at)
+        if at == 1 or not os.path.exists(f"/proc/{tgid}"):
+            return False
+        # One on the way has ended meanwhile, and what was below it has another parent now.
+    return None
+
+
+def thread_group(tid: int) -> int:
+    """The number of a thread's process; 0 if it is gone."""
+    try:
+        return _tgid(tid)
+    except (OSError, ValueError):
+        return 0
+
+
+def is_in_namespace_below(tid: int) -> bool:
+    """Whether the numbers of processes mean something else to a thread: it sees those of a namespace within ours. One
+    that is gone does not.
+    """
+    try:
+        status = _read(b"/proc/%d/status" % tid)
+    except OSError:
+        return False
+    at = status.index(b"\nNSpid:\t") + 8
+    return b"\t" in status[at : status.index(b"\n", at)]
+
+
+def _tgid(tid: int) -> int:
+    text = _read(b"/proc/%d/status" % tid)
+    at = text.index(b"\nTgid:\t") + 7
+    return int(text[at : text.index(b"\n", at)])
+
+
+def _stat(tgid: int) -> _Stat:
+    # The name may hold anything, the last parenthesis ends it (proc(5)).
+    fields = _read(b"/proc/%d/stat" % tgid).rpartition(b") ")[2].split(b" ", 4)
+    return _Stat(int(fields[1]), int(fields[2]), int(fields[3]))
+
+
+def _exit_code(process: Process) -> int | None:
+    """How a process ended: one that nobody has waited for yet shows it in ``/proc``, one that is gone by its pidfd."""
+    try:
+        fields = _read(b"/proc/%d/stat" % process.tgid).rpartition(b") ")[2].split()
+        if fields[0] in (b"Z", b"X"):
+            return _as_shells_say(int(fields[-1]))
+    except OSError:
+        pass
+    found = bytearray(_PIDFD_INFO.size)
+    _PIDFD_INFO.pack_into(found, 0, _PIDFD_INFO_EXIT, 0)
+    try:
+        ioctl(process.pidfd, _PIDFD_GET_INFO, found)  # Linux 6.15
+    except OSError:
+        return None
+    mask, status = _PIDFD_INFO.unpack(found)
+    return _as_shells_say(status) if mask & _PIDFD_INFO_EXIT else None
+
+
+def _as_shells_say(status: int) -> int:
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code
+
+
+def _command(tgid: int) -> tuple[bytes, ...]:
+    return tuple(_read(b"/proc/%d/cmdline" % tgid).removesuffix(b"\0").split(b"\0"))
+
+
+def _directory(tgid: int) -> bytes:
+    try:
+        return os.readlink(b"/proc/%d/cwd" % tgid)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return b""  # (it is there for people to read)
+
+
+def _read(path: bytes) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _MAX_COMMAND_BYTES)
+    finally:
+        os.close(fd)

@@ -1,0 +1,154 @@
+"""The threads whose calls wait: where each one's view of the file systems begins, and in whose name it acts.
+
+In whose name is read from ``/proc`` when a thread is first seen and kept until the thread itself changes it: the calls
+that do (``umask``, ``setuid``, …) reach the keeper, which forgets what it knew. An ``exec`` is not told of; so what it
+could take away is not kept in the first place. A thread is known by a descriptor of its directory in ``/proc``, which
+no later thread with the same number has, but for one of its process that executes something and so takes the first
+thread's place.
+
+Only a keeper that is root can meet callers with other credentials than its own: nothing below a filter can gain any
+(``no_new_privs``), and whoever makes a user namespace keeps, towards files, the ids that it had.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.files.linux.process_credentials import Credentials, own_status, read_status
+from holdfast.supervisor.process_tree.kcmp import FILE_SYSTEMS, share
+from holdfast.supervisor.resolution.procfs import Process, identify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.supervisor.resolution.supervision import Supervision
+    from holdfast.supervisor.syscalls.pending_call import Call
+
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_MOST = 256
+
+
+class Caller:
+    """A thread. Its descriptor is closed when nobody holds it any more."""
+
+    def __init__(self, tid: int) -> None:
+        """Raises `OSError` if there is no such thread."""
+        self.tid = tid
+        self.fd = -1
+        try:
+            self.fd = os.open(f"/proc/{tid}", _DIRECTORY)
+            status = read_status(self.fd)
+        except OSError as error:
+            raise OSError(errno.ESRCH, os.strerror(errno.ESRCH)) from error
+        self.tgid = status.tgid
+        self.umask = status.umask
+        keeper = _keeper()
+        privileged = keeper.credentials.capabilities != 0
+        self.credentials: Credentials | None = status.credentials if privileged else None
+        """None: the same as the keeper's, or of no more use than those."""
+        if self.credentials is not None and os.readlink("ns/user", dir_fd=self.fd) != keeper.user_namespace:
+            # What it may do in a user namespace of its own, it may not do outside.
+            self.credentials = self.credentials._replace(capabilities=0)
+        if self.credentials == keeper.credentials:
+            self.credentials = None
+        self.lasting = self.credentials is None and (status.uniform or not privileged)
+        """What it executes is not left with less, which nobody is told."""
+        root = os.stat("root", dir_fd=self.fd)
+        self.view = os.readlink("ns/mnt", dir_fd=self.fd), root.st_dev, root.st_ino
+        """What it sees of the file systems, told from what others see."""
+        self.foreign = self.view != keeper.view
+        """Its paths begin somewhere else than the keeper's."""
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # (as the interpreter ends, `os` may be gone)
+        """Close the descriptor."""
+        if self.fd >= 0:
+            close(self.fd)
+
+    @cached_property
+    def process(self) -> Process:
+        """Its process, as every ``/proc`` tells of it. Raises `OSError`."""
+        return identify(self.fd)
+
+    def is_alive(self) -> bool:
+        """Whether the thread is still there, so that its number cannot be another one's."""
+        try:
+            os.stat(b"comm", dir_fd=self.fd)
+        except OSError:
+            return False
+        return True
+
+
+class Callers:
+    """The threads that were seen, at most 256 of them. For several threads at once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Caller] = {}
+        self._changed: set[int] = set()
+        """Processes of which a thread has changed its credentials: executing something, it takes the number of the
+        first thread, of which nothing must be known then.
+        """
+        self._steady = True
+
+    def find(self, call: Call, world: Supervision, *, fresh: bool = False) -> Caller:
+        """Who calls. It may be one that was there before and had the same number: unless something that its directory
+        in ``/proc`` leads to was found there since the call came, ask whether it `is_alive`. ``fresh`` looks anew.
+
+        Raises `OSError` with ESRCH if the caller is gone.
+        """
+        caller = None if fresh or not self._steady else self._known.get(call.tid)
+        if caller is None:
+            caller = Caller(call.tid)
+            if not world.is_valid(call):
+                raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
+            if caller.lasting:
+                self._known[call.tid] = caller
+                if caller.tgid in self._changed:  # (asked afterwards: `forget` may be called meanwhile)
+                    self._known.pop(call.tid, None)
+                if len(self._known) > _MOST:
+                    self._known.pop(next(iter(self._known)), None)
+        return caller
+
+    def forget(self, tid: int) -> None:
+        """The thread is going to change its credentials."""
+        tgid = (self._known.get(tid) or Caller(tid)).tgid
+        self._changed.add(tgid)
+        for known in list(self._known.values()):
+            if known.tgid == tgid:
+                self._known.pop(known.tid, None)
+
+    def mask(self, tid: int, umask: int) -> None:
+        """The thread is going to change the umask: its own, and that of all who have theirs in common with it. These
+        may be of other processes (``CLONE_FS`` of clone(2)).
+        """
+        for known in list(self._known.values()):
+            shares = share(tid, known.tid, FILE_SYSTEMS)
+            if shares:
+                known.umask = umask
+            elif shares is None:
+                self._known.pop(known.tid, None)
+
+    def distrust(self) -> None:
+        """Somebody is going to change its view of the file systems, which others may share: from now on everybody is
+        looked at anew for every call.
+        """
+        self._steady = False
+
+
+CALLERS = Callers()
+"""What is known of the threads of this machine."""
+
+
+class _Keeper(NamedTuple):
+    credentials: Credentials
+    user_namespace: str
+    view: tuple[str, int, int]
+
+
+@cache
+def _keeper() -> _Keeper:
+    user, mount = (os.readlink(f"/proc/thread-self/ns/{name}") for name in ("user", "mnt"))
+    root = os.stat("/")
+    return _Keeper(own_status().credentials, user, (mount, root.st_dev, root.st_ino))

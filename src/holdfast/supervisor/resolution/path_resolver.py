@@ -1,0 +1,617 @@
+"""Where a path leads, as the caller would see it, held by descriptors: what is done happens there and nowhere else.
+
+Nearly always the keeper sees the same tree as the caller, and the kernel resolves the path in one call from the
+caller's directory. Where it cannot (a link in ``/proc`` that means the caller and would mean the keeper, another root,
+another mount namespace), the path is walked name by name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import nullcontext, suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+
+from holdfast.files.linux.long_paths import open_below, path_of
+from holdfast.files.linux.process_credentials import assumed, masked
+from holdfast.files.linux.syscalls import (
+    RESOLVE_BENEATH,
+    RESOLVE_IN_ROOT,
+    RESOLVE_NO_MAGICLINKS,
+    RESOLVE_NO_SYMLINKS,
+    openat2,
+)
+from holdfast.supervisor.resolution.caller_identity import CALLERS
+from holdfast.supervisor.resolution.directory_cache import RECENT
+from holdfast.supervisor.resolution.procfs import is_in_proc, is_itself, own_numbers
+from holdfast.supervisor.resolution.territory import Territory, Where, absolute, is_deleted
+from holdfast.supervisor.syscalls.pending_call import SlowError
+from holdfast.undo.interceptor import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from types import TracebackType
+
+    from holdfast.supervisor.resolution.supervision import Supervision
+    from holdfast.supervisor.syscalls.pending_call import Call
+
+
+# Resolving a path name by name, as the caller would: where the kernel, asked by the keeper, sees something else.
+
+MOST_LINKS = 40
+"""Of links that one path leads through."""
+
+
+def walk(sight: PathResolver, start: int, path: bytes, *, follow: bool) -> int:
+    """Resolve ``path`` name by name to an object that is there."""
+    root = sight.root()
+    top = os.fstat(root)
+    at = root if path.startswith(b"/") else start
+    follow = follow or path.endswith((b"/", b"/."))
+    waiting = _names(path)
+    links = 0
+    while waiting:
+        name = waiting.pop()
+        if name == b"..":
+            if not os.path.samestat(os.fstat(at), top):
+                at = step(sight, at, b"..", _DIRECTORY)
+            continue
+        inner = step(sight, at, name, _LINK)
+        found = os.fstat(inner)
+        if not stat.S_ISLNK(found.st_mode) or not (waiting or follow):
+            if waiting and not stat.S_ISDIR(found.st_mode):
+                raise _error(errno.ENOTDIR)
+            at = inner
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            raise _error(errno.ELOOP)
+        target = target_of(sight, at, name, inner)
+        if target is None:
+            at = sight.meant = step(sight, at, name, _OBJECT)
+            continue
+        if target.startswith(b"/"):
+            at = root
+        waiting += _names(target)
+    if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
+        raise _error(errno.ENOTDIR)
+    if stat.S_ISDIR(os.fstat(at).st_mode):
+        is_itself(sight, at)  # (what is done to a name in it would be done by the keeper, too)
+    return at
+
+
+def step(sight: PathResolver, at: int, name: bytes, flags: int) -> int:
+    """What is at a name in a directory, opened with the flags for ``O_PATH``.
+
+    Raises `OSError`: EACCES if the directory is what a ``/proc`` says of somebody who is not of the caller's tree.
+    """
+    # What /proc says of itself is open to the caller, but not to another process in its name.
+    with nullcontext() if is_itself(sight, at) else sight.acting():
+        return sight.held(os.open(name, flags, dir_fd=at))
+
+
+def target_of(sight: PathResolver, at: int, name: bytes, link: int) -> bytes | None:
+    """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
+    if is_in_proc(at):
+        if name in (b"self", b"thread-self"):  # (in its root, that is: no link elsewhere is called so)
+            process, thread = own_numbers(sight, at)
+            return b"%d" % process if name == b"self" else b"%d/task/%d" % (process, thread)
+        try:
+            os.close(openat2(at, name, _OBJECT, RESOLVE_NO_MAGICLINKS))
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return None
+    target = os.readlink(b"", dir_fd=link)
+    if not target:
+        raise _error(errno.ENOENT)
+    return target
+
+
+def _names(path: bytes) -> list[bytes]:
+    return [name for name in reversed(path.split(b"/")) if name not in (b"", b".")]
+
+
+T = TypeVar("T")
+
+AT_FDCWD = -100
+
+_OBJECT = os.O_PATH | os.O_CLOEXEC
+_LINK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_SPECIAL = frozenset({b"/", b".", b".."})
+_AS_IS = nullcontext()
+
+
+class ResolvedName(NamedTuple):
+    """A name in a directory, whether anything is there or not."""
+
+    dir_fd: int
+    name: bytes
+    """Also ``.`` and ``..`` and ``/``, which nothing can be done to; then it lies outside."""
+    slash: bytes
+    """``/`` if the caller has written one behind the name, so that it must be a directory's; else empty."""
+    where: Where
+
+    own_fd: int = -1
+    """The directory as it is mounted where the undo log is; only inside. What is handed to the caller never comes from
+    there: by a directory's ``..`` it would reach what its own view of the file systems does not hold.
+    """
+
+    @property
+    def path(self) -> bytes | None:
+        """Relative to the workspace's root; None outside."""
+        return self.where.path
+
+    @property
+    def place(self) -> Place:
+        """For the interceptor; only inside."""
+        return Place(self.own_fd, self.name, self.where.path or b"")
+
+    @property
+    def is_special(self) -> bool:
+        """Whether it is a name that every directory has."""
+        return self.name in _SPECIAL
+
+    @property
+    def full(self) -> bytes:
+        """The name as the caller has given it."""
+        return self.name + self.slash
+
+
+class ResolvedObject(NamedTuple):
+    """An object that is there."""
+
+    fd: int
+    """``O_PATH``."""
+    where: Where
+
+    @property
+    def path(self) -> bytes | None:
+        """Relative to the workspace's root; None outside, and if it has no name any more."""
+        return self.where.path
+
+    @property
+    def place(self) -> Place:
+        """For the interceptor; only inside."""
+        return Place(-1, b"", self.where.path or b"")
+
+
+class Look(Protocol):
+    """A way to look."""
+
+    def locate(self, dirfd: int, path: bytes) -> ResolvedName:
+        """See `PathResolver.locate`."""
+        ...
+
+    def follow(self, spot: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
+        """See `PathResolver.follow`."""
+        ...
+
+
+class PathResolver:
+    """The tree as the caller of one call sees it. Closes at its end what it has opened."""
+
+    __slots__ = (
+        "_again",
+        "_begun",
+        "_call",
+        "_fds",
+        "_inside",
+        "_led",
+        "_recalls",
+        "_seen",
+        "_sure",
+        "_world",
+        "caller",
+        "meant",
+        "territory",
+    )
+
+    def __init__(self, call: Call, world: Supervision) -> None:
+        """The arguments must have been read before: that the caller is still there is found out afterwards."""
+        self._call = call
+        self._world = world
+        self._fds: list[int] = []
+        self._sure = False
+        self.meant = -1
+        """The last object that a link in ``/proc`` stood for, rather than for a path; -1 if there was none."""
+        self._seen = -1, b""  # the last descriptor that was looked at, and where it is
+        self.caller = CALLERS.find(call, world)
+        self.territory = _territory(world)
+        self._recalls = self._see()
+        # What was found last is not looked for twice: the two names of a rename mostly are in one directory.
+        self._begun: tuple[int | None, int] = None, -1  # a descriptor of the caller's, and the one that was got for it
+        self._led: tuple[int, bytes, int] = -1, b"", -1  # where a path began, the path, and where it led
+        self._inside: tuple[int, Where | None] = -1, None  # a directory, and where it is
+        self._again: tuple[int, bytes, int] = -1, b"", -1  # what was recalled: from where, by which path, and that
+
+    def __enter__(self) -> PathResolver:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close everything."""
+        for fd in self._fds:
+            os.close(fd)
+
+    # In the caller's name ------------------------------------------------------------------------------------------
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the caller may do what the keeper may."""
+        return self.caller.credentials is None
+
+    def acting(self) -> AbstractContextManager[None]:
+        """What is done inside is done with the caller's credentials."""
+        credentials = self.caller.credentials
+        return _AS_IS if credentials is None else assumed(credentials)
+
+    @property
+    def own(self) -> Callable[[], None] | None:
+        """For the interceptor: what it calls before it carries the call out in its own way; None if it must not."""
+        return self.check_waiting if self.is_own else None
+
+    def check_waiting(self) -> None:
+        """Raise `OSError` (EINTR) if the caller does not wait any more. To be called right before something changes.
+
+        Who is killed does not wait for the keeper, and its parent may act on its end: natively, nothing that it had
+        begun happens after that. What dies between this check and the change is left: it is a few microseconds, and
+        to end takes a process longer.
+        """
+        if not self._world.is_valid(self._call):
+            raise _error(errno.EINTR)
+
+    def by_caller(self, perform: Callable[[], T]) -> Callable[[], T]:
+        """``perform``, with the caller's credentials, and only if it still waits."""
+
+        def performed() -> T:
+            with self.acting():
+                self.check_waiting()
+                return perform()
+
+        return performed
+
+    def creating(self, perform: Callable[[], T]) -> Callable[[], T]:
+        """``perform``, with the caller's credentials and umask, and only if it still waits."""
+        umask = self.caller.umask
+
+        def performed() -> T:
+            with self.acting(), masked(umask):
+                self.check_waiting()
+                return perform()
+
+        return performed
+
+    # Looking -------------------------------------------------------------------------------------------------------
+
+    def parent(self, dirfd: int, path: bytes, *, makes: bool = False) -> ResolvedName:
+        """`locate`, for a call that changes what is at the name, and `check_writable`."""
+        spot = self.locate(dirfd, path)
+        self.check_writable(spot, makes=makes)
+        return spot
+
+    def check_writable(self, found: ResolvedName | ResolvedObject, *, makes: bool = False) -> None:
+        """Raise `OSError` with EROFS where nothing may be changed; for a call that ``makes`` a name, as in the kernel,
+        with EEXIST if it is there.
+        """
+        if found.where.read_only:
+            if makes and isinstance(found, ResolvedName) and self.is_taken(found):
+                raise _error(errno.EEXIST)
+            raise _error(errno.EROFS)
+
+    def is_taken(self, spot: ResolvedName) -> bool:
+        """Whether anything is there, as far as the caller may see it."""
+        try:
+            with self.acting():
+                os.stat(spot.full, dir_fd=spot.dir_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def locate(self, dirfd: int, path: bytes) -> ResolvedName:
+        """The directory that holds what ``path`` names, and the name in it; a link there is not followed."""
+        if not path:
+            raise _error(errno.ENOENT)
+        head, name, slash = split(path)
+        if not self._recalls:
+            return self._parent(self.start(dirfd, path), head, name, slash)
+        if (known := self._recalled(dirfd, head)) is not None:
+            return self.spot(known, name, slash, head)
+        start = self.start(dirfd, path)
+        spot = self._parent(start, head, name, slash)
+        if self._recalls and spot.path is not None and (not head or self._led == (start, head, spot.dir_fd)):
+            self._remember(dirfd, head, spot.dir_fd)
+        return spot
+
+    def follow(self, spot: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
+        """Where the link leads that is at ``spot`` and open as ``link``: a name, or an object that it stands for."""
+        target = target_of(self, spot.dir_fd, spot.name, link)
+        if target is None:
+            return self.reached(step(self, spot.dir_fd, spot.name, _OBJECT), held=True)
+        start = spot.dir_fd
+        if target.startswith(b"/"):
+            start = self.root() if self.caller.foreign else AT_FDCWD
+        return self._parent(start, *split(target))
+
+    def spot(self, dir_fd: int, name: bytes, slash: bytes, head: bytes) -> ResolvedName:
+        """The name in a directory, which ``head`` has led to. Raises `OSError` if it is out of reach."""
+        inside = self.directory(dir_fd)
+        where = self.territory.inner(inside, name)
+        if inside.forbidden and not head:
+            # The caller's own directory is mostly there because it was removed: it lies in the undo log now.
+            raise _error(errno.ENOENT)
+        if inside.forbidden or where.forbidden:
+            raise _error(errno.EACCES)
+        if name in _SPECIAL:
+            return ResolvedName(dir_fd, name, slash, Where(where.absolute, None))
+        if inside.path is None or where.path is None:
+            return ResolvedName(dir_fd, name, slash, where._replace(path=None))
+        own_fd = self._own(dir_fd, inside.path) if self.caller.foreign else dir_fd
+        return ResolvedName(dir_fd, name, slash, where, own_fd)
+
+    def directory(self, dir_fd: int) -> Where:
+        """Where a directory is; outside if it has been removed."""
+        known, where = self._inside
+        if known != dir_fd or where is None:
+            where = self._find_directory(dir_fd)
+            self._inside = dir_fd, where
+        return where
+
+    def _find_directory(self, dir_fd: int) -> Where:
+        where = self._where(dir_fd)
+        if where.path is not None:
+            return where._replace(path=None) if is_deleted(dir_fd, where.absolute) else where
+        if self.caller.foreign and not where.forbidden:
+            try:
+                step(self, dir_fd, b"..", _DIRECTORY)
+            except FileNotFoundError:
+                # It has left what the caller's mount shows, so that its path says nothing: it was removed.
+                return where._replace(forbidden=True)
+        return where
+
+    def object(self, dirfd: int, path: bytes, *, follow: bool = True) -> ResolvedObject:
+        """What ``path`` leads to."""
+        if not path:
+            raise _error(errno.ENOENT)
+        if self._recalls and (near := self._near(dirfd, path, follow=follow)) is not None:
+            return near
+        fd = self._object(self.start(dirfd, path), path, follow=follow)
+        return self.named(self, fd, dirfd, path, follow=follow, held=fd == self.meant or not path.strip(b"./"))
+
+    def named(
+        self, look: Look, fd: int, dirfd: int, path: bytes, *, follow: bool, held: bool = False
+    ) -> ResolvedObject:
+        """`reached` of what ``path`` leads to, which ``look`` has opened as ``fd``."""
+        try:
+            return self.reached(fd, held=held)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG or stat.S_ISDIR(os.fstat(fd).st_mode):
+                raise
+        # The kernel says no path as long as that. It says the directory's, or that can be found out.
+        spot = look.locate(dirfd, path)
+        for _ in range(MOST_LINKS):
+            if spot.is_special:
+                break  # it was a directory only since
+            fd = step(self, spot.dir_fd, spot.name, _LINK)
+            if not (follow and stat.S_ISLNK(os.fstat(fd).st_mode)):
+                return ResolvedObject(fd, spot.where)
+            following = look.follow(spot, fd)
+            if isinstance(following, ResolvedObject):
+                return following
+            spot = following
+        raise _error(errno.ENAMETOOLONG)
+
+    def descriptor(self, number: int, *, usable: bool = False) -> ResolvedObject:
+        """What the caller's descriptor refers to; EBADF if it must be ``usable`` and is only an ``O_PATH`` one."""
+        thing = self.reached(self._opened(number, _OBJECT), held=True)
+        if usable and not os.stat(b"fd/%d" % number, dir_fd=self.caller.fd, follow_symlinks=False).st_mode & 0o600:
+            raise _error(errno.EBADF)
+        return thing
+
+    def reached(self, fd: int, *, held: bool = False) -> ResolvedObject:
+        """What ``fd`` refers to. Raises `OSError` if it is out of reach.
+
+        ``held`` says that the caller has not named it but has it open, or stands there: then it may well lie in the
+        undo log, because it was removed.
+        """
+        thing = self.thing(fd, held=held)
+        if thing.where.forbidden:
+            if not held or not self._parted(fd):
+                raise _error(errno.EACCES)
+            return ResolvedObject(fd, Where(thing.where.absolute, None))
+        return thing
+
+    def thing(self, fd: int, *, held: bool = True) -> ResolvedObject:
+        """What ``fd`` refers to; outside if it has no name any more."""
+        where = self._where(fd, held=held)
+        if where.path is not None and is_deleted(fd, where.absolute):
+            if os.fstat(fd).st_nlink and not self._parted(fd):
+                raise _error(errno.EACCES)
+            return ResolvedObject(fd, where._replace(path=None))
+        return ResolvedObject(fd, where)
+
+    def _parted(self, fd: int) -> bool:
+        """Whether what was removed is the caller's alone, and has nothing to do with the undo log any more."""
+        return self._world.interceptor.removed(self._world.step(self._call), fd)
+
+    def held(self, fd: int) -> int:
+        """``fd``, which is closed at the end."""
+        self._fds.append(fd)
+        return fd
+
+    def start(self, dirfd: int, path: bytes = b"") -> int:
+        """The directory at which the caller begins to resolve ``path``."""
+        if path.startswith(b"/"):
+            if not self._sure and not self.caller.is_alive():
+                self._renew()
+            self._sure = True
+            return self.root() if self.caller.foreign else AT_FDCWD
+        known, fd = self._begun
+        if known != dirfd:
+            fd = self._opened(None if dirfd == AT_FDCWD else dirfd, _DIRECTORY)
+            self._begun = dirfd, fd
+        return fd
+
+    def holds(self, tgid: int) -> bool:
+        """Whether a process is of the tree that the call comes from; see `Supervision.holds`."""
+        return self._world.holds(tgid)
+
+    # The rest ------------------------------------------------------------------------------------------------------
+
+    def _see(self) -> bool:
+        """Look as the caller does from now on. Whether what it names may be recalled."""
+        caller = self.caller
+        if caller.foreign:
+            self.territory.show(caller)
+        return caller.credentials is None and not (caller.foreign or self._call.patient)
+
+    def _recalled(self, dirfd: int, head: bytes) -> int | None:
+        """The directory that ``head`` leads to, if that was found out just now, inside."""
+        if head.startswith(b"/"):
+            self.start(dirfd, head)
+            if not self._recalls:
+                return None
+        start, led, found = self._again
+        if start == dirfd and led == head and found >= 0:
+            return found
+        known = RECENT.find(self._world, self.caller, dirfd, head)
+        if known is None:
+            return None
+        self._sure = True
+        self._inside = known
+        self._again = dirfd, head, known[0]
+        return known[0]
+
+    def _near(self, dirfd: int, path: bytes, *, follow: bool) -> ResolvedObject | None:
+        """`object`, if its directory was found just now and nothing is to be followed."""
+        head, name, slash = split(path)
+        if slash or name in _SPECIAL or (known := self._recalled(dirfd, head)) is None:
+            return None
+        fd = self.held(os.open(name, _LINK, dir_fd=known))
+        if follow and stat.S_ISLNK(os.fstat(fd).st_mode):
+            return None
+        where = self.territory.inner(self.directory(known), name)
+        if where.forbidden:
+            raise _error(errno.EACCES)
+        return ResolvedObject(fd, where)
+
+    def _remember(self, dirfd: int, head: bytes, dir_fd: int) -> None:
+        if dir_fd in self._fds:
+            self._fds.remove(dir_fd)
+            where = self.directory(dir_fd)
+            self._fds += RECENT.remember(self._world, self.caller, dirfd, head, dir_fd, where)
+
+    def _parent(self, start: int, head: bytes, name: bytes, slash: bytes) -> ResolvedName:
+        dir_fd = start
+        if head:
+            dir_fd = self._directory(start, head)
+        if self.caller.credentials is not None and not is_itself(self, dir_fd):
+            with self.acting():
+                os.stat(b".", dir_fd=dir_fd)  # who may not search it does not learn what is in it
+        return self.spot(dir_fd, name, slash, head)
+
+    def _directory(self, start: int, path: bytes) -> int:
+        known, led, found = self._led
+        if known == start and led == path:
+            return found
+        fd = self._at_once(start, path, _DIRECTORY)
+        if fd is None:
+            return walk(self, start, path + b"/", follow=True)
+        self._led = start, path, fd
+        return fd
+
+    def _object(self, start: int, path: bytes, *, follow: bool) -> int:
+        fd = self._at_once(start, path, _OBJECT if follow else _LINK)
+        return walk(self, start, path, follow=follow) if fd is None else fd
+
+    def _at_once(self, start: int, path: bytes, flags: int) -> int | None:
+        """Have the kernel resolve the path; None if it does not see it as the caller does, or cannot."""
+        rules = RESOLVE_NO_MAGICLINKS
+        if self.caller.foreign:
+            if path.startswith(b"/"):
+                rules |= RESOLVE_IN_ROOT
+            elif b".." in path.split(b"/"):
+                return None  # its own root is where that ends
+            else:
+                rules |= RESOLVE_NO_SYMLINKS
+        try:
+            with self.acting():
+                fd = self.held(openat2(start, path, flags, rules))
+        except OSError:
+            return None  # perhaps the way leads through what /proc says of the keeper: the walk knows
+        if is_in_proc(fd):
+            return None
+        with suppress(OSError):  # (it may be longer than the kernel says paths)
+            self._seen = fd, absolute(fd)
+        return fd
+
+    def _where(self, fd: int, *, held: bool = True) -> Where:
+        seen, path = self._seen
+        return self.territory.of(path if seen == fd else self._absolute(fd, held=held))
+
+    def _absolute(self, fd: int, *, held: bool) -> bytes:
+        """The path of any length; but of something else than a directory only if it is ``held``."""
+        try:
+            return absolute(fd)
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG or not (held or stat.S_ISDIR(os.fstat(fd).st_mode)):
+                raise
+        if not self._call.patient:
+            raise SlowError
+        return path_of(fd)
+
+    def _own(self, dir_fd: int, path: bytes) -> int:
+        """The workspace's directory at ``path``, which the caller sees as ``dir_fd``, as it is mounted here: from there
+        things can be renamed into the undo log, which no two mounts allow, be they of the same file system.
+        """
+        try:
+            rules = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
+            own = self.held(open_below(self._world.root_fd, path, _DIRECTORY, rules))
+        except OSError:
+            return dir_fd  # it was moved meanwhile: then what is removed is copied
+        return own if os.path.samestat(os.fstat(own), os.fstat(dir_fd)) else dir_fd
+
+    def _opened(self, number: int | None, flags: int) -> int:
+        name = b"cwd" if number is None else b"fd/%d" % number
+        try:
+            fd = os.open(name, flags, dir_fd=self.caller.fd)
+        except (FileNotFoundError, ProcessLookupError):
+            if self.caller.is_alive():
+                raise _error(errno.ENOENT if number is None else errno.EBADF) from None
+            self._renew()
+            fd = os.open(name, flags, dir_fd=self.caller.fd)
+        self._sure = True
+        return self.held(fd)
+
+    def _renew(self) -> None:
+        self.caller = CALLERS.find(self._call, self._world, fresh=True)
+        self._recalls = self._see()
+
+    def root(self) -> int:
+        """The caller's root directory."""
+        return self.held(os.open(b"root", _DIRECTORY, dir_fd=self.caller.fd))
+
+
+def split(path: bytes) -> tuple[bytes, bytes, bytes]:
+    """The directory of a path (empty: where it begins), the last name (``/`` for the root), and a slash behind it."""
+    trimmed = path.rstrip(b"/")
+    head, _, name = trimmed.rpartition(b"/")
+    if path.startswith(b"/"):
+        head = head or b"/"
+    if not trimmed:
+        return head, b"/", b""
+    return head, name, b"/" if len(trimmed) != len(path) else b""
+
+
+@lru_cache(maxsize=4)
+def _territory(world: Supervision) -> Territory:
+    return Territory(world)
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,222 @@
+"""What belongs to the workspace, and what is out of reach: told by where a descriptor is, as the kernel says."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.files.linux.long_paths import DELETED, open_below
+from holdfast.model.paths import UNDO_LOG_IN_TREE, under
+from holdfast.supervisor.resolution.mount_table import Mount, mounts, mounts_of, other_paths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.supervisor.resolution.caller_identity import Caller
+    from holdfast.supervisor.resolution.supervision import Supervision
+
+SELF_FD = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+"""The keeper's descriptors, by number, as links to what they are. Not for a process that was forked off since."""
+
+_FRESH_NS = 20_000_000
+"""For so long, the workspace and Holdfast's home are taken to be where they were: only somebody outside, who is not
+held up by anything here, moves them."""
+_MOST_VIEWS = 16
+_TOP = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+_ANY_LOG = b"/" + UNDO_LOG_IN_TREE + b"/"
+"""An undo log that lies in the workspace it is about, any workspace's: no tree of another one may change it either. It
+is told by its name, which needs no look at the disk, and which no tree can take from it.
+"""
+_KEPT_IN, _LOG = os.path.split(b"/" + UNDO_LOG_IN_TREE)
+
+
+class Where(NamedTuple):
+    """Where an object is."""
+
+    absolute: bytes
+    """In the keeper's view."""
+    path: bytes | None
+    """Relative to the workspace's root, empty for the root; None outside."""
+    forbidden: bool = False
+    """In Holdfast's home, but for the workspace itself where that lies there, or in an undo log."""
+    read_only: bool = False
+    """A `ReadOnly` directory, or in one."""
+
+
+class ReadOnly:
+    """A directory that a tree may not change, nor anything beneath: what a descriptor refers to, wherever somebody
+    outside moves that, and whatever comes to lie at its path instead. For several threads at once.
+    """
+
+    def __init__(self, fd: int) -> None:
+        """Take the descriptor over. Raises `OSError`."""
+        self._fd = fd
+        self._first = self._last = absolute(fd)
+        self._lock = threading.Lock()
+
+    def paths(self) -> tuple[bytes, ...]:
+        """Where it is now, and where it was at first; after `close`, as they were last."""
+        with self._lock:
+            if self._fd >= 0:
+                self._last = absolute(self._fd)
+            return self._first, self._last
+
+    def close(self) -> None:
+        """Hold it no longer. (A slow call may still be carried out, and must not take it for any other directory.)"""
+        with self._lock:
+            fd, self._fd = self._fd, -1
+        os.close(fd)
+
+
+class Territory:
+    """The workspace, the directories that are out of reach and those that are read-only, of one `Supervision`."""
+
+    def __init__(self, world: Supervision) -> None:
+        self._world = world
+        self._looked = 0
+        self._root = b""
+        self._forbidden: tuple[tuple[bytes, bool], ...] = ()
+        """By every path that a mount shows them at; and whether the workspace lies in there, which stays open."""
+        self._shown: dict[tuple[str, int, int], tuple[int, tuple[Mount, ...]]] = {}
+        """What callers see that do not see what the keeper sees, by their views, and when it was looked at."""
+        self._read_only: tuple[bytes, ...] = ()
+        """With a slash behind each."""
+        self._borders: frozenset[bytes] = frozenset()
+        """All of these."""
+
+    def show(self, caller: Caller) -> None:
+        """A caller that does not see what the keeper sees is about to name something. Raises `OSError`."""
+        now = time.monotonic_ns()
+        looked, _ = self._shown.get(caller.view, (0, ()))
+        if now - looked > _FRESH_NS:
+            shown = self._shown | {caller.view: (now, mounts_of(caller.fd))}
+            # (Replaced, for other threads. To keep what nobody sees at a path any more does no harm.)
+            self._shown = dict(list(shown.items())[-_MOST_VIEWS:])
+            self.forget()
+
+    def of(self, absolute: bytes) -> Where:
+        """Where a path is that holds no links."""
+        now = time.monotonic_ns()
+        if now - self._looked > _FRESH_NS:
+            self._look()
+            self._looked = now
+        for forbidden, is_around in self._forbidden:
+            if (absolute == forbidden or absolute.startswith(forbidden + b"/")) and not (
+                is_around and under(absolute, self._root)
+            ):
+                return Where(absolute, None, forbidden=True)
+        below = absolute + b"/"
+        if _ANY_LOG in below:
+            return Where(absolute, None, forbidden=True)
+        if below.startswith(self._read_only):
+            return Where(absolute, None, read_only=True)
+        root = self._root
+        if absolute == root:
+            return Where(absolute, b"")
+        if absolute.startswith(root) and (absolute[len(root)] == 47 or root == b"/"):
+            return Where(absolute, absolute[len(root) :].lstrip(b"/"))
+        return Where(absolute, None)
+
+    def inner(self, directory: Where, name: bytes) -> Where:
+        """Where a name in a directory is that was just found there."""
+        path = directory.path
+        if path is None or len(directory.absolute) == 1:
+            return self.of(os.path.join(directory.absolute, name))
+        absolute = b"%b/%b" % (directory.absolute, name)
+        if name == _LOG or absolute in self._borders:
+            return self.of(absolute)
+        return Where(absolute, b"%b/%b" % (path, name) if path else name)
+
+    def holds_forbidden(self, absolute: bytes, directory: int) -> bool:
+        """Whether what is out of reach lies beneath the path, a name in ``directory``, and would move with it; of the
+        undo logs of others, so that one would not be told by its name any more.
+        """
+        if absolute.endswith(_KEPT_IN) and os.access(
+            os.path.join(_KEPT_IN[1:], _LOG), os.F_OK, dir_fd=directory, follow_symlinks=False
+        ):
+            return True
+        return any(forbidden.startswith(absolute + b"/") for forbidden, _ in self._forbidden)
+
+    def makes_log(self, name: bytes, source_fd: int, source: bytes) -> bool:
+        """Whether what is at ``source`` in a directory would be an undo log's place under another ``name``: it holds
+        what is called as a log, or it is a link, which may lead to such a place at any time.
+        """
+        if not keeps_log(name):
+            return False
+        try:
+            if stat.S_ISLNK(os.stat(source, dir_fd=source_fd, follow_symlinks=False).st_mode):
+                return True
+            os.stat(os.path.join(source, _LOG), dir_fd=source_fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return True
+
+    def holds_read_only(self, absolute: bytes) -> bool:
+        """Whether the path is that of a read-only directory, or one lies beneath it, and would move with it."""
+        return any(path.startswith(absolute + b"/") for path in self._read_only)
+
+    def forget(self) -> None:
+        """A directory outside was moved: perhaps one of those that this is about."""
+        self._looked = 0
+
+    def _look(self) -> None:
+        self._root = root = absolute(self._world.root_fd)
+        shown = [*mounts(), *(mount for _, mounted in [*self._shown.values()] for mount in mounted)]
+        forbidden = set(_mounted_logs(shown))
+        for fd in self._world.forbidden:
+            path = absolute(fd)
+            # (The workspace may lie in one of them, as forks do in the home: it is open at its own path alone.)
+            others = {at for at, shows in other_paths(fd, path, shown) if at != shows or not under(at, root)}
+            forbidden |= {path, *others}
+        self._forbidden = tuple((each, each != root and under(root, each)) for each in forbidden)
+        read_only = {path.rstrip(b"/") for each in self._world.read_only for path in each.paths()}
+        self._read_only = tuple(path + b"/" for path in read_only)
+        self._borders = frozenset((*forbidden, *read_only))
+
+
+def keeps_log(name: bytes) -> bool:
+    """Whether it is what a directory is called that an undo log lies in: no link goes by that name."""
+    return name == _KEPT_IN[1:]
+
+
+def _mounted_logs(shown: Iterable[Mount]) -> Iterator[bytes]:
+    """Where mounts show the undo logs of other workspaces without their names."""
+    for mount in shown:
+        if _ANY_LOG in mount.root + b"/":
+            yield mount.point
+        elif mount.root.endswith(_KEPT_IN):
+            yield os.path.join(mount.point, _LOG)
+
+
+def absolute(fd: int) -> bytes:
+    """The path of what ``fd`` refers to, as the kernel knows it; with `` (deleted)`` behind it if it has none.
+
+    Raises `OSError`: ENAMETOOLONG if it is longer than the kernel says paths (see
+    `holdfast.files.linux.long_paths.path_of`).
+    """
+    return os.readlink(b"%d" % fd, dir_fd=SELF_FD)
+
+
+def is_deleted(fd: int, path: bytes) -> bool:
+    """Whether the object with this `absolute` path has been deleted, rather than being named so."""
+    if not path.endswith(DELETED):
+        return False
+    try:
+        there = open_below(_TOP, path[1:], os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, 0)
+        try:
+            return not os.path.samestat(os.fstat(there), os.fstat(fd))
+        finally:
+            os.close(there)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return True
+        raise
+
+
+def reopen(fd: int, flags: int) -> int:
+    """Open what the descriptor refers to again, whatever may have become of its name."""
+    return os.open(b"%d" % fd, flags, dir_fd=SELF_FD)

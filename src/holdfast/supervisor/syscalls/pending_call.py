@@ -1,0 +1,64 @@
+"""What the keeper and the handlers of system calls say to each other.
+
+The kernel holds a system call back and tells the keeper (`holdfast.supervisor.confinement.seccomp_notify`); a handler
+(`holdfast.supervisor.operations`) reads its arguments once, finds what they name, and performs it in the caller's
+place; the keeper passes the reply on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from holdfast.supervisor.syscalls.caller_access import Reach
+    from holdfast.supervisor.syscalls.retries import Pipe
+
+
+class Call(NamedTuple):
+    """A system call that waits."""
+
+    id: int
+    """The notification's; valid until the call is answered or its caller is gone."""
+    tid: int
+    """The calling thread, in the keeper's pid namespace."""
+    name: str
+    """As in ``holdfast.supervisor.syscalls.table``; the oldest variants have names of their own (``open``, ``creat``).
+    """
+    args: tuple[int, int, int, int, int, int]
+    """The registers, unsigned, 64 bits each. A handler takes the width that the call's own arguments have."""
+    reach: Reach
+    """To what is the caller's own."""
+    patient: bool = False
+    """It is handled on a thread where nobody else waits for it: it may copy a large file, or block."""
+
+
+class Reply(NamedTuple):
+    """The answer."""
+
+    value: int = 0
+    """What the call returns, if nothing else says otherwise."""
+    error: int = 0
+    """The error number that it fails with, positive."""
+    fd: int = -1
+    """A descriptor of the keeper: the call returns a copy of it that the caller gets. The keeper's own is closed before
+    the caller goes on, else it might find that what it has just written cannot be executed (ETXTBSY).
+    """
+    cloexec: bool = False
+    """For the caller's descriptor."""
+    native: bool = False
+    """The kernel carries the call out as it is. Only where nothing that a racing thread puts into the arguments
+    afterwards can change the workspace; ``docs/internals/supervisor.md`` says where and why.
+    """
+
+
+class SlowError(Exception):
+    """Nothing has happened yet, and going on would keep others waiting: call the handler again with a patient call."""
+
+
+class LaterError(Exception):
+    """Nothing has happened yet, and what it waits for nobody tells of: call the handler again in a moment."""
+
+    def __init__(self, pipe: Pipe | None = None) -> None:
+        """``pipe``: it waits for a reader of that one."""
+        super().__init__()
+        self.pipe = pipe

@@ -1,0 +1,56 @@
+"""Stands in for Yama where the kernel has none: a keeper that may not look at processes, whoever their parents are.
+
+A filter fails the calls that Yama fails with ``kernel.yama.ptrace_scope`` of 1; in the keeper alone, so that the
+parents of its trees can do what they can do there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.supervisor.confinement.seccomp_notify import give_up_privileges
+from holdfast.supervisor.confinement.seccomp_program import ALLOW, ERRNO, INSTRUCTION
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NUMBERS = {"x86_64": (101, 310, 438), "aarch64": (117, 270, 438)}
+"""Of ``ptrace``, ``process_vm_readv`` and ``pidfd_getfd``."""
+_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
+_PR_SET_SECCOMP = 22
+_SECCOMP_MODE_FILTER = 2
+
+_AS_KEEPERS_START = """
+import sys
+if "holdfast.supervisor.keeper.keeper" in sys.orig_argv:
+    from holdfast.testing.yama_stub import see_nothing
+    see_nothing()
+"""
+
+
+def keepers_that_see_nothing(folder: Path) -> str:
+    """A directory, made in ``folder``: keepers that are started with it in ``PYTHONPATH`` do `see_nothing`."""
+    place = folder / "blind"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(_AS_KEEPERS_START)
+    return str(place)
+
+
+def see_nothing() -> None:
+    """From now on this process neither traces others, nor reads their memory, nor takes their descriptors: EPERM."""
+    refused = [(_EQUAL, 0, 1, number) for number in _NUMBERS[os.uname().machine]]
+    code = [(_LOAD, 0, 0, 0)]
+    for comparison in refused:
+        code += [comparison, (_RETURN, 0, 0, ERRNO | errno.EPERM)]
+    code.append((_RETURN, 0, 0, ALLOW))
+    text = b"".join(INSTRUCTION.pack(*instruction) for instruction in code)
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+    give_up_privileges()
+    if ctypes.CDLL(None).prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(Program(len(code), text))):
+        raise OSError("there is no seccomp here")

@@ -1,0 +1,317 @@
+"""Files that are still written to, through descriptors from before, when a step ends: they are looked at once more.
+
+A descriptor that was opened for writing belongs, with all its later writes and mappings, to the step that opened it.
+While one of those who are served has it, nobody can say what the step leaves: until it is gone the finished step says
+that this is not known, and if the keeper is killed before, that stays so.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+
+import msgspec
+
+from holdfast.files.linux.file_handle import identity
+from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.model.errors import IntegrityError
+from holdfast.undo.foreign_edits.other_links import survivors
+from holdfast.undo.journal.step_footprint import whereabouts
+from holdfast.undo.tree.signatures import (
+    CHECKED_BYTES,
+    checked,
+    content_at,
+    is_left,
+    is_same,
+    is_unknown,
+    signature,
+    unknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from holdfast.undo.journal.records import Signature, StepId
+    from holdfast.undo.journal.step_file import Head, Sealed
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.tree.rooted_directories import Directories
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def still_written(log: UndoLog, left: Mapping[bytes, Signature | None]) -> dict[bytes, Signature]:
+    """What of that those who are served may still write to."""
+    files = {path: found for path, found in left.items() if found is not None and stat.S_ISREG(found.mode)}
+    if not files:
+        return {}
+    written = log.writers(False)
+    if written is not None:
+        return {path: found for path, found in files.items() if found.inode in written}
+    # Others would wait while all that is open was looked at. The kernel says which of these have no writer at all.
+    with log.looking() as directories:
+        return {path: found for path, found in files.items() if _writer(directories, path, found) is not Writer.NONE}
+
+
+def settle(log: UndoLog, *, eagerly: bool = True) -> None:
+    """Look again at what could still be written to when its step ended, as far as it cannot be any more.
+
+    If not ``eagerly``, files that anybody writes to are left for later, and what it would take long to know. The gate
+    is held meanwhile. What somebody else is known to have changed stays unknown. Raises `StorageError`.
+    """
+    if not (log.unsettled or log.unsettled_others):
+        return
+    with log.recorder.gate, log.looking() as directories:
+        written = _Written(log, thorough=eagerly)
+        settled: dict[bytes, Signature] = {}
+        for step, waiting in list(log.unsettled.items()):
+            if step in log.unsealed or step not in log.heads:
+                continue
+            ready: dict[bytes, Signature] = {}
+            for path, was in waiting.items():
+                writer = _writer(directories, path, was)
+                if writer is not Writer.NONE:
+                    if writer is Writer.SOME and not eagerly:
+                        continue
+                    if written.holds(was.inode):
+                        continue
+                ready[path] = was
+            if ready:
+                settled |= _settle(log, directories, step, ready)
+                for path in ready:
+                    del waiting[path]
+            if not waiting:
+                del log.unsettled[step]
+        if eagerly:
+            _settle_others(log, directories, written)
+        # (Last: what one of the steps has left is not a later step's for the others.)
+        known = log.recorder.known
+        known.note((path, found) for path, found in settled.items() if _is_last(log, directories, path))
+
+
+def written_late(log: UndoLog) -> list[tuple[StepId, bytes]]:
+    """See `UndoService.written_late`. The gate is held."""
+    with log.looking() as directories:
+        done = [head for head in log.heads.values() if head.state == "done"]
+        return [(head.id, path) for head in done for path in _written_late(log, directories, head)]
+
+
+def mixed_since(log: UndoLog, at: int, seq: int | None) -> list[tuple[StepId, bytes]]:
+    """See `UndoService.mixed_since`. The gate is held."""
+    with log.looking() as directories:
+        found = ((head.id, path) for head in log.heads.values() for path in _mixed(log, directories, head, at, seq))
+        return list(found)
+
+
+def _mixed(log: UndoLog, directories: Directories, head: Head, at: int, seq: int | None) -> Iterator[bytes]:
+    # (Where the history has no number, what has one came after it.)
+    open_since = [path for path, over in head.open_until if not 0 < over <= (seq or 0)]
+    open_since += [path for path, over in head.kept_open if not 0 < over <= at]
+    if head.state != "done" or not open_since:
+        return
+    left, late, edited, brought = dict(head.left), dict(head.late), edited_since(log, head), dict(head.brought)
+    waiting = waiting_for(log, head.id)
+    for path in open_since:
+        if path in brought and is_left(directories, path, brought[path]):
+            continue
+        was = left.get(path)
+        if path in waiting:
+            if not is_still(signature(directories, path), waiting[path], path, edited):
+                yield path
+        elif is_unknown(was) or (path in late and not is_left(directories, path, was)):
+            yield path
+
+
+def forsake(log: UndoLog) -> None:
+    """What steps had left open when their keeper was killed is not written to any more: its trees have ended with it.
+    Raises `StorageError`.
+    """
+    for step, head in list(log.heads.items()):
+        if any(not over for _, over in (*head.kept_open, *head.open_until)):
+            kept_open, open_until = _all_over(log, head)
+            with suppress(IntegrityError):  # of a step that is damaged nothing is known
+                sealed = log.read(step)
+                head = msgspec.structs.replace(sealed.head, kept_open=kept_open, open_until=open_until)
+                log.write(msgspec.structs.replace(sealed, head=head))
+
+
+_Open: TypeAlias = "tuple[tuple[bytes, int], ...]"
+
+
+def _all_over(log: UndoLog, head: Head, paths: Collection[bytes] | None = None) -> tuple[_Open, _Open]:
+    """`Head.kept_open` and `Head.open_until`, with what is over now at these paths, or (None) everywhere."""
+    now = log.moment()
+    ready = [
+        path for path, over in (*head.kept_open, *head.open_until) if not over and (paths is None or path in paths)
+    ]
+    kept_open = tuple(one for one in head.kept_open if one[0] not in ready)
+    return kept_open, (*(one for one in head.open_until if one[0] not in ready), *((path, now) for path in ready))
+
+
+def _written_late(log: UndoLog, directories: Directories, head: Head) -> Iterator[bytes]:
+    left = dict(head.left) if head.late else {}
+    for path in dict(head.late):
+        if left.get(path) is not None and is_left(directories, path, left[path]):
+            yield path
+    if waiting := waiting_for(log, head.id):
+        edited = edited_since(log, head)
+        for path, was in waiting.items():
+            if is_still(signature(directories, path), was, path, edited) and not is_left(directories, path, was):
+                yield path
+
+
+def waiting_for(log: UndoLog, step: StepId) -> Mapping[bytes, Signature]:
+    """What of a finished step may still be written to, as it was when the step ended."""
+    return {} if step in log.unsealed else log.unsettled.get(step, {})
+
+
+def edited_since(log: UndoLog, head: Head) -> frozenset[bytes]:
+    """What others are known to have changed since the step began, also by other names of what it left."""
+    edited, objects = log.barriers.edited(head.first), log.barriers.edited_objects(head.first)
+    if not objects:
+        return edited
+    with suppress(IntegrityError):  # of a step that is damaged nothing is known
+        for path, object_ in whereabouts(log.read(head.id).records).items():
+            if object_ is not None and log.recorder.aliases.now(object_) in objects:
+                edited |= {path}
+    return edited
+
+
+def is_still(now: Signature | None, was: Signature, path: bytes, edited: frozenset[bytes]) -> TypeGuard[Signature]:
+    """Whether that is what the step left at the path, and only its own writers are known to have changed it."""
+    return now is not None and now.key == was.key and edited.isdisjoint((path, b""))
+
+
+class _Written:
+    """What is written to; looked for when it is first asked for."""
+
+    def __init__(self, log: UndoLog, *, thorough: bool) -> None:
+        self._find = partial(log.writers, thorough)
+
+    @cached_property
+    def _found(self) -> frozenset[int] | None:
+        return self._find()
+
+    def holds(self, inode: int) -> bool:
+        """Whether it may be among that."""
+        return self._found is None or inode in self._found
+
+
+def _settle_others(log: UndoLog, directories: Directories, written: _Written) -> None:
+    """Look again at what had lost a name, lives on by others, and could still be written to when its step ended. Where
+    others have changed anything since, it is not known whose that is.
+    """
+    for step, waiting in list(log.unsettled_others.items()):
+        if step in log.unsealed or step not in log.heads:
+            continue
+        ready = {key for key in waiting if not written.holds(key[1])}
+        if ready and not edited_since(log, log.heads[step]):
+            sealed = log.read(step)
+            found = {one.now.key: one for one in survivors(log, directories, sealed.records)}
+            others = tuple(
+                checked(found[one.key].place, found[one.key].now) if one.key in ready & found.keys() else one
+                for one in sealed.head.others
+            )
+            log.write(msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, others=others)))
+            log.recorder.known.note((), others)
+        if left := waiting - ready:
+            log.unsettled_others[step] = left
+        else:
+            del log.unsettled_others[step]
+
+
+def _is_last(log: UndoLog, directories: Directories, path: bytes) -> bool:
+    """Whether no other step is known to have taken what a step left at the path, or to have put there what is there."""
+    if log.recorder.known.missing(path) is not None:
+        return False
+    try:
+        place = directories.place(path)
+        return not log.recorder.is_in_hand(path, identity(place.dir_fd, place.name))
+    except OSError:
+        return False
+
+
+def _settle(
+    log: UndoLog, directories: Directories, step: StepId, ready: Mapping[bytes, Signature]
+) -> dict[bytes, Signature]:
+    sealed = log.read(step)
+    head = sealed.head
+    edited = edited_since(log, head)
+    found: dict[bytes, Signature] = {}
+    late: list[tuple[bytes, int]] = []
+    hashed = list(head.contents)
+    for path, was in ready.items():
+        if log.recorder.known.last(was.key) is not None:
+            # A later step has left it since, and says what is there; but who wrote last, nobody can tell.
+            late.append((path, log.recorder.seq))
+            continue
+        at = path
+        now = signature(directories, at)
+        if (now is None or now.key != was.key) and (moved := _moved_to(log, directories, sealed, was)) is not None:
+            at = moved
+            now = signature(directories, at)
+        if not is_still(now, was, path, edited):
+            found[path] = unknown(was)
+            continue
+        if not is_same(was, now, partial(directories.place, at)):
+            late.append((path, log.recorder.seq))
+        found[path] = checked(partial(directories.place, at), now)
+        if (hash_ := _hash(directories, at, now)) is not None:
+            hashed.append((path, hash_))
+    kept_open, open_until = _all_over(log, head, ready)
+    head = msgspec.structs.replace(
+        head,
+        left=tuple((path, found.get(path, one)) for path, one in head.left),
+        late=(*head.late, *late),
+        contents=tuple(dict.fromkeys(hashed)),
+        noted=head.noted and not (found or late),
+        kept_open=kept_open,
+        open_until=open_until,
+    )
+    if head != sealed.head:
+        log.write(msgspec.structs.replace(sealed, head=head))
+    return found
+
+
+def _moved_to(log: UndoLog, directories: Directories, sealed: Sealed, was: Signature) -> bytes | None:
+    """Where other steps have brought what the step left, from the step's beginning on (it may have left it where one of
+    them had brought it by then); None if they have not, or it is nowhere.
+    """
+    mine = {object_ for object_ in whereabouts(sealed.records).values() if object_ is not None}
+    since = sealed.head.begun or sealed.head.looked_at
+    later = [head.id for head in log.heads.values() if head.state == "done" and head.last > since]
+    records = [record for step in later if step != sealed.head.id for record in log.read(step).records]
+    records += [record for step in (*log.recorder.open_steps, *log.unsealed.values()) for record in step.records]
+    records = [*sealed.records, *sorted((one for one in records if one.seq > since), key=lambda record: record.seq)]
+    for where, there in whereabouts(records).items():
+        if there in mine and (now := signature(directories, where)) is not None and now.key == was.key:
+            return where
+    return None
+
+
+def _hash(directories: Directories, path: bytes, now: Signature) -> bytes | None:
+    """The hash of what was left last, so that it is known again where a checkpoint brings it back: of a small file."""
+    if now.size > CHECKED_BYTES:
+        return None
+    try:
+        found = content_at(directories.place(path))
+        return found if found and signature(directories, path) == now else None
+    except OSError:
+        return None
+
+
+def _writer(directories: Directories, path: bytes, was: Signature) -> Writer:
+    try:
+        place = directories.place(path)
+        fd = os.open(place.name, _READ, dir_fd=place.dir_fd)
+    except OSError:
+        return Writer.UNSAID
+    try:
+        found = os.fstat(fd)
+        if found.st_ino != was.inode or not stat.S_ISREG(found.st_mode):
+            return Writer.UNSAID
+        return writer_of(fd)
+    finally:
+        os.close(fd)

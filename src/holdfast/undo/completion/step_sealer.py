@@ -1,0 +1,417 @@
+"""From an open step to a finished one: what it left is looked at, its preimages are summed up, the file is written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.files.linux.file_handle import identity
+from holdfast.files.linux.file_lease import is_written
+from holdfast.files.linux.metadata import read_xattrs_at
+from holdfast.undo.completion.late_writes import still_written
+from holdfast.undo.foreign_edits.other_links import survivors
+from holdfast.undo.journal.preimages import place_of
+from holdfast.undo.journal.records import How, Put
+from holdfast.undo.journal.step_file import Head, Preimage, Sealed, State, Trouble
+from holdfast.undo.journal.step_footprint import changed_before, filled, keepings, named, touched_before, whereabouts
+from holdfast.undo.tree.signatures import (
+    NOT_OURS,
+    checked,
+    content_through,
+    is_unknown,
+    place_in,
+    signature,
+    signature_of,
+    unknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.undo.journal.preimages import Preimages
+    from holdfast.undo.journal.records import Mutation, Signature, StepId
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.safeguards.open_step import OpenStep
+    from holdfast.undo.tree.rooted_directories import Directories
+
+_HASHED_BYTES = 32 << 20
+"""Of all the files of one step that have several names."""
+
+
+class Left(NamedTuple):
+    """What a step left."""
+
+    paths: tuple[tuple[bytes, Signature | None], ...]
+    others: tuple[Signature, ...]
+    """See `Head.others`."""
+    edited: tuple[Identity, ...] = ()
+    """See `Head.edited`."""
+
+
+class Together:
+    """Several steps that are finished at once, by the records of all of them."""
+
+    def __init__(self, records: Mapping[StepId, Sequence[Mutation]]) -> None:
+        places = whereabouts(sorted((one for each in records.values() for one in each), key=lambda one: one.seq))
+        self.places = places
+        """Which object they have left at each path."""
+        self.now = {object_: path for path, object_ in places.items() if object_ is not None}
+        """And where each object."""
+        self._among = _overlapping({step: _span(each) or (0, 0) for step, each in records.items()})
+
+    def is_alone(self, step: StepId) -> bool:
+        """Whether no other of the steps acted between the first and the last record of this one. (Those that overlap go
+        together only: what one of them left by itself never was there.)
+        """
+        return step not in self._among
+
+
+def _overlapping(spans: Mapping[StepId, tuple[int, int]]) -> frozenset[StepId]:
+    found: set[StepId] = set()
+    last, until = None, -1
+    """The one that goes on longest, of those that began before."""
+    for step, (first, end) in sorted(spans.items(), key=lambda span: span[1]):
+        if last is not None and first <= until:
+            found |= {last, step}
+        if end > until:
+            last, until = step, end
+    return frozenset(found)
+
+
+def look(
+    log: UndoLog,
+    step: OpenStep,
+    alive_until: int | None = None,
+    theirs: Collection[bytes] = frozenset(),
+    together: Together | None = None,
+) -> Left:
+    """What the step left at each path that it touched, before anybody else changes it: the gate is held. See `seal`.
+
+    What is still written to through its descriptors, or others', is not known yet
+    (`holdfast.undo.completion.late_writes`). At ``theirs`` there is what somebody else has changed, if anything.
+    ``together`` are all steps that are finished at once, this one among them: what it left may have been moved or
+    replaced by another of them.
+    """
+    places = whereabouts(step.records)
+    with log.looking() as directories:
+        if together is not None and together.is_alone(step.id):
+            ends = _ends(places, together)
+        elif together is not None:
+            paths = _with_what_was_moved(directories, step, places, together.now)
+            ends = {path: path for path in paths}
+        else:
+            step.beside = log.recorder.renamed_beside(step)
+            paths: Iterable[bytes] = places
+            if step.beside:
+                now = {object_: path for path, object_ in whereabouts(_told(step)).items() if object_ is not None}
+                paths = _with_what_was_moved(directories, step, places, now)
+            ends = {path: path for path in paths}
+        found: dict[bytes, Signature | None] = {}
+        absent: set[bytes] = set()
+        for path, end in sorted(ends.items()):
+            # (What lay in a directory that the step has removed as well is not looked for file by file.)
+            if end is None or end.rpartition(b"/")[0] in absent:
+                found[path] = None
+            else:
+                found[path] = signature(directories, end, alive_until)
+            if end is not None and found[path] is None:
+                absent.add(end)
+    found |= {path: NOT_OURS for path in theirs if found.get(path) is not None}
+    unsettled = still_written(log, {path: left for path, left in found.items() if ends[path] == path})
+    if unsettled:
+        log.unsettled[step.id] = unsettled
+        found |= {path: unknown(left) for path, left in unsettled.items()}
+    else:
+        log.unsettled.pop(step.id, None)
+    left = Left(tuple(found.items()), _others(log, step, alive_until, theirs))
+    log.recorder.known.note(left.paths, left.others)
+    log.recorder.known.forget(unsettled.items())
+    if left.others:
+        written = log.writers(False)
+        keys = frozenset(one.key for one in left.others if written is None or one.inode in written)
+        log.recorder.known.forget_objects(keys)
+        log.unsettled_others[step.id] = keys
+    else:
+        log.unsettled_others.pop(step.id, None)
+    return left
+
+
+def _ends(places: Mapping[bytes, Identity | None], together: Together) -> dict[bytes, bytes | None]:
+    """Where that is by now which a step left at each path; None if it left nothing there, though something is."""
+
+    def end(path: bytes, object_: Identity | None) -> bytes | None:
+        if together.places.get(path) == object_:
+            return path
+        # (What is nowhere by now is brought back by the step that has taken it.)
+        return None if object_ is None else together.now.get(object_, path)
+
+    return {path: end(path, object_) for path, object_ in places.items()}
+
+
+def _with_what_was_moved(
+    directories: Directories,
+    step: OpenStep,
+    places: Mapping[bytes, Identity | None],
+    now: Mapping[Identity, bytes],
+) -> Iterable[bytes]:
+    """The paths of what the step left, and those where others that went on beside it have brought that: where it is
+    ``now``.
+
+    The step's own records do not tell of it. By them it left that, or something else, at the old path; and what it did
+    to it later, by its descriptors or as one that has it recorded already, may be in no record at all.
+    """
+    mine = named(step.records) | {object_: path for path, object_ in places.items() if object_ is not None}
+    paths = set(places)
+    for object_, old in mine.items():
+        path = now.get(object_, old)
+        if places.get(path) == object_ or (places.get(old) == object_ and _is_there(directories, old, object_)):
+            continue
+        if _is_there(directories, path, object_):
+            paths.add(path)
+    return paths
+
+
+def _span(records: Sequence[Mutation]) -> tuple[int, int] | None:
+    return (records[0].seq, records[-1].seq) if records else None
+
+
+def _told(step: OpenStep) -> Sequence[Mutation]:
+    """The step's records, and those by which others have brought elsewhere what these speak of."""
+    return sorted([*step.records, *step.beside], key=lambda record: record.seq) if step.beside else step.records
+
+
+def _is_there(directories: Directories, path: bytes, object_: Identity) -> bool:
+    try:
+        place = directories.place(path)
+        return identity(place.dir_fd, place.name) == object_
+    except OSError:
+        return False
+
+
+def disown(log: UndoLog, step: OpenStep, left: Left) -> Left:
+    """What others have edited after the step had come to it is not what the step left, though it was there at its end.
+
+    Undo of the step would overwrite the edit, and nothing that was seen at the end can tell. What is not there now, and
+    was not before the step either, came and went.
+    """
+    with log.recorder.gate:
+        told = _told(step)
+        edited = list(touched_before(told, step.edits.paths()))
+        by_name = changed_before(step.records, step.edits.objects())
+        if not edited and not by_name:
+            return left
+        paths, objects = {path for path, _ in edited}, {object_ for _, object_ in edited if object_ is not None}
+        objects |= by_name
+        places, new = whereabouts(told), filled(step.records)
+        theirs = {
+            path: found
+            for path, found in left.paths
+            if (path in paths or places.get(path) in objects)
+            and not is_unknown(found)
+            and not (found is None and (path in new or _is_met_elsewhere(path, edited, places)))
+        }
+        known = log.recorder.known
+        for path, found in theirs.items():
+            # (A later step may have left something else there by now.)
+            if found is not None and known.last(found.key) == found:
+                known.forget([(path, found)])
+                known.note([(path, NOT_OURS)])
+        return left._replace(
+            paths=tuple((path, NOT_OURS if path in theirs else found) for path, found in left.paths),
+            edited=tuple(sorted(by_name)),
+        )
+
+
+def _is_met_elsewhere(
+    path: bytes, edited: Iterable[tuple[bytes, Identity | None]], places: Mapping[bytes, Identity | None]
+) -> bool:
+    """Whether the step had left nothing at the path by then, or has moved what was edited there."""
+    kept = set(places.values())
+    objects = {object_ for where, object_ in edited if where == path} - {None}
+    return all(object_ in kept and object_ != places.get(path) for object_ in objects)
+
+
+def _others(log: UndoLog, step: OpenStep, alive_until: int | None, theirs: Collection[bytes]) -> tuple[Signature, ...]:
+    """`Head.others`."""
+    found = {one.key: one for one in _known_others(log, step)}
+    with log.looking() as directories:
+        for one in survivors(log, directories, step.records, step.shared):
+            if one.path in theirs or (alive_until is not None and one.now.ctime > alive_until):
+                found.pop(one.now.key, None)
+                found[NOT_OURS.key] = NOT_OURS
+            else:
+                found[one.now.key] = one.now
+    return tuple(found.values())
+
+
+def _known_others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
+    for number in step.shared:
+        kept = log.preimages.look(number)
+        if kept is not None and kept.st_nlink > 1:
+            xattrs = partial(read_xattrs_at, log.preimages.fd, place_of(number))
+            yield signature_of(kept, log.directories.device, xattrs)
+    if step.parted:
+        known = {path for head in log.heads.values() for path, left in head.left if left and left.key in step.parted}
+        now = (signature(log.directories, path) for path in known)
+        yield from (found for found in now if found is not None and found.key in step.parted)
+    related = {object_ for keeping, object_ in keepings(step.records) if keeping.how is How.RELATED}
+    for path, object_ in whereabouts(step.records, others=True).items() if related else ():
+        if object_ in related and (found := signature(log.directories, path)) is not None:
+            yield found
+
+
+def _checked(log: UndoLog, step: OpenStep, left: Left) -> Left:
+    """With the hashes of files that have several names, as far as they are still as they were left."""
+    room = _HASHED_BYTES
+    paths: list[tuple[bytes, Signature | None]] = []
+    others: list[Signature] = []
+    with log.looking() as directories:
+        for path, found in left.paths:
+            if found is not None and found.names > 1 and found.size <= room:
+                found = checked(partial(place_in, directories, path), found)
+                room -= found.size if found.check else 0
+            paths.append((path, found))
+        others_left = survivors(log, directories, step.records, step.shared) if left.others else ()
+        places = {one.now.key: one.place for one in others_left}
+        for found in left.others if places else ():
+            if (place := places.get(found.key)) is not None and found.size <= room:
+                found = checked(place, found)
+                room -= found.size if found.check else 0
+            others.append(found)
+    if room == _HASHED_BYTES:
+        return left
+    with log.recorder.gate:
+        log.recorder.known.checked(paths, others)
+    return left._replace(paths=tuple(paths), others=tuple(others) or left.others)
+
+
+def seal(
+    log: UndoLog,
+    step: OpenStep,
+    *,
+    state: State,
+    ended_at: int,
+    exit_code: int | None,
+    before: Head | None = None,
+    alive_until: int | None = None,
+    conflicts: Iterable[Trouble] = (),
+    left: Left | None = None,
+    spared: Iterable[bytes] = (),
+) -> Head:
+    """Write the step, which the recorder has closed, as a finished one.
+
+    ``before`` is what was said of it if it was finished before. ``alive_until`` is the last moment (ns) at which its
+    keeper can have changed anything, if it was killed: what was changed later is not taken for the step's.
+    ``conflicts`` are what could not be reversed on the way to ``state``. ``left`` is what `look` found; else it is
+    looked at now. ``spared`` are the paths of `Head.spared`.
+    """
+    preimages = tuple(_preimages(log.preimages, step))
+    if left is None:
+        left = disown(log, step, look(log, step, alive_until))
+    left = _checked(log, step, left)
+    begin = step.begin
+    first, last = step.span or _span(step.records) or (begin.seq, begin.seq)
+    head = Head(
+        id=begin.step,
+        kind=begin.kind,
+        state=state,
+        first=before.first if before else first,
+        last=before.last if before else last,
+        looked_at=before.looked_at if before else step.looked_at,
+        acted=last,
+        run=begin.run,
+        command=begin.command,
+        directory=begin.directory,
+        started_at=before.started_at if before else begin.at,
+        ended_at=ended_at,
+        exit_code=exit_code,
+        protected=step.bare or (before.protected if before else ""),
+        copied=step.copied,
+        paths=before.paths if before else len(step.went.union(path for path, _ in left.paths)),
+        left=left.paths,
+        others=left.others,
+        edited=before.edited if before else left.edited,
+        preimages=preimages,
+        conflicts=tuple(conflicts),
+        aliases=(*(before.aliases if before else ()), *step.aliases),
+        parent=begin.parent,
+        crossed=tuple(one for one in before.crossed if one[0] != state) if before else (),
+        late=before.late if before else (),
+        kept_open=before.kept_open if before else (),
+        open_until=_open_until(log, begin.step, before),
+        begun=before.begun if before else begin.seq,
+        spared=tuple(_looks(log, spared)),
+        # (Without a file or a link among it, there is nothing of which a hash could be told.)
+        noted=all(found is None or stat.S_ISDIR(found.mode) for _, found in left.paths),
+    )
+    log.write(Sealed(head, tuple(step.records)))
+    return head
+
+
+def _open_until(log: UndoLog, step: StepId, before: Head | None) -> tuple[tuple[bytes, int], ...]:
+    """`Head.open_until`."""
+    known = dict(before.open_until) if before else {}
+    return tuple((known | dict.fromkeys(log.unsettled.get(step, ()), 0)).items())
+
+
+def _looks(log: UndoLog, paths: Iterable[bytes]) -> Iterator[tuple[bytes, Signature]]:
+    """How it looks now at the paths, as far as there is anything."""
+    with log.looking() as directories:
+        for path in sorted(paths):
+            if (found := signature(directories, path)) is not None:
+                yield path, checked(partial(place_in, directories, path), found)
+
+
+def numbers(records: Iterable[Mutation]) -> set[int]:
+    """The numbers of the preimages that may be in the log for the records."""
+    return {keeping.number for keeping, _ in keepings(records) if keeping.number}
+
+
+def _preimages(preimages: Preimages, step: OpenStep) -> Iterator[Preimage]:
+    """What the step needs of the log. A kept file has no other name and a process still writes to is copied."""
+    for keeping, _ in keepings(step.records):
+        number, how = keeping.number, keeping.how
+        found = preimages.look(number) if number else None
+        if found is None:
+            continue
+        is_kept_itself = how is How.MOVED or how is How.LINKED
+        if is_kept_itself and found.st_nlink == 1 and stat.S_ISREG(found.st_mode) and _is_written(preimages, number):
+            step.copied += preimages.break_off(number)
+            found = preimages.look(number) or found
+        yield Preimage(number, found.st_blocks * 512, _sum_up(preimages, number) if how is How.COPIED else None)
+
+
+def _is_written(preimages: Preimages, number: int) -> bool:
+    try:
+        fd = preimages.open(number)
+    except PermissionError:
+        return False  # nobody can be asked, nor could it be copied: its owner may not read it
+    try:
+        return is_written(fd)
+    finally:
+        os.close(fd)
+
+
+def _sum_up(preimages: Preimages, number: int) -> bytes:
+    fd = preimages.open(number)
+    try:
+        return content_through(fd)
+    finally:
+        os.close(fd)
+
+
+def damaged(preimages: Preimages, head: Head, records: Iterable[Mutation]) -> list[int]:
+    """The numbers of the preimages that the step needs and that are missing, or are not what they were."""
+    given_back = {record.number for record in records if isinstance(record, Put)}
+    bad: list[int] = []
+    for preimage in head.preimages:
+        if preimage.number in given_back:
+            continue
+        if preimages.look(preimage.number) is None or (
+            preimage.check is not None and _sum_up(preimages, preimage.number) != preimage.check
+        ):
+            bad.append(preimage.number)
+    return bad

@@ -1,0 +1,173 @@
+"""What a step recorded for nothing: files that it opened for writing, or was going to change, and left as they were.
+And what it made and removed again.
+
+A file is as it was if its size, its mtime and its ctime are: whatever changes content or metadata sets the ctime. That
+was asked only of files whose ctime had been at rest for longer than the clock of a file system is coarse, and a file
+that somebody still has open for writing may yet change.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from holdfast.files.linux.file_handle import identity
+from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.undo.journal.records import Content, How, Link, Made, Make, Meta, Move, Remove, Touch
+from holdfast.undo.journal.step_footprint import whereabouts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.undo.journal.records import Mutation
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.safeguards.open_step import OpenStep
+    from holdfast.undo.tree.rooted_directories import Directories
+
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def drop_unchanged(log: UndoLog, step: OpenStep) -> bool:
+    """Take out of a step, which is closed, what it recorded for nothing, with its preimages.
+
+    False if nothing is left that it did.
+    """
+    if step.seen:
+        places = {object_: path for path, object_ in whereabouts(step.records).items() if object_ is not None}
+        with log.looking() as directories:
+            same = {
+                object_
+                for object_, before in step.seen.items()
+                if object_ in places and _is_as_before(directories, places[object_], object_, before)
+            }
+        for record in step.records:
+            if isinstance(record, Content) and record.identity in same and record.keeping.number:
+                log.preimages.discard(record.keeping.number)
+        step.records[:] = [
+            record for record in step.records if not (isinstance(record, Content | Meta) and record.identity in same)
+        ]
+    return any(not isinstance(record, Touch) for record in step.records)
+
+
+def drop_what_went(log: UndoLog, step: OpenStep) -> frozenset[int]:
+    """Take out of a step, which is closed, what it made and removed again at the same path and did nothing else with.
+    Where directories had which mtime stays. The gate is held.
+
+    Returns the numbers of the preimages that nothing needs once the step is written. Nothing is taken out that another
+    step has to do with: the two are known by it to be connected.
+    """
+    records = step.records
+    if not records or _is_known_to_others(log, step):
+        return frozenset()
+    went = _went(records, frozenset(_met_beside(log, step)))
+    if not went:
+        return frozenset()
+    removals = [record for record in records if isinstance(record, Remove) and record.identity in went]
+    step.span, step.went = (records[0].seq, records[-1].seq), frozenset(record.path for record in removals)
+    makes = {record.make for record in records if isinstance(record, Made) and record.identity in went}
+    step.records = [
+        record
+        for record in records
+        if not (record.seq in makes if isinstance(record, Make) else record.identity in went)
+    ]
+    return frozenset(record.keeping.number for record in removals if record.keeping.number)
+
+
+def _is_known_to_others(log: UndoLog, step: OpenStep) -> bool:
+    """Whether another step was looked at since this one began: what was there then may be what has gone since."""
+    first = step.records[0].seq
+    return (
+        bool(log.recorder.renamed_beside(step))
+        or any(max(head.last, head.looked_at, head.acted) > first for head in log.heads.values())
+        or any(other.looked_at > first for other in log.unsealed.values() if other is not step)
+    )
+
+
+def _met_beside(log: UndoLog, step: OpenStep) -> Iterator[Identity]:
+    """The objects that other steps had to do with since this one began."""
+    first = step.records[0].seq
+    for other in (*log.recorder.open_steps, *log.unsealed.values()):
+        for record in reversed(other.records if other is not step else ()):
+            if record.seq < first:
+                break
+            yield from _objects(record)
+
+
+def _objects(record: Mutation) -> Iterator[Identity]:
+    if not isinstance(record, Make):
+        yield record.identity
+    if isinstance(record, Move) and record.replaced is not None:
+        yield record.replaced.identity
+
+
+def _went(records: Iterable[Mutation], met: frozenset[Identity]) -> frozenset[Identity]:
+    """What the records alone made and removed again; of directories only those in which nothing else was done."""
+    paths: dict[int, bytes] = {}
+    made: dict[Identity, bytes] = {}
+    gone: dict[Identity, Remove] = {}
+    other: set[Identity] = set(met)
+    is_rearranged = False
+    for record in records:
+        match record:
+            case Touch():
+                pass
+            case Make():
+                paths[record.seq] = record.path
+            case Made() if record.identity not in made:
+                made[record.identity] = paths.get(record.make, b"")
+            case Remove() if made.get(record.identity) == record.path and record.identity not in gone:
+                gone[record.identity] = record
+            case _:
+                other.update(_objects(record))
+                # (Then a path does not say for good what lies in what.)
+                is_rearranged |= isinstance(record, Move) and (record.type == "d" or record.exchanged)
+    went = {object_ for object_, removed in gone.items() if object_ not in other and _leaves_nothing(removed)}
+    directories = [gone[object_] for object_ in went if gone[object_].type == "d"]
+    if directories and is_rearranged:
+        return frozenset(went.difference(removed.identity for removed in directories))
+    needed: set[bytes] = set()
+    """Directories in which, or below which, something was done that stays."""
+    for record in records if directories else ():
+        if isinstance(record, Make):
+            continue  # (its `Made` or nothing follows)
+        if record.identity not in went:
+            _need(needed, paths.get(record.make, b"") if isinstance(record, Made) else record.path)
+            _need(needed, record.target if isinstance(record, Move) else b"")
+            _need(needed, record.source if isinstance(record, Link) else b"")
+    for removed in sorted(directories, key=lambda removed: len(removed.path), reverse=True):
+        if removed.path in needed:
+            went.discard(removed.identity)
+            _need(needed, removed.path)
+    return frozenset(went)
+
+
+def _leaves_nothing(removed: Remove) -> bool:
+    return removed.keeping.how is (How.MOVED if removed.type == "d" else How.NOT)
+
+
+def _need(needed: set[bytes], path: bytes) -> None:
+    while (path := path.rpartition(b"/")[0]) and path not in needed:
+        needed.add(path)
+
+
+def _is_as_before(directories: Directories, path: bytes, object_: Identity, before: tuple[int, int, int]) -> bool:
+    if not path:
+        return False
+    try:
+        place = directories.place(path)
+        found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
+        if (found.st_size, found.st_mtime_ns, found.st_ctime_ns) != before:
+            return False
+        if stat.S_ISFIFO(found.st_mode):
+            return False  # somebody may have it open, and nobody can be asked
+        if not stat.S_ISREG(found.st_mode):
+            return identity(place.dir_fd, place.name) == object_
+        fd = os.open(place.name, _READ, dir_fd=place.dir_fd)
+        try:
+            return identity(fd, b"") == object_ and writer_of(fd) is Writer.NONE
+        finally:
+            os.close(fd)
+    except OSError:
+        return False

@@ -1,0 +1,1 @@
+"""Changes that no step made: found, and told from what steps left."""

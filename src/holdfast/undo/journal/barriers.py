@@ -1,0 +1,218 @@
+"""The barriers of an undo log: what somebody else has changed, which undo does not cross unless forced (I8).
+
+They live in the journal, which begins anew with those that a step still has to do with. Edits of one party that no step
+comes between are one barrier, and one that names very many paths names the root instead: anything. When each path of
+one was changed is known all the same: a step that came to it only afterwards does not stand before that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.undo.journal.records import OURSELVES
+from holdfast.undo.journal.step_footprint import Reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.undo.journal.records import Outside, StepId
+
+_MOST_PATHS = 1000
+_TOGETHER = 2_000_000_000
+"""Edits of one party within so many nanoseconds are one, whatever happened between them."""
+_FEW_PATHS = 50
+"""Of so many it is said which of them matter: with each, all of a step is compared."""
+_EVERYTHING = (b"",)
+
+
+class _Barrier:
+    """A barrier, and when what of it was changed."""
+
+    __slots__ = ("at", "objects", "paths", "record", "since")
+
+    def __init__(self, record: Outside) -> None:
+        self.record = _bounded(record)
+        """All of it, with the number and the time of the newest."""
+        self.paths: dict[bytes, int] = {}
+        """The newest number under which each was named."""
+        self.objects: dict[Identity, int] = {}
+        self.at: dict[int, int] = {}
+        """When that was, by these numbers."""
+        self.since = record.seq
+        """From this number on nothing has come between the edits."""
+        self._date(self.record)
+
+    def says(self, record: Outside) -> bool:
+        """Whether all of that is said already, and nothing has come between."""
+        last = self.since - 1
+        return b"" in self.paths or (
+            all(self.paths.get(path, last) > last for path in record.paths)
+            and all(self.objects.get(object_, last) > last for object_ in record.objects)
+        )
+
+    def join(self, record: Outside) -> None:
+        """Something else of the same."""
+        if record.seq != self.record.seq + 1:
+            self.since = record.seq
+        self.record = _joined(self.record, record)
+        if b"" in self.record.paths:
+            self.paths, self.objects, self.at = {}, {}, {}
+            record = self.record
+        self._date(record)
+
+    def after(self, since: int, each: Mapping[bytes, int] | None = None) -> tuple[bytes, ...]:
+        """The paths that were changed after that number, or after what there is for ``each``."""
+        own = each or {}
+        return tuple(sorted(path for path, seq in self.paths.items() if seq > own.get(path, since)))
+
+    def pieces(self) -> Iterator[Outside]:
+        """The records that it is to be read from, oldest first."""
+        for seq, at in sorted(self.at.items()):
+            paths = tuple(sorted(path for path, when in self.paths.items() if when == seq))
+            objects = tuple(sorted(each for each, when in self.objects.items() if when == seq))
+            if paths or objects:
+                yield msgspec.structs.replace(self.record, seq=seq, at=at, paths=paths, objects=objects)
+
+    def _date(self, record: Outside) -> None:
+        self.paths |= dict.fromkeys(record.paths, record.seq)
+        self.objects |= dict.fromkeys(record.objects, record.seq)
+        self.at[record.seq] = record.at
+        if len(self.at) > 2 * (len(self.paths) + len(self.objects)):
+            used = {*self.paths.values(), *self.objects.values()}
+            self.at = {seq: at for seq, at in self.at.items() if seq in used}
+
+
+class Barriers:
+    """The barriers, oldest first. For one thread at a time."""
+
+    def __init__(self, records: Iterable[Outside]) -> None:
+        """Those of a journal, in its order."""
+        self._all: list[_Barrier] = []
+        for record in records:
+            self.add(record)
+
+    @property
+    def records(self) -> list[Outside]:
+        """All of them, each with the number and the time of its newest edit."""
+        return [barrier.record for barrier in self._all]
+
+    def pieces(self) -> list[Outside]:
+        """What a journal has to say, from which the same barriers are read with the same dates."""
+        return [piece for barrier in self._all for piece in barrier.pieces()]
+
+    def edited(self, since: int) -> frozenset[bytes]:
+        """All paths that others have changed after ``since``."""
+        return frozenset(path for barrier in self._all for path in barrier.after(since))
+
+    def edited_objects(self, since: int) -> frozenset[Identity]:
+        """All objects, as far as they are known, that others have changed after ``since``."""
+        return frozenset(each for barrier in self._all for each, seq in barrier.objects.items() if seq > since)
+
+    def add(self, record: Outside) -> Outside | None:
+        """Add a barrier; returns what the journal has to say, None if that says it already.
+
+        A record that follows the last one directly, or shortly after, by the same party, takes its place: its number is
+        the later. What a step comes upon is one barrier, however long that takes it. The journal is told of each piece
+        by piece: whoever reads it knows when which path was changed.
+        """
+        barrier = self._all[-1] if self._all else None
+        last = None if barrier is None else barrier.record
+        if record.finder is not None:
+            return self._add_found(barrier, record)
+        follows = last is not None and record.seq == last.seq + 1
+        if (
+            barrier is None
+            or last is None
+            or (last.who, last.blocks, last.finder) != (record.who, record.blocks, None)
+            or not (follows or abs(record.at - last.at) < _TOGETHER)
+        ):
+            self._all.append(_Barrier(record))
+            return self._all[-1].record
+        if follows and barrier.says(record):
+            return None
+        barrier.join(record)
+        return _bounded(record)
+
+    def _add_found(self, barrier: _Barrier | None, record: Outside) -> Outside | None:
+        if barrier is None or (barrier.record.finder, barrier.record.who) != (record.finder, record.who):
+            self._all.append(_Barrier(record))
+            return record
+        if _says(barrier.record, record):
+            return None
+        barrier.join(record)
+        return record
+
+    def prune(self, first: int) -> None:
+        """Forget the barriers that are older than the sequence number ``first`` of the oldest step."""
+        self._all = [barrier for barrier in self._all if first and barrier.record.seq > first]
+
+    def found(self, step: StepId, since: int) -> frozenset[bytes]:
+        """What other steps came upon after ``since`` that others had changed; the root's path: anything."""
+        return frozenset(
+            path
+            for barrier in self._all
+            if barrier.record.finder not in (None, step) and barrier.record.who != OURSELVES
+            for path in barrier.after(since)
+        )
+
+    def crossed(
+        self,
+        step: StepId,
+        since: int,
+        mine: Reach,
+        is_back: Callable[[bytes, bool], bool] = lambda _path, _is_found: False,
+        came: Mapping[bytes, int] | None = None,
+        elsewhere: Collection[Identity] = frozenset(),
+    ) -> Outside | None:
+        """The newest barrier after ``since`` that has to do with what a step depends on; None if there is none.
+
+        What the step itself came upon was there before it. ``came`` is when it first had to do with paths
+        (`traces.comings`), where that was later than ``since``: what others had changed by then, its undo gives back.
+        Paths that ``is_back`` says of that they are again as the step left them do not count. It is told whether a step
+        came upon the edit: then the step either has left something at that very path, or would take nothing away from
+        there. ``elsewhere`` are objects to which it would write by other names than it knows, and that are not as it
+        has left them.
+        """
+        for barrier in reversed(self._all):
+            record = barrier.record
+            if record.seq < since:
+                return None
+            if not record.blocks or record.finder == step:
+                continue
+            if b"" in record.paths or any(barrier.objects.get(object_, 0) > since for object_ in elsewhere):
+                return record
+            is_found = record.finder is not None
+            lost = tuple(path for path in barrier.after(since, came or {}) if not is_back(path, is_found))
+            if lost and (is_found or mine.meets(_reach(lost)) is not None):
+                if len(lost) <= _FEW_PATHS and not is_found:
+                    lost = tuple(path for path in lost if mine.meets(_reach((path,))) is not None)
+                return msgspec.structs.replace(record, paths=lost)
+        return None
+
+
+def _reach(names: Iterable[bytes]) -> Reach:
+    # Any of the paths may have been a directory that was moved or removed.
+    paths = frozenset(names)
+    return Reach(paths, paths, {})
+
+
+def _says(last: Outside, record: Outside) -> bool:
+    """Whether the last barrier says already what the record does."""
+    return b"" in last.paths or (
+        set(last.paths).issuperset(record.paths) and set(last.objects).issuperset(record.objects)
+    )
+
+
+def _joined(last: Outside, record: Outside) -> Outside:
+    """The record, with what the last one says too."""
+    paths, objects = {*last.paths, *record.paths}, {*last.objects, *record.objects}
+    return _bounded(msgspec.structs.replace(record, paths=tuple(sorted(paths)), objects=tuple(sorted(objects))))
+
+
+def _bounded(record: Outside) -> Outside:
+    if b"" not in record.paths and max(len(record.paths), len(record.objects)) <= _MOST_PATHS:
+        return record
+    return msgspec.structs.replace(record, paths=_EVERYTHING, objects=())

@@ -1,0 +1,84 @@
+"""The keeper's sign of life: when it was alive last, which numbers it has given out, and whether anything is half done.
+
+docs/formats/undo-log.md specifies the bytes. It is read by every command, so it loads next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from zlib import crc32
+
+from holdfast.model.fast_namedtuple import NamedTuple
+
+BEAT = b"beat"
+"""The file in the directory of an undo log."""
+
+_JOURNAL, _STEPS = b"journal-", b"steps"
+_BODY = struct.Struct("<Qqqq")
+_CHECK = struct.Struct("<I")
+_TRIES = 3
+
+
+class Beat(NamedTuple):
+    """What the keeper notes again and again."""
+
+    at: int
+    """It was alive then: nanoseconds since 1970-01-01 UTC; 0 while no step is open, and none is being reversed."""
+    step: int
+    """The largest id of a step that was given out."""
+    ambient: int
+    """The smallest."""
+    seq: int
+    """The largest sequence number that was given out."""
+
+
+NONE = Beat(0, 0, 0, 0)
+
+
+def encode(beat: Beat) -> bytes:
+    """The content of the file."""
+    data = _BODY.pack(*beat)
+    return data + _CHECK.pack(crc32(data))
+
+
+def decode(data: bytes) -> Beat | None:
+    """The beat; None if it is damaged, or half of it is from another moment."""
+    body = data[: _BODY.size]
+    if len(data) != _BODY.size + _CHECK.size or _CHECK.unpack_from(data, _BODY.size)[0] != crc32(body):
+        return None
+    return Beat(*_BODY.unpack(body))
+
+
+def read_beat(directory: bytes) -> Beat | None:
+    """That of the log in ``directory``; `NONE` where there is no log yet. None where it cannot be read, or is missing
+    or empty in a log that has a journal or steps: what is half done in that shows only when it is opened.
+    """
+    try:
+        fd = os.open(os.path.join(directory, BEAT), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return _without(directory)
+    except OSError:
+        return None
+    try:
+        for _ in range(_TRIES):  # (the keeper may just be writing it)
+            data = os.read(fd, _BODY.size + _CHECK.size)
+            if not data:
+                return _without(directory)
+            if (beat := decode(data)) is not None:
+                return beat
+            os.lseek(fd, 0, os.SEEK_SET)
+        return None
+    finally:
+        os.close(fd)
+
+
+def _without(directory: bytes) -> Beat | None:
+    try:
+        if any(name.startswith(_JOURNAL) for name in os.listdir(directory)):
+            return None
+        return None if os.listdir(os.path.join(directory, _STEPS)) else NONE
+    except FileNotFoundError:
+        return NONE
+    except OSError:
+        return None

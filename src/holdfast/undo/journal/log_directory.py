@@ -1,0 +1,281 @@
+"""Whose an undo log is: of which version of the format, and which process keeps it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from contextlib import suppress
+
+from holdfast.files.linux.process_lock import holder_of
+from holdfast.model.errors import FormatError, LockedError, StorageError, room_hint
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.paths import KEEPER_SOCKET, display
+from holdfast.undo.journal.heartbeat import BEAT, NONE, Beat, encode, read_beat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LOCK = b"lock"
+"""The file in a log's directory that whoever keeps it has locked."""
+
+_DYING_SECONDS = 5.0
+_PAUSE = 0.005
+_VERSION = b"HFUNDO 1\n"
+_MARK = b"version"
+_OTHERS = b"other-version"
+_GONE = b"other-version.discarded"
+_SPARED = frozenset({LOCK, b"aside"})
+_STAYING = _SPARED | {_OTHERS, _GONE, _MARK, _MARK + b".new", KEEPER_SOCKET, b"keeper.log", b"keeper.log.1"}
+_BEATS = frozenset({BEAT, BEAT + b".new"})
+_ASIDE = 16
+"""Digits of a name beneath ``aside``."""
+
+
+class VersionMismatchError(FormatError):
+    """The undo log was written by another version of Holdfast. Nothing of it was touched."""
+
+    code = "undo_version_mismatch"
+
+
+def check_version(directory: bytes) -> None:
+    """Raises `VersionMismatchError` for a log of another version. Changes nothing; none there is fine."""
+    try:
+        found = _marked(directory)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageError(f"{display(directory)}: {error.strerror}") from error
+    if found != _VERSION:
+        raise VersionMismatchError(
+            f"the undo log in {display(directory)} was written by another version of Holdfast",
+            hint="its steps cannot be undone with this one; holdfast steps --discard begins a new log",
+        )
+
+
+def begin_version(directory: bytes) -> None:
+    """Mark the log in ``directory``, which is locked, as one of this version, if it is new.
+
+    Raises as `check_version`, and `OSError`.
+    """
+    check_version(directory)
+    if not os.path.lexists(os.path.join(directory, _MARK)):
+        _put(directory, _MARK, _VERSION)
+
+
+def is_half_done(directory: bytes) -> bool:
+    """Whether the keeper of the log, if it is gone, has left a step half done, or may have: as far as its sign of life
+    can be read.
+    """
+    beat = read_beat(directory)
+    return beat is not None and beat.at != 0
+
+
+def set_aside(directory: bytes, least: Beat, say: Callable[[], object]) -> None:
+    """Where the log is of another version, move it whole into a directory of its own, and begin a new one beside it.
+
+    Nothing of it is changed or lost. The new one gives out larger numbers than ``least``, which the history knows, and
+    than the other one, where that can be read. ``say`` is called before the other version would miss its log. Killed
+    at any point, the log is of its old version still, and the next call finishes it.
+
+    Raises `LockedError` while a keeper has the log, `VersionMismatchError` if a step in it is half done, which the
+    version that wrote it alone can roll back, and `StorageError`.
+    """
+    lock = locked(directory)
+    try:
+        try:
+            check_version(directory)
+        except VersionMismatchError as error:
+            if is_half_done(directory):
+                raise VersionMismatchError(
+                    f"{error.message}, and a command was killed in the middle of a step of it: its changes are still "
+                    "there, and that version alone can roll them back",
+                    hint="any command of that version rolls them back; holdfast steps --discard leaves them as they "
+                    "are, and begins a new log",
+                ) from None
+        else:
+            return
+        say()
+        place, is_whole = _place(directory, least)
+        if not is_whole:
+            for name in _entries(directory):
+                os.rename(os.path.join(directory, name), os.path.join(place, name))
+            _put(place, _MARK, _marked(directory))  # (last: what has it is whole)
+        _begin(directory, _above(directory, least))
+    except OSError as error:
+        raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
+    finally:
+        os.close(lock)
+
+
+def last_of_others(directory: bytes) -> int | None:
+    """The sequence number up to which logs of other versions that were set aside here go; None if there are none."""
+    return max(_numbers(directory), default=None)
+
+
+def forget_others(directory: bytes) -> None:
+    """Forget what was set aside. Only for when a person has asked for it. Raises `StorageError`."""
+    others, gone = os.path.join(directory, _OTHERS), os.path.join(directory, _GONE)
+    try:
+        _remove(gone)
+        with suppress(FileNotFoundError):
+            os.rename(others, gone)  # (at once: what is left of it when this is killed is no log)
+        _remove(gone)
+    except OSError as error:
+        raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
+
+
+def discard_log(directory: bytes, least: Beat) -> None:
+    """Forget a log of whatever version, and begin a new one; what lies aside stays. For ``least`` see `set_aside`.
+
+    Only for when a person has asked for it. Raises `LockedError` while a keeper has it, and `StorageError`. Cut
+    short, it is of its old version still: to be called again.
+    """
+    lock = locked(directory)
+    try:
+        above = _above(directory, least)
+        for entry in list(os.scandir(directory)):
+            if entry.name not in _SPARED and entry.name != _MARK:
+                if entry.is_dir(follow_symlinks=False):
+                    _remove(entry.path)
+                else:
+                    os.unlink(entry.path)
+        _begin(directory, above)
+    except OSError as error:
+        raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
+    finally:
+        os.close(lock)
+
+
+def is_kept(directory: bytes) -> bool:
+    """Whether a process keeps the log just now, as far as this one may find that out (else yes). One that was killed,
+    and has not let go of it yet, is waited for.
+    """
+    try:
+        fd = os.open(os.path.join(directory, LOCK), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return True
+    try:
+        deadline = time.monotonic() + _DYING_SECONDS
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not _was_killed(holder_of(fd)) or time.monotonic() > deadline:
+                    return True
+                time.sleep(_PAUSE)
+            else:
+                return False
+    finally:
+        os.close(fd)
+
+
+def _was_killed(process: int | None) -> bool:
+    """Whether SIGKILL was sent to a process; it is there while any thread of it is (Linux, proc_pid_status(5))."""
+    try:
+        with open(f"/proc/{process}/status", "rb") as file:
+            pending = next((line for line in file if line.startswith(b"ShdPnd:")), b": 0")
+    except OSError:
+        return process is not None  # it is gone
+    return bool(int(pending.split()[1], 16) & 1 << (signal.SIGKILL - 1))
+
+
+def locked(directory: bytes) -> int:
+    """A descriptor that holds the lock of the log, which is made if it is missing; closing it gives the lock up.
+
+    Raises `LockedError` if another process has it, and `StorageError`.
+    """
+    try:
+        os.makedirs(directory, 0o700, exist_ok=True)
+        fd = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise LockedError("another process keeps the undo log of this workspace") from error
+    return fd
+
+
+def _entries(directory: bytes) -> list[bytes]:
+    """What belongs to the log that is there, but for the mark of its version."""
+    return [name for name in os.listdir(directory) if name not in _STAYING]
+
+
+def _numbers(directory: bytes) -> Iterator[int]:
+    try:
+        names = os.listdir(os.path.join(directory, _OTHERS))
+    except FileNotFoundError:
+        return
+    for name in names:
+        with suppress(ValueError):
+            yield int(name)
+
+
+def _place(directory: bytes, least: Beat) -> tuple[bytes, bool]:
+    """The directory that the log is to lie in, which was made if it was not there; and whether all of it is in it."""
+    last = last_of_others(directory)
+    if last is not None:
+        place = _place_of(directory, last)
+        is_whole = os.path.lexists(os.path.join(place, _MARK))
+        # (Where nothing is left but a sign of life, that is of the new log, which is not marked yet.)
+        if not is_whole or _BEATS.issuperset(_entries(directory)):
+            return place, is_whole
+    seq = _above(directory, least).seq
+    if seq == last or read_beat(directory) in (None, NONE):
+        seq += 1  # (it may have given out more than is known: nothing that the history knows is as late as all of that)
+    place = _place_of(directory, seq)
+    os.makedirs(place, 0o700)
+    return place, False
+
+
+def _place_of(directory: bytes, number: int) -> bytes:
+    return os.path.join(directory, _OTHERS, b"%020d" % number)
+
+
+def _above(directory: bytes, least: Beat) -> Beat:
+    """The largest numbers that are known of the log that is there, or was just set aside."""
+    last = last_of_others(directory)
+    places = [directory] if last is None else [directory, _place_of(directory, last)]
+    beats = [least, *(beat for beat in map(read_beat, places) if beat is not None)]
+    seqs = [beat.seq for beat in beats]
+    if last is not None:
+        seqs.append(last)
+    with suppress(FileNotFoundError):
+        seqs += (int(name, 16) for name in os.listdir(os.path.join(directory, b"aside")) if len(name) == _ASIDE)
+    return Beat(0, max(beat.step for beat in beats), min(beat.ambient for beat in beats), max(seqs))
+
+
+def _begin(directory: bytes, known: Beat) -> None:
+    """Begin a new log where nothing of the one before is left; what it numbers is above all that is ``known``."""
+    _put(directory, BEAT, encode(known._replace(seq=known.seq + 1)))
+    _put(directory, _MARK, _VERSION)
+
+
+def _marked(directory: bytes) -> bytes:
+    with open(os.path.join(directory, _MARK), "rb") as file:
+        return file.read(64)
+
+
+def _put(directory: bytes, name: bytes, content: bytes) -> None:
+    path = os.path.join(directory, name)
+    temporary = path + b".new"
+    with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o600)) as file:
+        file.write(content)
+    os.rename(temporary, path)
+
+
+def _remove(directory: bytes) -> None:
+    """Remove a directory with all that is in it; none there is fine. Raises `OSError`."""
+    import shutil
+
+    def failed(_: object, path: str, error: tuple[object, BaseException, object]) -> None:
+        if isinstance(error[1], FileNotFoundError):
+            return
+        if not isinstance(error[1], PermissionError):
+            raise error[1]
+        os.rmdir(path)  # (an empty directory that was kept may be one that its owner may not read)
+
+    shutil.rmtree(os.fsdecode(directory), onerror=failed)

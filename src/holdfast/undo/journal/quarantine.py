@@ -1,0 +1,100 @@
+"""What could not be put back where it belongs, because something else is there now: kept for its owner, for good.
+
+It lies in a directory of the log under the number of the record that would have brought it back. Nothing here is ever
+removed by Holdfast.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from holdfast.files.linux.exclusive_rename import rename_to_free
+from holdfast.files.linux.metadata import apply_metadata
+from holdfast.undo.journal.preimages import place_of
+from holdfast.undo.journal.records import How
+from holdfast.undo.leased_writes import write_whole
+
+if TYPE_CHECKING:
+    from holdfast.files.linux.metadata import Metadata
+    from holdfast.undo.journal.preimages import Preimages
+    from holdfast.undo.journal.records import FileType, Keeping
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Aside:
+    """The directory. Every method raises `OSError`; nothing is durable until synced."""
+
+    def __init__(self, directory: bytes, preimages: Preimages) -> None:
+        """Open ``directory``, making it if it is missing. ``preimages`` are of the same log."""
+        os.makedirs(directory, 0o700, exist_ok=True)
+        self._directory = directory
+        self._preimages = preimages
+        self._fd = os.open(directory, _DIRECTORY)
+
+    def close(self) -> None:
+        """Close the directory; harmless a second time."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def path(self, record: int) -> bytes:
+        """The absolute path of what is kept for the record with that sequence number."""
+        return os.path.join(self._directory, _name(record))
+
+    def holds(self, record: int) -> bool:
+        """Whether something is kept for the record."""
+        try:
+            os.stat(_name(record), dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def keep(self, record: int, type_: FileType, keeping: Keeping, metadata: Metadata) -> bool:
+        """Keep what the record would have brought back. Idempotent.
+
+        False if there is nothing to keep: a directory (which is empty, whatever was in it has records of its own),
+        a pipe, a socket, a device, and what was given back already.
+        """
+        if type_ not in ("f", "l"):
+            return False
+        name = _name(record)
+        if not self.holds(record):
+            match keeping.how:
+                case How.NOT | How.RELATED:
+                    return False
+                case How.INLINE if type_ == "l":
+                    os.symlink(keeping.content, name, dir_fd=self._fd)
+                case How.INLINE:
+                    self._write(name, keeping.content)
+                case How.MOVED | How.LINKED | How.COPIED:
+                    if self._preimages.look(keeping.number) is None:
+                        return False
+                    rename_to_free(self._preimages.fd, place_of(keeping.number), self._fd, name)
+        if keeping.how in (How.COPIED, How.INLINE):
+            self._describe(name, metadata)
+        return True
+
+    def _write(self, name: bytes, content: bytes) -> None:
+        temporary = name + b".new"
+        fd = os.open(temporary, _CREATE, 0o600, dir_fd=self._fd)
+        try:
+            write_whole(fd, content)
+        finally:
+            os.close(fd)
+        os.rename(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+
+    def _describe(self, name: bytes, metadata: Metadata) -> None:
+        fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._fd)
+        try:
+            # (Its set-id bits would give away what it no longer guards.)
+            apply_metadata(fd, metadata._replace(mode=metadata.mode & ~(stat.S_ISUID | stat.S_ISGID)))
+        finally:
+            os.close(fd)
+
+
+def _name(record: int) -> bytes:
+    return b"%016x" % record

@@ -1,0 +1,214 @@
+"""The journal: records framed in segment files, appended before the operations that they speak of.
+
+docs/formats/undo-log.md specifies the bytes. What is appended survives a killed process at once, as the kernel has
+it; it survives a power loss only where ``sync`` is asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+from holdfast.model.errors import FormatError, StorageError, room_hint
+from holdfast.model.paths import display
+from holdfast.undo.journal.records import Anew, AnyRecord, decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_MAGIC = b"HFUJ\x00\x00\x00\x01"
+_FRAME = struct.Struct("<II")
+_NUMBER = struct.Struct("<Q")
+_HEAD_BYTES = len(_MAGIC) + _NUMBER.size
+_MAX_BODY = 16 << 20
+_SEGMENT_BYTES = 64 << 20
+_MAX_SEGMENT = 2 << 30
+_NAME = re.compile(r"journal-([0-9]{8})")
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class Journal:
+    """The journal in a directory, open for appending. For one thread at a time."""
+
+    def __init__(self, directory: bytes, *, sync: bool = False) -> None:
+        """Begin a new segment behind those that are there; they stay until `restart`. Raises `StorageError`."""
+        self._directory = directory
+        self._sync = sync
+        self._number = max(segments(directory), default=0)
+        self._fd = -1
+        self._bytes = 0
+        self._broken = False
+        self._begin(())
+
+    def append(self, record: AnyRecord) -> None:
+        """Write a record, with one call. Raises `StorageError`: nothing that needs it may then happen."""
+        data = _frame(record)
+        # After a write that was cut short for good, or a sync that failed, nothing behind it could be trusted.
+        if self._broken:
+            raise StorageError(
+                "the undo log could not be written before, and is closed for good",
+                hint="start again once there is room: what was recorded will be recovered",
+            )
+        try:
+            written = os.write(self._fd, data)
+            if written != len(data) or self._sync:
+                self._settle(written, len(data))
+        except OSError as error:
+            raise _failure(self._path(self._number), error) from error
+        self._bytes += written
+
+    @property
+    def is_long(self) -> bool:
+        """True if it is time to `restart`."""
+        return self._bytes > _SEGMENT_BYTES
+
+    def restart(self, records: Iterable[AnyRecord] = ()) -> None:
+        """Go on in a new segment that begins with ``records``, and remove the older ones. Atomic: if it is killed among
+        those, what is left of them says nothing any more.
+        """
+        old = self._fd
+        self._begin((Anew(0), *records))
+        os.close(old)
+        for number in segments(self._directory):
+            if number != self._number:
+                os.unlink(self._path(number))
+
+    def close(self) -> None:
+        """Close the segment; harmless a second time."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def withdraw(self) -> None:
+        """Close the segment, in which nothing was written, and leave the journal as it was found."""
+        if self._fd >= 0:
+            self.close()
+            os.unlink(self._path(self._number))
+
+    def _path(self, number: int) -> bytes:
+        return os.path.join(self._directory, b"journal-%08d" % number)
+
+    def _begin(self, records: Iterable[AnyRecord | Anew]) -> None:
+        number = self._number + 1
+        path = self._path(number)
+        temporary = path + b".new"
+        data = _MAGIC + _NUMBER.pack(number) + b"".join([_frame(record) for record in records])
+        fd = -1
+        try:
+            if os.path.lexists(temporary):
+                os.unlink(temporary)
+            fd = os.open(temporary, _CREATE, 0o600)
+            if os.write(fd, data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            if self._sync:
+                os.fdatasync(fd)
+            os.rename(temporary, path)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)  # what was there goes on
+            raise _failure(path, error) from error
+        self._fd, self._number, self._bytes, self._broken = fd, number, len(data), False
+
+    def _settle(self, written: int, size: int) -> None:
+        """Take back what was written of a record if it was cut short, else make it durable. Raises `OSError`."""
+        self._broken = True
+        if written != size:
+            os.ftruncate(self._fd, self._bytes)
+        else:
+            os.fdatasync(self._fd)
+        self._broken = False
+        if written != size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Found(NamedTuple):
+    """What a journal holds."""
+
+    records: list[AnyRecord]
+    torn: bool
+    """True if its last record was cut short, as by a killed process: that operation did not happen."""
+
+
+def read_journal(directory: bytes) -> Found:
+    """All records of the segments in ``directory``, in order. Raises `FormatError` for damage that is no torn end."""
+    records: list[AnyRecord] = []
+    torn = False
+    for number in sorted(segments(directory)):
+        path = os.path.join(directory, b"journal-%08d" % number)
+        with open(path, "rb") as file:
+            data = file.read(_MAX_SEGMENT + 1)
+        if len(data) > _MAX_SEGMENT:
+            raise FormatError(f"{display(path)} is too long for a journal")
+        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : _HEAD_BYTES] != _NUMBER.pack(number):
+            raise FormatError(f"{display(path)} is not a journal of this version")
+        at = _HEAD_BYTES
+        for body in _bodies(data, at):
+            record = decode(body)
+            if isinstance(record, Anew):
+                records.clear()
+            else:
+                records.append(record)
+            at += _FRAME.size + len(body)
+        if at != len(data):
+            if _goes_on(data, at + 1):
+                raise FormatError(f"{display(path)} is damaged at byte {at}: records follow that can be read")
+            torn = True
+    return Found(records, torn)
+
+
+def segments(directory: bytes) -> list[int]:
+    """The numbers of the segments in ``directory``, unsorted."""
+    found = (_NAME.fullmatch(os.fsdecode(name)) for name in os.listdir(directory))
+    return [int(match[1]) for match in found if match]
+
+
+def _frame(record: AnyRecord | Anew) -> bytes:
+    body = encode(record)
+    size = len(body)
+    if size > _MAX_BODY:
+        raise StorageError(f"a record of {size} bytes is too long for the undo log")
+    head = size.to_bytes(4, "little")
+    return head + crc32(body, crc32(head)).to_bytes(4, "little") + body
+
+
+def _check(size: int, body: bytes | memoryview) -> int:
+    return crc32(body, crc32(size.to_bytes(4, "little")))
+
+
+def _bodies(data: bytes, at: int) -> Iterator[memoryview]:
+    view = memoryview(data)
+    while at + _FRAME.size <= len(data):
+        size, check = _FRAME.unpack_from(data, at)
+        body = view[at + _FRAME.size : at + _FRAME.size + size]
+        if not 0 < size <= _MAX_BODY or len(body) != size or _check(size, body) != check:
+            return
+        yield body
+        at += _FRAME.size + size
+
+
+def _goes_on(data: bytes, start: int) -> bool:
+    """True if a whole record begins anywhere behind ``start``: then what is before it is damaged, and not torn.
+
+    Looks at a bounded part, and at records of the usual length, so that no content makes it take long.
+    """
+    budget = _MAX_SUMMED
+    for at in range(start, min(len(data) - _FRAME.size, start + _MAX_SCAN)):
+        size, check = _FRAME.unpack_from(data, at)
+        if 0 < size <= _MAX_USUAL and at + _FRAME.size + size <= len(data) and budget >= size:
+            budget -= size
+            if _check(size, memoryview(data)[at + _FRAME.size : at + _FRAME.size + size]) == check:
+                return True
+    return False
+
+
+_MAX_SCAN = 1 << 16
+_MAX_USUAL = 1 << 16
+_MAX_SUMMED = 1 << 28
+
+
+def _failure(path: bytes, error: OSError) -> StorageError:
+    return StorageError(f"cannot write {display(path)}: {error.strerror}", hint=room_hint(error))

@@ -1,0 +1,354 @@
+"""What the records of a step come to: where its objects ended, and what it has in common with another step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+from holdfast.undo.journal.path_tree import PathTree
+from holdfast.undo.journal.records import Content, How, Link, Made, Make, Meta, Move, Mutation, Put, Remove, Touch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.undo.journal.records import Keeping
+
+T = TypeVar("T")
+
+
+def whereabouts(records: Sequence[Mutation], *, others: bool = False) -> dict[bytes, Identity | None]:
+    """Which object the step left at each path that it touched; None where it left nothing.
+
+    Directories that it only changed names in are not among them. ``others``: also where the records say of an object
+    that it has another name.
+    """
+    made = _made(records)
+    found = PathTree["Identity | None"]()
+    for record in records:
+        if others:
+            for path, object_ in _other_name(record).items():
+                found[path] = object_
+        _follow(found, record, made)
+    return found
+
+
+def grounds(records: Sequence[Mutation]) -> frozenset[bytes]:
+    """The directories in which the records changed names, where they are after that; without those that are gone."""
+    made = _made(records)
+    touched: set[Identity | None] = set()
+    changed: set[Identity | None] = set()
+    found = PathTree["Identity | None"]()
+    for record in records:
+        if isinstance(record, Touch):
+            found[record.path] = record.identity
+            touched.add(record.identity)
+        elif isinstance(record, Make | Link | Put | Remove | Move):
+            # (Where a call has failed, there is nothing but its touch.)
+            names = (record.path, record.target) if isinstance(record, Move) else (record.path,)
+            changed.update(found.get(name.rpartition(b"/")[0]) for name in names)
+        _follow(found, record, made)
+    touched &= changed
+    return frozenset(path for path, object_ in found.items() if object_ in touched)
+
+
+def touched_before(
+    records: Sequence[Mutation], edits: Iterable[tuple[int, bytes]]
+) -> Iterator[tuple[bytes, Identity | None]]:
+    """Of the ``edits``, which are sequence numbers with paths (the root's: anything), those of what the step had
+    touched by then: the paths, and which object it had left there.
+    """
+    made = _made(records)
+    found = PathTree["Identity | None"]()
+    at = 0
+    for seq, path in sorted(edits):
+        while at < len(records) and records[at].seq < seq:
+            _follow(found, records[at], made)
+            at += 1
+        if not path:
+            yield from found.items()
+        elif path in found:
+            yield path, found[path]
+
+
+def changed_before(records: Sequence[Mutation], edits: Iterable[tuple[int, Identity]]) -> frozenset[Identity]:
+    """Of the ``edits``, which are sequence numbers with objects, the objects that the step had by then written to,
+    described or made: to reverse that would take the edit back.
+    """
+    began: dict[Identity, int] = {}
+    for record in records:
+        if isinstance(record, Content | Meta | Made):
+            began.setdefault(record.identity, record.seq)
+    return frozenset(object_ for seq, object_ in edits if began.get(object_, seq) < seq)
+
+
+def comings(records: Iterable[Mutation], aliases: Aliases) -> dict[bytes, int]:
+    """When, by sequence number, the step first had to do with each path: with it, with anything below it, or with an
+    object that it found at one of these, by whatever name. Of paths that are not among them nothing is known.
+    """
+    named: dict[bytes, int] = {}
+    objects: dict[Identity, int] = {}
+    at: dict[bytes, set[Identity]] = {}
+    makes: dict[int, bytes] = {}
+    for record in records:
+        paths: list[bytes] = []
+        held: list[Identity] = []
+        if isinstance(record, Made):
+            paths.append(makes.get(record.make, b""))
+        else:
+            paths += [record.path, *_other_name(record)]
+        if isinstance(record, Make):
+            makes[record.seq] = record.path
+        else:
+            held.append(aliases.now(record.identity))
+        if isinstance(record, Move):
+            paths.append(record.target)
+            held += [] if record.replaced is None else [aliases.now(record.replaced.identity)]
+        for each in held:
+            objects.setdefault(each, record.seq)
+        for path in paths:
+            named.setdefault(path, record.seq)
+            at.setdefault(path, set()).update(held)
+    found: dict[bytes, int] = {}
+    for path, seq in named.items():
+        first = min((seq, *(objects[each] for each in at[path])))
+        while found.get(path, first + 1) > first:
+            found[path] = first
+            path = path.rpartition(b"/")[0]
+    return found
+
+
+def named(records: Iterable[Mutation]) -> dict[Identity, bytes]:
+    """By which path the records speak last of what they wrote to, described or made."""
+    makes: dict[int, bytes] = {}
+    found: dict[Identity, bytes] = {}
+    for record in records:
+        match record:
+            case Make():
+                makes[record.seq] = record.path
+            case Made():
+                found[record.identity] = makes.get(record.make, b"")
+            case Content() | Meta():
+                found[record.identity] = record.path
+            case _:
+                pass
+    return found
+
+
+def filled(records: Iterable[Mutation]) -> frozenset[bytes]:
+    """The paths at which there was nothing until the step put something there."""
+    known: set[bytes] = set()
+    found: set[bytes] = set()
+    for record in records:
+        match record:
+            case Make() | Link() | Put():
+                found.update({record.path} - known)
+                known.add(record.path)
+            case Move():
+                if record.replaced is None:
+                    found.update({record.target} - known)
+                known.update((record.path, record.target))
+            case Remove() | Content() | Meta():
+                known.add(record.path)
+            case Made() | Touch():
+                pass
+    return frozenset(found)
+
+
+def _follow(found: PathTree[Identity | None], record: Mutation, made: Mapping[int, Identity]) -> None:
+    match record:
+        case Make():
+            found[record.path] = made.get(record.seq)
+        case Link() | Put() | Content() | Meta():
+            found[record.path] = record.identity
+        case Remove():
+            found[record.path] = None
+        case Move():
+            _move(found, record)
+        case Made() | Touch():
+            pass
+
+
+def _other_name(record: Mutation) -> dict[bytes, Identity]:
+    match record:
+        case Link() if record.source:
+            return {record.source: record.identity}
+        case Remove(keeping=kept) if kept.how is How.RELATED:
+            return {kept.content: record.identity}
+        case _:
+            return {}
+
+
+def _move(found: PathTree[Identity | None], record: Move) -> None:
+    came: dict[bytes, Identity | None] = {}
+    if record.type == "d" or record.exchanged:
+        came = _taken(found, record.path, record.target)
+        if record.exchanged:
+            came |= _taken(found, record.target, record.path)
+    found.pop(record.target, None)
+    for path, object_ in came.items():
+        found[path] = object_
+    found[record.path] = record.replaced.identity if record.exchanged and record.replaced else None
+    found[record.target] = record.identity
+
+
+def _taken(found: PathTree[Identity | None], old: bytes, new: bytes) -> dict[bytes, Identity | None]:
+    """Take what is at and below ``old`` out of ``found``, and give what lies below with its path below ``new``."""
+    return {new + path[len(old) :]: object_ for path, object_ in found.take(old).items() if path != old}
+
+
+def keepings(records: Iterable[Mutation]) -> Iterator[tuple[Keeping, Identity]]:
+    """What each record keeps, and of which object."""
+    for record in records:
+        match record:
+            case Remove() | Content():
+                yield record.keeping, record.identity
+            case Move(replaced=lost) if lost is not None:
+                yield lost.keeping, lost.identity
+            case _:
+                pass
+
+
+class Moves:
+    """The directories that records have moved or exchanged, and when."""
+
+    def __init__(self, records: Iterable[Mutation]) -> None:
+        self._last: dict[bytes, int] = {}
+        for record in records:
+            if isinstance(record, Move) and (record.type == "d" or record.exchanged):
+                self._last[record.path] = self._last[record.target] = record.seq
+
+    def above(self, path: bytes) -> int:
+        """The sequence number at which a directory above the path was moved there or away last; 0 if none was."""
+        return max((self._last.get(above, 0) for above in _above(path)), default=0) if self._last else 0
+
+
+class Reach(NamedTuple):
+    """All that the undoing of a step depends on."""
+
+    paths: frozenset[bytes]
+    trees: frozenset[bytes]
+    """Directories that it made, moved or removed: all below them depends on that."""
+    objects: Mapping[Identity, bytes]
+    """With a path of each, as far as the records tell."""
+
+    def meets(self, other: Reach) -> bytes | None:
+        """A path at which the two have something in common; None if nothing."""
+        for path in self.paths & other.paths:
+            return path
+        for one, two in ((self, other), (other, self)):
+            for path in two.paths if one.trees else ():
+                if any(above in one.trees for above in _above(path)):
+                    return path
+        shared = self.objects.keys() & other.objects.keys()
+        return min((self.objects[object_] for object_ in shared), default=None)
+
+
+class Meetings(Generic[T]):
+    """Finds, among very many, those whose `Reach` may meet another one."""
+
+    def __init__(self) -> None:
+        self._at: dict[bytes, list[T]] = {}
+        """By each path."""
+        self._below: dict[bytes, list[T]] = {}
+        """By each directory that a path of theirs lies in."""
+        self._trees: dict[bytes, list[T]] = {}
+        self._of: dict[Identity, list[T]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there are any that reach something."""
+        return bool(self._at or self._trees or self._of)
+
+    def add(self, one: T, its: Reach) -> None:
+        """Another one, with what it reaches."""
+        for path in its.paths:
+            self._at.setdefault(path, []).append(one)
+        for path in its.trees:
+            self._trees.setdefault(path, []).append(one)
+        for above in {above for path in its.paths for above in _above(path)}:
+            self._below.setdefault(above, []).append(one)
+        for object_ in its.objects:
+            self._of.setdefault(object_, []).append(one)
+
+    def having(self, reach_: Reach) -> Iterator[T]:
+        """All that meet it, some of them several times."""
+        above = {above for path in reach_.paths for above in _above(path)}
+        for known, paths in ((self._at, reach_.paths), (self._trees, above), (self._below, reach_.trees)):
+            for path in paths:
+                yield from known.get(path, ())
+        for object_ in reach_.objects:
+            yield from self._of.get(object_, ())
+
+
+def reach(records: Iterable[Mutation], aliases: Aliases | None = None) -> Reach:
+    """What the records depend on; of objects, what stands for them now if ``aliases`` tell."""
+    paths: set[bytes] = set()
+    trees: set[bytes] = set()
+    objects: dict[Identity, bytes] = {}
+    makes: dict[int, bytes] = {}
+    for record in records:
+        match record:
+            case Touch():
+                continue
+            case Made():
+                objects[record.identity] = makes.get(record.make, b"")
+                continue
+            case Make() | Put() | Remove() | Link():
+                places: tuple[bytes, ...] = (record.path,)
+                is_tree = record.type == "d"
+            case Move():
+                places = (record.path, record.target)
+                is_tree = record.type == "d" or record.exchanged
+            case Content() | Meta():
+                places, is_tree = (record.path,), False
+        paths.update(places)
+        if is_tree:
+            trees.update(places)
+        if isinstance(record, Make):
+            makes[record.seq] = record.path
+        else:
+            objects[record.identity] = places[-1]
+        if isinstance(record, Move) and record.replaced is not None:
+            objects[record.replaced.identity] = record.target
+    if aliases:
+        objects = {aliases.now(object_): path for object_, path in objects.items()}
+    return Reach(frozenset(paths), frozenset(trees), objects)
+
+
+def _above(path: bytes) -> Iterator[bytes]:
+    at = path.rfind(b"/")
+    while at > 0:
+        yield path[:at]
+        at = path.rfind(b"/", 0, at)
+
+
+def _made(records: Iterable[Mutation]) -> dict[int, Identity]:
+    return {record.make: record.identity for record in records if isinstance(record, Made)}
+
+
+# Objects that had to be made anew when they were brought back: what the records call by the old identity is the new
+# object.
+
+
+class Aliases:
+    """Which object stands for which. For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._new: dict[Identity, Identity] = {}
+
+    def add(self, old: Identity, new: Identity) -> None:
+        """``new`` stands for ``old`` from now on, and for all that ``old`` stood for. Where both are the same
+        object, it stands for itself again.
+        """
+        self._new.pop(new, None)  # it is there again
+        if old != new:
+            self._new[old] = new
+
+    def now(self, object_: Identity) -> Identity:
+        """What stands for the object; itself if it was never made anew."""
+        while (new := self._new.get(object_)) is not None:
+            object_ = new
+        return object_
+
+    def all(self, objects: Iterable[Identity]) -> frozenset[Identity]:
+        """What stands for them."""
+        return frozenset(map(self.now, objects)) if self._new else frozenset(objects)

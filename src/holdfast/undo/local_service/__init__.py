@@ -1,0 +1,1 @@
+"""The undo service in the process that holds the log."""

@@ -1,0 +1,269 @@
+"""What a step left, known again by its content where somebody has put it back.
+
+An edit by hand that is taken back by a checkpoint leaves the file as the step had left it, but as another object with
+other times. Whoever saves the tree tells the hashes of what steps left; where type, permissions and content are those,
+what is there stands for what the step left, as if nobody had ever changed it. Who brings the tree to a checkpoint tells
+that too: what it leaves is no edit by others.
+"""
+
+from __future__ import annotations
+
+import stat
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.files.linux.file_handle import identity
+from holdfast.model.errors import IntegrityError
+from holdfast.undo.completion.late_writes import edited_since, is_still, waiting_for
+from holdfast.undo.journal.records import How
+from holdfast.undo.journal.step_footprint import keepings, whereabouts
+from holdfast.undo.reversal.durable_reversal import in_order
+from holdfast.undo.tree.signatures import checked, content_at, described_at, is_described, is_left, signature
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.undo.journal.records import Signature, StepId
+    from holdfast.undo.journal.step_file import Sealed
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.tree.rooted_directories import Directories
+
+
+def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, bytes]]) -> None:
+    """Remember the hashes of what a finished step left, as far as it is there untouched.
+
+    ``contents`` are paths with hashes that were computed after the step had ended: so they are of what it left, if
+    nobody has changed that by now.
+    Only for a moment is anybody kept waiting. Raises `StorageError`, `NotFoundError`.
+    """
+    sealed = log.read(step)
+    left = dict(sealed.head.left)
+    noted = dict.fromkeys(sealed.head.contents)  # (what others have changed by now is known again when that is back)
+    waiting, edited = waiting_for(log, step), edited_since(log, sealed.head)
+    with log.looking() as directories:
+        for path, hash_ in contents:
+            was = left.get(path)
+            if was is None:
+                continue
+            if is_left(directories, path, was) or (
+                # (One of the states that those who still write to it bring it to.)
+                path in waiting and is_still(signature(directories, path), waiting[path], path, edited)
+            ):
+                noted[path, hash_] = None
+    head = msgspec.structs.replace(sealed.head, contents=tuple(noted), noted=True)
+    with log.recorder.gate:
+        if log.heads.get(step) == sealed.head:  # (else it was reversed meanwhile, and waits to be noted anew)
+            log.write(msgspec.structs.replace(sealed, head=head))
+
+
+def brought_back(log: UndoLog, paths: Mapping[bytes, bytes | None]) -> None:
+    """Holdfast has brought these paths to what a checkpoint holds: files and links with these hashes, or nothing.
+
+    Where that is what a step left, it stands for it from now on; elsewhere it is at least nobody else's edit.
+    Raises `StorageError`.
+    """
+    within = paths.keys() | {parent for path in paths for parent in _above(path)}
+    newest: dict[bytes, StepId] = {}
+    for head in sorted(log.heads.values(), key=lambda head: head.left_at):
+        newest |= dict.fromkeys((path for path, _ in head.left if path in within), head.id)
+    last: dict[StepId, set[bytes]] = {}
+    for path, step in newest.items():
+        last.setdefault(step, set()).add(path)
+    for step in sorted(last, key=lambda step: log.heads[step].left_at, reverse=True):
+        with suppress(IntegrityError):  # of a step that is damaged nothing can be known again
+            _bring_back(log, step, last[step], paths)
+
+
+def still_brought(log: UndoLog, paths: Iterable[bytes]) -> list[bytes]:
+    """See `UndoService.still_brought`. The gate is held."""
+    brought: dict[bytes, Signature | None] = {}
+    for head in sorted(log.heads.values(), key=lambda head: head.left_at):
+        for path, _ in head.left:
+            brought.pop(path, None)
+        brought |= dict(head.brought)
+    with log.looking() as directories:
+        return [path for path in paths if path in brought and is_left(directories, path, brought[path])]
+
+
+def _bring_back(log: UndoLog, step: StepId, within: Set[bytes], paths: Mapping[bytes, bytes | None]) -> None:
+    """`brought_back`, of what is at some paths ``within`` which this step was the last to leave something at."""
+    (sealed,) = recognise(log, [log.read(step)], within)
+    brought = dict(sealed.head.brought)
+    with log.looking() as directories:
+        for path, left in sealed.head.left:
+            if path not in within:
+                continue
+            now = signature(directories, path)
+            if now == left:
+                brought.pop(path, None)
+            # (A directory comes and goes with what is in it.)
+            elif _is_brought(directories, path, now, paths[path]) if path in paths else _is_way(now):
+                brought[path] = now
+    head = msgspec.structs.replace(sealed.head, brought=tuple(brought.items()))
+    if head != sealed.head:
+        log.write(msgspec.structs.replace(sealed, head=head))
+        log.recorder.known.brought(head.brought)
+
+
+def _above(path: bytes) -> list[bytes]:
+    parts = path.split(b"/")
+    return [b"/".join(parts[:length]) for length in range(1, len(parts))]
+
+
+def _is_way(now: Signature | None) -> bool:
+    return now is None or stat.S_ISDIR(now.mode)
+
+
+def _is_brought(directories: Directories, path: bytes, now: Signature | None, hash_: bytes | None) -> bool:
+    """Whether nobody has changed it since, who could do so before it was looked at."""
+    if now is None or hash_ is None:
+        return now is None and hash_ is None
+    try:
+        return content_at(directories.place(path)) == hash_ and signature(directories, path) == now
+    except OSError:
+        return False
+
+
+def recognise(
+    log: UndoLog, steps: Sequence[Sealed], within: Set[bytes] | None = None, *, keep: bool = True
+) -> list[Sealed]:
+    """Take what is there now for what the steps left, where it is the same; returns them with what they then say.
+
+    The steps are to be reversed together, and only all of their records together say what they left where: what one of
+    them has left by its own may have been moved or replaced by another one. Nor is it known again where another step,
+    that is not undone, began later and changed the same path, or is still going on. ``within``: only at these paths.
+    ``keep``: it is noted in the log. Raises `StorageError`.
+    """
+    places = whereabouts(in_order(steps))
+    chosen = {one.head.id for one in steps}
+    later: dict[bytes, int] = {}
+    for head in sorted(log.heads.values(), key=lambda head: head.first):
+        if head.id not in chosen and head.state != "undone":
+            later |= dict.fromkeys((path for path, _ in head.left), head.first)
+    for opened in (*log.recorder.open_steps, *log.unsealed.values()):
+        if opened.id not in chosen and not opened.reverses:
+            later |= dict.fromkeys(whereabouts(opened.records), log.recorder.seq)
+    return [_recognise(log, one, places, later, within, keep=keep) for one in steps]
+
+
+def _recognise(
+    log: UndoLog,
+    sealed: Sealed,
+    places: Mapping[bytes, Identity | None],
+    later: Mapping[bytes, int],
+    within: Set[bytes] | None,
+    *,
+    keep: bool,
+) -> Sealed:
+    head = sealed.head
+    left = dict(head.left)
+    noted: dict[bytes, set[bytes]] = {}
+    for path, hash_ in head.contents:
+        noted.setdefault(path, set()).add(hash_)
+    aliases: list[tuple[Identity, Identity]] = []
+    again: list[bytes] = []
+    with log.looking() as directories:
+        for path, object_ in whereabouts(sealed.records).items():
+            was = left.get(path)
+            if within is not None and path not in within:
+                continue
+            if was is None or object_ is None or places.get(path) != object_ or later.get(path, 0) > head.first:
+                continue
+            now = signature(directories, path)
+            if now is None or now.mode != was.mode or not _is_described(directories, path, was, now):
+                continue
+            # (The number of a directory that was removed is given to the next one at once, and its times say nothing.)
+            if not stat.S_ISDIR(now.mode) and is_left(directories, path, was):
+                continue
+            old = log.recorder.aliases.now(object_)
+            hashes = {*noted.get(path, ()), was.check} - {b""}
+            new = _known_again(directories, path, now, hashes)
+            if new is None or (new == old and stat.S_ISDIR(now.mode)):
+                continue
+            left[path] = now
+            again.append(path)
+            if new != old:
+                aliases.append((old, new))
+        others = dict.fromkeys(head.others)
+        for was, now, old, new in _linked_again(log, directories, sealed, places, later, within):
+            others = dict.fromkeys(now if one == was else one for one in others)
+            aliases.append((old, new))
+    if not again and not aliases:
+        return sealed
+    known = msgspec.structs.replace(
+        head, left=tuple(sorted(left.items())), others=tuple(others), aliases=(*head.aliases, *aliases)
+    )
+    result = msgspec.structs.replace(sealed, head=known)
+    if not keep:
+        return result
+    log.write(result)
+    log.recorder.known.note((path, left[path]) for path in again)
+    for old, new in aliases:
+        log.recorder.aliases.add(old, new)
+    return result
+
+
+def _is_described(directories: Directories, path: bytes, was: Signature, now: Signature) -> bool:
+    """Whether owner and attributes are as they were left, where that is known."""
+    if was.described is None:
+        return True
+    try:
+        # (What had several names, and has one by now, is looked at without them.)
+        return is_described(was.described, now.described or described_at(directories.place(path)))
+    except OSError:
+        return False
+
+
+def _linked_again(
+    log: UndoLog,
+    directories: Directories,
+    sealed: Sealed,
+    places: Mapping[bytes, Identity | None],
+    later: Mapping[bytes, int],
+    within: Set[bytes] | None,
+) -> Iterator[tuple[Signature, Signature, Identity, Identity]]:
+    """Files that the step only took a name from, and that are other objects by now at the path where the records know
+    another name of theirs: as what they were left (`Head.others`) and what they are, the old object and the new one.
+    """
+    as_left = [one for one in sealed.head.others if one.check]
+    if not as_left:
+        return
+    own = whereabouts(sealed.records)
+    lost = {object_ for kept, object_ in keepings(sealed.records) if kept.how is How.RELATED} - set(own.values())
+    for path, object_ in whereabouts(sealed.records, others=True).items():
+        if object_ is None or object_ not in lost or places.get(path, object_) != object_:
+            continue
+        if (within is not None and path not in within) or later.get(path, 0) > sealed.head.first:
+            continue
+        now, place = signature(directories, path), partial(directories.place, path)
+        old = log.recorder.aliases.now(object_)
+        try:
+            new = identity(place().dir_fd, place().name)
+            if now is None or new == old:
+                continue
+            # (It has one name less than it was left with, and may get that back.)
+            now = msgspec.structs.replace(now, names=now.names + 1, described=described_at(place()))
+            now = checked(place, now)
+        except OSError:
+            continue
+        for was in as_left:
+            is_alike = (was.mode, was.size, was.check) == (now.mode, now.size, now.check)
+            if is_alike and is_described(was.described, now.described):
+                yield was, now, old, new
+                break
+
+
+def _known_again(directories: Directories, path: bytes, now: Signature, noted: Collection[bytes]) -> Identity | None:
+    """The object at the path, if it is a directory or has the content that was noted, and is left alone meanwhile."""
+    try:
+        place = directories.place(path)
+        if not stat.S_ISDIR(now.mode) and (not noted or content_at(place) not in noted):
+            return None
+        object_ = identity(place.dir_fd, place.name)
+    except OSError:
+        return None
+    return object_ if signature(directories, path) == now else None

@@ -1,0 +1,159 @@
+"""Which steps have to be reversed together with others, as they have to do with the same.
+
+A step cannot be reversed before what later ones did to the same paths or objects. Where two overlap in time that holds
+both ways: neither goes without the other.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.model.errors import RefusedError
+from holdfast.model.message_text import named_steps
+from holdfast.model.paths import display
+from holdfast.undo.journal.step_footprint import Meetings, Reach, reach, whereabouts
+from holdfast.undo.log import no_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from holdfast.undo.journal.records import StepId
+    from holdfast.undo.journal.step_file import Head
+    from holdfast.undo.log import UndoLog
+
+_EVER = float("inf")
+
+
+class Need(NamedTuple):
+    """A step that is in the way of another one."""
+
+    step: StepId
+    state: str
+    path: bytes
+    """What both have to do with."""
+
+
+def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
+    """The steps that are in the way of finished ones, or of those that are in their way in turn.
+
+    The latter only through steps in the same state: one that is open, or done where undone ones are to be redone, has
+    to go by itself first. Raises as `UndoLog.read` does.
+    """
+
+    @cache
+    def reach_of(step: StepId) -> Reach:
+        return reach(log.read(step).records, log.recorder.aliases)
+
+    @cache
+    def acting_since(step: StepId) -> int:
+        return min((record.seq for record in log.read(step).records), default=log.heads[step].first)
+
+    chosen = list(dict.fromkeys(steps))
+    state = log.heads[chosen[0]].state
+    mine = frozenset(chosen)
+    waiting = sorted((one for one in _others(log, reach_of) if one.step not in mine), key=_until)
+    met = Meetings[_Other]()
+    found: dict[StepId, Need] = {}
+    while chosen:
+        head = log.heads[chosen.pop()]
+        # (What ended before all that is looked at began is in nobody's way, and there may be very much of it.)
+        while waiting and _until(waiting[-1]) > head.first:
+            other = waiting.pop()
+            met.add(other, other.reach())
+        if not met:
+            continue
+        reach_ = reach_of(head.id)
+        for other in met.having(reach_):
+            if other.step in found or not _is_in_the_way(head, other, partial(acting_since, head.id)):
+                continue
+            if (at := reach_.meets(other.reach())) is not None:
+                found[other.step] = Need(other.step, other.state, at)
+                if other.state == state:
+                    chosen.append(other.step)
+    return list(found.values())
+
+
+def refuse_overlaps(log: UndoLog, steps: Sequence[StepId]) -> None:
+    """Raise `RefusedError` if finished steps, all in one state, cannot be reversed together without others."""
+    found = needs(log, steps)
+    if not found:
+        return
+    state = log.heads[steps[0]].state
+    first = [need for need in found if need.state != state] or found
+    message = (
+        f"{named_steps(steps)} cannot be {'undone' if state == 'done' else 'redone'} without more: "
+        f"{named_steps(need.step for need in first)} {'has' if len(first) == 1 else 'have'} to do with "
+        f"{display(first[0].path)} too"
+    )
+    if first is found:
+        verb = "undo" if state == "done" else "redo"
+        both = sorted({*steps, *(need.step for need in found)})
+        together = "".join(f" --step {step}" for step in both)
+        raise RefusedError(
+            message,
+            hint=f"`holdfast {verb}{together}` takes them together",
+            code="steps_connected",
+            data={"together": both},
+        )
+    if any(need.state == "open" for need in first):
+        raise RefusedError(f"{message}, and still going on", hint="wait until it ends", code="step_open")
+    raise RefusedError(
+        message,
+        hint=f"undo {named_steps(need.step for need in first)} first",
+        code="steps_connected",
+        data={"first": sorted(need.step for need in first)},
+    )
+
+
+def connected(log: UndoLog, step: StepId) -> list[StepId]:
+    """See `UndoService.connected`."""
+    if step not in log.heads:
+        raise no_step(step)
+    state = log.heads[step].state
+    together = [step, *(need.step for need in needs(log, [step]) if need.state == state)]
+    return sorted(together, key=lambda each: log.heads[each].acted, reverse=True)
+
+
+class _Other(NamedTuple):
+    step: StepId
+    state: str
+    first: int
+    last: float
+    acted: float
+    reach: Callable[[], Reach]
+
+
+def _others(log: UndoLog, reach_of: Callable[[StepId], Reach]) -> Iterator[_Other]:
+    for head in log.heads.values():
+        yield _Other(head.id, head.state, head.first, _end(head), head.acted, partial(reach_of, head.id))
+        for path, until in head.late if head.state == "done" else ():
+            its = partial(_reach_of_file, log, head.id, path)
+            yield _Other(head.id, head.state, head.first, until, head.acted, its)
+    for step in log.recorder.open_steps:
+        yield _Other(step.id, "open", step.begin.seq, _EVER, _EVER, partial(reach, step.records, log.recorder.aliases))
+
+
+def _until(other: _Other) -> float:
+    """What begins after that has nothing to do with it."""
+    return max(other.last, other.acted)
+
+
+def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Reach:
+    object_ = whereabouts(log.read(step).records).get(path)
+    return Reach(frozenset((path,)), frozenset(), {log.recorder.aliases.now(object_): path} if object_ else {})
+
+
+def _is_in_the_way(head: Head, other: _Other, acting_since: Callable[[], int]) -> bool:
+    if other.state != "undone":
+        # (One that was redone acted later than it first did, and so may have come after one that began after it.)
+        acted_again = head.state == other.state and other.acted > head.first and other.acted > acting_since()
+        return other.last > head.first or acted_again
+    # What began before this one ended, and was undone after this one, or with it, has to be there again before this one
+    # can follow.
+    return head.state == "undone" and other.first < _end(head) < other.acted and acting_since() < other.acted
+
+
+def _end(head: Head) -> int:
+    """Until it was looked at what the step left, others can have changed that: not only until it last acted itself."""
+    return max(head.last, head.looked_at)

@@ -1,0 +1,132 @@
+"""The end of a step: what it left is looked at, preimages are summed up, it is written, and reversed if it was denied.
+
+What cannot be done for want of room stays in the journal, and is done when there is some. No step is undone or redone
+before all that have ended are finished: what one of these left would be taken for an outsider's edit.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.model.errors import StorageError
+from holdfast.model.log import Log
+from holdfast.undo.completion.step_sealer import Left, disown, look, seal
+from holdfast.undo.completion.unchanged_objects import drop_unchanged, drop_what_went
+from holdfast.undo.foreign_edits.detection import theirs
+from holdfast.undo.journal.records import End
+from holdfast.undo.recovery.interrupted_reversals import go_on
+from holdfast.undo.reports.step_views import shown_step
+from holdfast.undo.reversal.durable_reversal import Undone, reverse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.undo.journal.records import StepId
+    from holdfast.undo.journal.step_file import Head
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.safeguards.open_step import OpenStep
+    from holdfast.undo.service import StepInfo
+
+_LOG = Log(__name__)
+
+
+class Finisher:
+    """Finishes the steps of one log that have ended. Safe for several threads; the gate is the recorder's."""
+
+    def __init__(self, log: UndoLog) -> None:
+        self._log = log
+        self._exits: dict[StepId, int | None] = {}
+        """Those of denied steps that came to their ends before all that they did was taken back."""
+        self._late: dict[StepId, Callable[[], Head | None]] = {}
+        """What is left to do of those that have ended."""
+
+    def finishing(
+        self, opened: OpenStep, exit_code: int | None, *, take_back: bool = False
+    ) -> Callable[[], StepInfo | None]:
+        """Look at what a step that has ended left; the gate is held, so that nobody changes it meanwhile. Returns what
+        is left to do, without the gate.
+        """
+        ended_at = self._log.clock.now() * 1000
+        is_step = False
+        left: Left | None = None
+        needless: frozenset[int] = frozenset()
+        """The numbers of preimages."""
+
+        def prepare() -> None:
+            nonlocal is_step, left, needless
+            self._log.beat()
+            self._log.recorder.note(End(self._log.recorder.next_seq(), opened.id, exit_code, ended_at))
+            is_step = drop_unchanged(self._log, opened) or bool(opened.went) or opened.begin.kind == "explicit"
+            needless |= drop_what_went(self._log, opened)  # (again after a failure: what is out is out)
+            opened.looked_at = self._log.recorder.seq
+            self._log.beat()  # what the history records from now on comes after the step's end
+            left = look(self._log, opened)
+
+        def finish() -> Head | None:
+            nonlocal left
+            with self._log.recorder.gate:
+                if left is None:
+                    prepare()
+            head = None
+            if is_step and left is not None:
+                self._log.notice()  # what was edited up to the look may be told of only now
+                left = disown(self._log, opened, left)
+                head = seal(self._log, opened, state="done", ended_at=ended_at, exit_code=exit_code, left=left)
+                for number in needless:  # (not before: killed until then, the step is finished by all of its records)
+                    self._log.preimages.discard(number)
+            with self._log.recorder.gate:
+                self._late.pop(opened.id, None)
+                self._log.unsealed.pop(opened.id, None)
+                if is_step:
+                    if take_back:
+                        roll_back(self._log, opened.id)
+                        head = self._log.heads[opened.id]
+                        if opened.id in self._exits:
+                            self.tell_exit(opened.id, self._exits.pop(opened.id))
+                    else:
+                        _LOG.info("step committed", step_id=opened.id, kind=opened.begin.kind, exit_code=exit_code)
+                    self._log.evict()
+                self._log.restart()
+            return head
+
+        def rest() -> StepInfo | None:
+            try:
+                # (An undo that came first has finished it already.)
+                head = finish() if opened.id in self._late else self._log.heads.get(opened.id)
+            except StorageError as error:
+                _LOG.warning("step %d cannot be finished yet: %s", opened.id, error.message, step_id=opened.id)
+                return None
+            return shown_step(head) if head is not None else None
+
+        self._late[opened.id] = finish
+        with suppress(StorageError):  # `finish` meets it again
+            prepare()
+        return rest
+
+    def catch_up(self) -> None:
+        """Finish the steps that have ended and are not finished. Raises `StorageError` if there is no room yet.
+
+        For the thread that calls what `finishing` returns.
+        """
+        for finish in list(self._late.values()):
+            finish()
+
+    def tell_exit(self, step: StepId, exit_code: int | None) -> None:
+        """A step that was denied, and so is finished already, has come to its end."""
+        with self._log.recorder.gate:
+            if step in self._log.unsealed:
+                self._exits[step] = exit_code
+            elif step in self._log.heads:
+                sealed = self._log.read(step)
+                head = msgspec.structs.replace(sealed.head, exit_code=exit_code)
+                self._log.write(msgspec.structs.replace(sealed, head=head))
+
+
+def roll_back(log: UndoLog, step: StepId) -> Undone:
+    """Roll one step back, leaving what others have changed since."""
+    go_on(log)
+    sealed = [log.read(step)]
+    return reverse(log, sealed, theirs=theirs(log, sealed))

@@ -1,0 +1,593 @@
+"""The port of undo (`holdfast.undo.service`) on a log that this process keeps, and what its keeper does beside it.
+
+Whoever feeds the interceptor opens and closes steps here, asks `LocalUndoService.explicit` and
+`LocalUndoService.ambient` where a mutation belongs that is no command's, calls `LocalUndoService.tick` a few times a
+second, and keeps operations back while `LocalUndoService.is_quiet`.
+"""
+
+from __future__ import annotations
+
+import stat
+from bisect import insort
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.files.protected_directories import find_own
+from holdfast.model.errors import HeldError, HoldfastError, NotFoundError, RefusedError, StorageError
+from holdfast.model.paths import display
+from holdfast.undo.completion.late_writes import mixed_since, settle, written_late
+from holdfast.undo.journal.log_directory import forget_others
+from holdfast.undo.journal.records import End
+from holdfast.undo.local_service._content_match import brought_back, note_contents, still_brought
+from holdfast.undo.local_service._step_dependencies import connected, refuse_overlaps
+from holdfast.undo.local_service._step_finisher import Finisher, roll_back
+from holdfast.undo.local_service._undo_redo import foresee, redo, undo
+from holdfast.undo.local_service.file_writer import write_file
+from holdfast.undo.log import no_step
+from holdfast.undo.reports.step_changes import changes
+from holdfast.undo.reports.step_views import (
+    all_steps,
+    going_on,
+    report,
+    shown_barriers,
+    shown_conflict,
+    shown_open,
+    shown_step,
+)
+from holdfast.undo.safeguards.tickets import Safeguards
+from holdfast.undo.service import Parting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.undo.journal.records import StepId, StepKind
+    from holdfast.undo.journal.step_file import Head
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.reversal.durable_reversal import Undone
+    from holdfast.undo.safeguards.open_step import OpenStep
+    from holdfast.undo.service import (
+        BarrierInfo,
+        ConflictInfo,
+        GoingOn,
+        Limits,
+        PathChange,
+        ProcessInfo,
+        StepInfo,
+        Thresholds,
+        TicketInfo,
+        UndoReport,
+    )
+
+AMBIENT_QUIET = 5.0
+"""Seconds without a change after which an ambient step is closed."""
+
+
+class LocalUndoService:
+    """See the module. Implements `UndoService`; safe for several threads.
+
+    No method waits for a person. `close`, `commit`, `rollback` and `answer` wait for operations of the step that are in
+    flight, `undo` and `redo` for all: whoever serves them is on another thread.
+    """
+
+    def __init__(
+        self,
+        log: UndoLog,
+        safeguards: Safeguards | None = None,
+        *,
+        intercepts: bool = False,
+        own: Sequence[bytes] = (),
+        ambient_quiet: float = AMBIENT_QUIET,
+        unfinished: Sequence[StepId] = (),
+    ) -> None:
+        """``safeguards`` are those that ``log`` was opened with. ``intercepts``: mutations by others come through.
+        ``own`` are directories in which nothing is written for anybody, as in the log's. ``unfinished``: for one that
+        only looks, the steps whose reversal was cut short and is left so.
+        """
+        self.unfinished = unfinished
+        self._undo_log = log
+        self._recorder = log.recorder
+        self._safeguards = safeguards or Safeguards(log.clock)
+        self._intercepts = intercepts
+        self._own = (log.directory, *own)
+        self._ambient_quiet = ambient_quiet
+        self._ambient: StepId | None = None
+        self._explicit: dict[str, StepId] = {}
+        """The explicit steps that are open, by the run of which a process has opened it; "" for somebody outside."""
+        self._denied: dict[StepId, StepInfo] = {}
+        """Those of runs' own processes that were denied: they are shown as open, and all that would belong to them
+        fails, until they are closed or the run's next one is opened.
+        """
+        self._quiets = 0
+        self._finisher = Finisher(log)
+
+    # For whoever feeds the interceptor --------------------------------------------------------------------------
+
+    def explicit(self, run: str) -> StepId | None:
+        """The explicit step that is open and takes in what ``run`` changes: its own, else that of somebody outside,
+        which takes in everything.
+        """
+        # (Nearly always, none is open.)
+        return self._explicit.get(run, self._explicit.get("")) if self._explicit else None
+
+    def explicit_steps(self, run: str | None) -> Sequence[StepId]:
+        """Those that are open: the one that ``run`` itself has opened, or all of them (None)."""
+        return [step for owner, step in self._explicit.items() if run is None or owner == run]
+
+    def guard(self, thresholds: Thresholds, runs: Iterable[str] = ()) -> None:
+        """Change when a person is asked, while these runs are there. Raises `StorageError`."""
+        with self._recorder.gate:
+            self._safeguards.thresholds = thresholds
+            self._safeguards.keep(runs if thresholds.asks else ())
+
+    def begin_command(self, run: str) -> None:
+        """A session gives its next command: for safeguards, what earlier ones have made was there before."""
+        with self._recorder.gate:
+            self._safeguards.begin(run)
+
+    def parting(self, run: str) -> Parting:
+        """What a run is told that has ended, once its steps are finished."""
+        with self._recorder.gate:
+            return Parting(
+                unanswered=self._safeguards.unanswered(run), forgotten=self._undo_log.forgotten_steps.pop(run, 0)
+            )
+
+    def lapse(self, ticket: int) -> None:
+        """What is held cannot be held any longer, and fails: its step is taken back, as where it is denied, and the
+        ticket waits on alone (`holdfast.undo.safeguards.tickets`).
+        """
+        with self._recorder.gate:
+            step = self._safeguards.lapse(ticket)
+            take_back = self._deny(step) if step is not None else None
+        if take_back is not None:
+            take_back()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether mutations have to wait: somebody has entered `quiet`."""
+        return self._quiets > 0
+
+    def open(
+        self,
+        kind: StepKind,
+        *,
+        run: str = "",
+        command: tuple[bytes, ...] = (),
+        directory: bytes = b"",
+        parent: StepId | None = None,
+    ) -> StepId:
+        """Open a step. Raises `StorageError`."""
+        with self._recorder.gate:
+            self._undo_log.notice()  # what was edited up to now came before it
+            step = self._undo_log.new_id(ambient=kind == "ambient")
+            self._recorder.begin(step, kind, run=run, command=command, directory=directory, parent=parent)
+            self._undo_log.beat()  # what the history records from now on comes after the step's beginning
+            return step
+
+    def ambient(self) -> StepId:
+        """The step of what belongs to no command; it is closed by itself. Raises `StorageError`."""
+        with self._recorder.gate:
+            if self._ambient is None:
+                self._ambient = self.open("ambient")
+            return self._ambient
+
+    def close(self, step: StepId, exit_code: int | None = None) -> StepInfo | None:
+        """Close a step; one that is held is taken back. None if it changed nothing (then nothing is left of it), or was
+        denied.
+
+        Raises `NotFoundError` if it is not open. If the log cannot be written the step stays in the journal, and is
+        finished later.
+        """
+        finish = self.closing(step, exit_code)
+        return finish() if finish is not None else None
+
+    def closing(
+        self, step: StepId, exit_code: int | None = None, *, take_back: bool = False
+    ) -> Callable[[], StepInfo | None] | None:
+        """`close`, in two parts: what is to be seen before anybody changes anything more is done at once.
+
+        The rest (preimages are summed up, the step is written, and with ``take_back`` reversed) is what is returned,
+        for another thread; it takes long if the step is large. None if there is nothing more to do.
+        """
+        with self._recorder.gate:
+            if self._recorder.forgive(step):
+                self._leave(step)
+                return partial(self._finisher.tell_exit, step, exit_code) if exit_code is not None else None
+            opened = self._end(step)
+            take_back = take_back or bool(opened.held)
+            if not opened.records:
+                with suppress(StorageError):
+                    self._recorder.note(End(self._recorder.next_seq(), step, exit_code, 0))
+                self._undo_log.restart()
+                return None
+            return self._finisher.finishing(opened, exit_code, take_back=take_back)
+
+    def closing_ambient(self) -> Callable[[], StepInfo | None] | None:
+        """`closing` for the ambient step; None as well if none is open."""
+        with self._recorder.gate:
+            return None if self._ambient is None else self.closing(self._ambient)
+
+    def beat(self) -> None:
+        """Give a sign of life. To be called a few times a second while a step is open."""
+        with self._recorder.gate:
+            if self._recorder.open_steps:
+                with suppress(StorageError):  # a step only seems to have ended earlier then
+                    self._undo_log.beat()
+
+    def tick(self) -> None:
+        """Do what is due: the sign of life, tickets that nobody answered, an ambient step that has become quiet.
+
+        To be called a few times a second while a step is open or a ticket waits.
+        """
+        self.beat()
+        with self._recorder.gate:
+            expired = self._safeguards.expired()
+            quiet = self._quiet_ambient()
+        for ticket in expired:
+            self.answer(ticket, allow=False)
+        if quiet is not None:
+            self.close(quiet)
+        with suppress(StorageError):
+            self._finisher.catch_up()
+            settle(self._undo_log, eagerly=False)
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether what some finished step left is still written to."""
+        return bool(self._undo_log.unsettled or self._undo_log.unsettled_others)
+
+    def settle(self) -> None:
+        """Look once more at what steps left and was written to since, as far as that is over. Raises `StorageError`."""
+        settle(self._undo_log)
+
+    def outside(
+        self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True, objects: Iterable[Identity] = ()
+    ) -> None:
+        """Somebody else changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
+
+        ``blocks`` is false with the policy ``warn``. ``objects`` are those that were written to or described, as far as
+        that is known: they may have other names. Raises `StorageError`.
+        """
+        if not self.is_quiet:
+            self._undo_log.outside(paths, who, blocks=blocks, objects=objects)
+
+    # The service ------------------------------------------------------------------------------------------------
+
+    def steps(self) -> Sequence[StepInfo]:
+        """See `UndoService.steps`."""
+        with suppress(StorageError):
+            self._finisher.catch_up()  # one that has ended is neither open nor in the log until it is finished
+        with self._recorder.gate:
+            found = [step for step in all_steps(self._undo_log) if step.id not in self._denied]
+            for denied in self._denied.values():
+                insort(found, denied, key=lambda step: step.begun)
+            return found
+
+    def changes(self, step: StepId) -> Sequence[PathChange]:
+        """See `UndoService.changes`."""
+        with self._recorder.gate:
+            if any(opened.id == step for opened in self._recorder.open_steps):
+                return changes(self._recorder.step(step).records)
+            sealed = self._undo_log.read(step)
+        return changes(sealed.records, backward=sealed.head.state == "undone")
+
+    def conflicts(self, step: StepId) -> Sequence[ConflictInfo]:
+        """See `UndoService.conflicts`."""
+        with self._recorder.gate:
+            if step not in self._undo_log.heads:
+                raise no_step(step)
+            return [shown_conflict(self._undo_log.aside, met) for met in self._undo_log.heads[step].conflicts]
+
+    def connected(self, step: StepId) -> Sequence[StepId]:
+        """See `UndoService.connected`."""
+        with self._recorder.gate:
+            return connected(self._undo_log, step)
+
+    def check_connected(self, steps: Sequence[StepId]) -> None:
+        """See `UndoService.check_connected`."""
+        with self._recorder.gate:
+            for step in steps:
+                if step not in self._undo_log.heads:
+                    raise no_step(step)
+            refuse_overlaps(self._undo_log, steps)
+
+    def written_late(self) -> Sequence[tuple[StepId, bytes]]:
+        """See `UndoService.written_late`."""
+        with self._recorder.gate:
+            return written_late(self._undo_log)
+
+    def mixed_since(self, at: int, seq: int | None) -> Sequence[tuple[StepId, bytes]]:
+        """See `UndoService.mixed_since`."""
+        with self._recorder.gate:
+            return mixed_since(self._undo_log, at, seq)
+
+    def going_on(self) -> Sequence[GoingOn]:
+        """See `UndoService.going_on`."""
+        with self._recorder.gate:
+            settle(self._undo_log)
+            return going_on(self._undo_log)
+
+    def processes(self, run: str) -> Sequence[ProcessInfo]:
+        """See `UndoService.processes`. Nothing runs under a log that has no keeper; a keeper answers this itself."""
+        del run
+        return ()
+
+    def signal(self, run: str, number: int) -> int:
+        """See `processes`."""
+        del run, number
+        return 0
+
+    def forgotten(self) -> Sequence[str]:
+        """See `UndoService.forgotten`."""
+        with self._recorder.gate:
+            return list(self._undo_log.forgotten.runs)
+
+    def undo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
+        """See `UndoService.undo`."""
+        return self._reverse(undo, steps, force=force)
+
+    def foresee(self, steps: Sequence[StepId], *, forward: bool = False) -> None:
+        """See `UndoService.foresee`."""
+        with self._at_rest():
+            foresee(self._undo_log, steps, forward=forward)
+
+    def redo(self, steps: Sequence[StepId], *, force: bool = False) -> UndoReport:
+        """See `UndoService.redo`."""
+        return self._reverse(redo, steps, force=force)
+
+    def note_contents(self, step: StepId, contents: Sequence[tuple[bytes, bytes]]) -> None:
+        """See `UndoService.note_contents`."""
+        note_contents(self._undo_log, step, contents)
+
+    def unnoted(self) -> Sequence[StepId]:
+        """See `UndoService.unnoted`."""
+        with self._recorder.gate:
+            return [head.id for head in self._undo_log.heads.values() if head.paths and not head.noted]
+
+    def left_files(self, step: StepId) -> Sequence[bytes]:
+        """See `UndoService.left_files`."""
+        with self._recorder.gate:
+            if step not in self._undo_log.heads:
+                raise no_step(step)
+            left = self._undo_log.heads[step].left
+        return sorted(path for path, found in left if found is not None and not stat.S_ISDIR(found.mode))
+
+    def brought_back(self, paths: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """See `UndoService.brought_back`."""
+        with self._recorder.gate:
+            brought_back(self._undo_log, dict(paths))
+
+    def still_brought(self, paths: Sequence[bytes]) -> Sequence[bytes]:
+        """See `UndoService.still_brought`."""
+        with self._recorder.gate:
+            return still_brought(self._undo_log, paths)
+
+    def begin(self, label: str, *, run: str = "") -> StepId:
+        """See `UndoService.begin`. ``run``: the one whose own process asks for it, and to which it is limited."""
+        with self._recorder.gate:
+            if not self._intercepts:
+                raise RefusedError(
+                    "nothing is intercepted here: a step would hold nothing", hint="holdfast run -- COMMAND intercepts"
+                )
+            if (denied := self._explicit.get(run)) in self._denied:
+                self._forgive(denied)  # whoever had opened it never came back
+            if (found := self.explicit(run)) is not None:
+                raise RefusedError(f"step {found} is open", hint="holdfast step commit or rollback closes it")
+            command = (label.encode("utf-8", "surrogateescape"),) if label else ()
+            self._explicit[run] = self.open("explicit", run=run, command=command)
+            return self._explicit[run]
+
+    def commit(self, step: StepId, *, run: str | None = None) -> StepInfo:
+        """See `UndoService.commit`. ``run``: the one whose own process asks for it; None for somebody outside."""
+        return shown_step(self._close_explicit(step, run))
+
+    def rollback(self, step: StepId, *, run: str | None = None) -> UndoReport:
+        """See `UndoService.rollback`. For ``run`` see `commit`."""
+        head = self._close_explicit(step, run)
+        with self._recorder.gate:
+            done = [roll_back(self._undo_log, head.id)] if head.id in self._undo_log.heads else []
+            return report(self._undo_log.aside, done)
+
+    def write(self, path: bytes, content: int, *, expected: bytes | None = None, run: str = "") -> StepInfo | None:
+        """See `UndoService.write`; instead of waiting for a person it raises `HeldError`. No run is going on here."""
+        del run
+        return self.writing(path, content, expected)()
+
+    def writing(
+        self, path: bytes, content: int, expected: bytes | None, run: str = "", directory: bytes = b""
+    ) -> Callable[[], StepInfo | None]:
+        """`write`, to be called again after each `HeldError`. ``run`` and ``directory`` are what the step is given."""
+        step: StepId | None = None
+
+        def go_on() -> StepInfo | None:
+            nonlocal step
+            failed = None
+            with self._recorder.gate:
+                if step is None:
+                    step = self.explicit("")
+                if step is None:
+                    step = self.open("api", run=run, command=(b"write", path), directory=directory)
+                is_own = step != self.explicit("")
+                try:
+                    with self._undo_log.looking() as directories:
+                        write_file(self._recorder, directories, find_own(self._own), step, path, content, expected)
+                except HeldError:
+                    raise
+                except (HoldfastError, KeyError) as error:
+                    if isinstance(error, KeyError) or self._recorder.is_denied(step):
+                        raise RefusedError(f"{display(path)} was not written: it was denied", code="denied") from None
+                    failed = error
+                finish = self.closing(step, take_back=failed is not None) if is_own else None
+            info = finish() if finish is not None else None
+            if failed is not None:
+                with self._recorder.gate:
+                    if info is not None and not self._undo_log.heads[step].conflicts:
+                        self._undo_log.remove(step)  # nothing of it is left, and nothing to bring forward
+                raise failed
+            return info if is_own else self._shown_open(step)
+
+        return go_on
+
+    def _shown_open(self, step: StepId) -> StepInfo:
+        return next(info for info in self.steps() if info.id == step)
+
+    def thresholds(self) -> Thresholds:
+        """See `UndoService.thresholds`."""
+        return self._safeguards.thresholds
+
+    def limits(self) -> Limits:
+        """See `UndoService.limits`."""
+        return self._undo_log.limits
+
+    def configure(self, limits: Limits) -> None:
+        """See `UndoService.configure`."""
+        with self._recorder.gate:
+            self._undo_log.limits = limits
+            self._recorder.max_step_bytes = limits.max_step_bytes
+            self._undo_log.evict()
+
+    def barriers(self) -> Sequence[BarrierInfo]:
+        """See `UndoService.barriers`."""
+        with self._recorder.gate:
+            return shown_barriers(self._undo_log)
+
+    def held(self) -> Sequence[TicketInfo]:
+        """See `UndoService.held`."""
+        with self._recorder.gate:
+            return self._safeguards.held()
+
+    def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
+        """See `UndoService.answer`."""
+        with self._recorder.gate:
+            if allow:
+                return self._safeguards.allow(ticket)
+            has_lapsed = self._safeguards.has_lapsed(ticket)
+            info = self._safeguards.deny(ticket)
+            if has_lapsed:
+                return info
+            take_back = self._deny(info.step)
+        take_back()
+        with self._recorder.gate:
+            left = tuple(self.conflicts(info.step)) if info.step in self._undo_log.heads else ()
+        return msgspec.structs.replace(info, conflicts=left)
+
+    @contextmanager
+    def quiet(self) -> Generator[None]:
+        """See `UndoService.quiet`."""
+        with self._recorder.gate:
+            self._quiets += 1
+            self._recorder.is_paused = True
+            self._recorder.wait_for()
+        try:
+            yield
+        finally:
+            with self._recorder.gate:
+                self._quiets -= 1
+                self._recorder.is_paused = self.is_quiet
+                self._recorder.arrangement += 1
+
+    def discard(self) -> int:
+        """See `UndoService.discard`. A log of another version is discarded by
+        `holdfast.undo.journal.log_directory.discard_log`.
+        """
+        with self._recorder.gate:
+            found = list(self._undo_log.heads)
+            for step in found:
+                self._undo_log.forget(step)
+            self._undo_log.restart()
+        forget_others(self._undo_log.directory)
+        return len(found)
+
+    # The rest ---------------------------------------------------------------------------------------------------
+
+    def _deny(self, step: StepId) -> Callable[[], None]:
+        """Close a step that is held; what waits for the gate finds it closed, and is refused until `close`. The gate is
+        held. Returns what takes back all that it has done, for when the gate is not.
+        """
+        opened = self._end(step)
+        self._recorder.deny(step)
+        if opened.begin.kind == "explicit" and opened.begin.run:
+            self._explicit[opened.begin.run] = step
+            self._denied[step] = shown_open(opened)
+        finish = self._finisher.finishing(opened, None, take_back=True) if opened.records else None
+
+        def take_back() -> None:
+            try:
+                if finish is not None:
+                    finish()
+            finally:
+                self._recorder.deny(step, is_back=True)
+
+        return take_back
+
+    def _end(self, step: StepId) -> OpenStep:
+        if not any(opened.id == step for opened in self._recorder.open_steps):
+            raise NotFoundError(f"step {step} is not open")
+        self._recorder.wait_for(step)
+        opened = self._recorder.drop(step)
+        self._safeguards.forget(step)
+        if opened.held:
+            self._safeguards.denied(opened)
+        self._leave(step)
+        if opened.records:
+            self._undo_log.unsealed[step] = opened
+        return opened
+
+    def _leave(self, step: StepId) -> None:
+        self._explicit = {owner: each for owner, each in self._explicit.items() if each != step}
+        self._denied.pop(step, None)
+        if step == self._ambient:
+            self._ambient = None
+
+    def _forgive(self, step: StepId) -> None:
+        self._recorder.forgive(step)
+        self._leave(step)
+
+    def _quiet_ambient(self) -> StepId | None:
+        if self._ambient is None:
+            return None
+        step = self._recorder.step(self._ambient)
+        is_quiet = self._undo_log.clock.monotonic() - step.last >= self._ambient_quiet
+        return step.id if is_quiet and not step.busy and not step.held else None
+
+    def _close_explicit(self, step: StepId, run: str | None) -> Head:
+        with self._recorder.gate:
+            if step not in self._explicit.values():
+                raise NotFoundError(f"step {step} is no explicit step that is open")
+            if step not in self.explicit_steps(run):
+                raise RefusedError(
+                    f"step {step} was not begun by the run {run}, which cannot close it",
+                    hint="whoever has begun it closes it; a person can do so from another terminal",
+                    code="other_run",
+                )
+            if step in self._denied:
+                self._forgive(step)
+                raise RefusedError(f"step {step} was denied: what it had done was taken back", code="denied")
+            opened = self._end(step)
+            self._undo_log.unsealed[step] = opened
+            finish = self._finisher.finishing(opened, None, take_back=bool(opened.held))
+        finish()
+        self._finisher.catch_up()
+        if opened.held:
+            raise RefusedError(f"step {step} was held, and nobody had allowed it: it was taken back", code="denied")
+        with self._recorder.gate:
+            head = self._undo_log.heads[step]
+            if head.run and not head.paths:
+                self._undo_log.remove(step)  # as with a command: what changed nothing is no step
+            return head
+
+    def _reverse(self, change: Callable[..., Undone], steps: Sequence[StepId], *, force: bool) -> UndoReport:
+        with self._at_rest():
+            return report(self._undo_log.aside, [change(self._undo_log, steps, force=force)])
+
+    @contextmanager
+    def _at_rest(self) -> Generator[None]:
+        """No operation is in flight, and every step that has ended is finished. Raises `StorageError`."""
+        self._finisher.catch_up()
+        with self._recorder.gate:
+            self._recorder.wait_for()
+            self._finisher.catch_up()  # a step may have ended in between; most are finished without the gate
+            yield

@@ -1,0 +1,178 @@
+"""What the steps left last, so that a step that comes upon something else knows: somebody else has changed it.
+
+An undo of that step gives back what it came upon, and that must not be taken for what an earlier step left. So it is
+told of at the first touch, as a barrier (`holdfast.undo.journal.barriers`).
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.files.linux.metadata import read_xattrs, read_xattrs_at
+from holdfast.files.linux.syscalls import birth_time_at
+from holdfast.undo.tree.signatures import is_same, signature_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from holdfast.undo.interceptor import Place
+    from holdfast.undo.journal.records import ObjectKey, Outside, Signature, StepId
+    from holdfast.undo.journal.step_file import Head
+
+
+class LastState:
+    """See the module. For one thread at a time: the recorder's gate is held."""
+
+    def __init__(self, device: int) -> None:
+        """``device`` is that of the workspace's root."""
+        self._device = device
+        self._objects: dict[ObjectKey, tuple[bytes, Signature]] = {}
+        """Where an object was left, and as what."""
+        self._places: dict[bytes, Signature] = {}
+        self._missed: set[ObjectKey] = set()
+        """Objects of which it was told that they are not as they were left at the path where they were."""
+        self._brought: dict[bytes, Signature | None] = {}
+        """What a checkpoint has brought to a path since a step left something there."""
+
+    def key(self, found: os.stat_result) -> ObjectKey:
+        """The `Signature.key` of what was found."""
+        device = found.st_dev
+        return 0 if device == self._device else device, found.st_ino
+
+    def note(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
+        """A step left ``left``, and ``others`` (see `Head.others`): each by the order in which they left it."""
+        for path, found in left:
+            self._brought.pop(path, None)
+            if found is None:
+                self._places.pop(path, None)
+                continue
+            self._places[path] = found
+            if found.inode:
+                self._objects[found.key] = path, found
+                self._missed.discard(found.key)
+        for found in others:
+            if (known := self._objects.get(found.key)) is not None:
+                self._objects[found.key] = known[0], found
+                self._missed.discard(found.key)
+
+    def forget(self, left: Iterable[tuple[bytes, Signature]]) -> None:
+        """Those who are served go on writing to these: nobody can say how they are to be found."""
+        linked: set[ObjectKey] = set()
+        for path, found in left:
+            self._places.pop(path, None)
+            self._objects.pop(found.key, None)
+            if found.names > 1:
+                linked.add(found.key)
+        self.forget_objects(linked)  # (they may have been left by their other names)
+
+    def forget_objects(self, keys: Iterable[ObjectKey]) -> None:
+        """`forget`, of what lives on by other names."""
+        chosen = frozenset(keys)
+        if not chosen:
+            return
+        for key in chosen:
+            self._objects.pop(key, None)
+        self._places = {path: found for path, found in self._places.items() if found.key not in chosen}
+
+    def checked(self, left: Iterable[tuple[bytes, Signature | None]], others: Iterable[Signature] = ()) -> None:
+        """The hashes of some of what was noted have become known."""
+        for path, found in left:
+            if found is not None and found.check:
+                known = self._objects.get(found.key)
+                if known is not None and known[1].ctime == found.ctime:
+                    self._objects[found.key] = path, found
+        for found in others:
+            known = self._objects.get(found.key)
+            if found.check and known is not None and known[1].ctime == found.ctime:
+                self._objects[found.key] = known[0], found
+
+    def brought(self, paths: Iterable[tuple[bytes, Signature | None]]) -> None:
+        """Holdfast has brought to paths what a checkpoint holds, which looks so: nobody else has changed it."""
+        for path, now in paths:
+            self._brought[path] = now
+            left = self._places.get(path)
+            known = None if left is None or left.names > 1 else self._objects.get(left.key)
+            if left is not None and known is not None and known[0] == path and (now is None or now.key != left.key):
+                del self._objects[left.key]  # it is gone: its inode number may come again
+
+    def is_brought(self, place: Place, found: os.stat_result | None) -> bool:
+        """Whether what is found there is what Holdfast itself has brought there."""
+        if place.path not in self._brought:
+            return False
+        now = self._brought[place.path]
+        if now is None or found is None:
+            return now is None and found is None
+        return (now.key, now.mode, now.ctime) == (self.key(found), found.st_mode, found.st_ctime_ns)
+
+    def told(self, paths: Iterable[bytes]) -> None:
+        """Barriers name these now, for what steps have left there until here: nobody need name them again for that."""
+        for path in paths:
+            left = self._places.get(path)
+            if left is not None and (known := self._objects.get(left.key)) is not None and known[0] == path:
+                self._missed.add(left.key)
+
+    def last(self, key: ObjectKey) -> Signature | None:
+        """As what the object was left; None if no step has to do with it, or it was forgotten."""
+        known = self._objects.get(key)
+        return None if known is None else known[1]
+
+    def strange(self, place: Place, found: os.stat_result | None, fd: int = -1) -> tuple[bytes, ...]:
+        """If what is found at a place (open as ``fd``, if that is given), or that nothing is, is not as a step left it:
+        the paths that are concerned.
+
+        The same object is known wherever it is, what took its place only in the same directory.
+        """
+        if found is not None and (known := self._objects.get(self.key(found))) is not None:
+            path, left = known
+            if left.ctime == found.st_ctime_ns or self._is_same(left, found, place, fd):
+                return ()
+            is_told = left.key in self._missed or _is_younger(left, place, fd)
+            return tuple(sorted({place.path} if is_told else {path, place.path}))
+        left = self._places.get(place.path)
+        if left is None:
+            return ()
+        if found is not None and left.inode == found.st_ino and self._is_same(left, found, place, fd):
+            return ()  # the same on a device that has got another number
+        # (What is not known is strange wherever it is. Else, in another directory, a directory has been moved; where
+        # only the object is at hand, nobody can tell.)
+        is_there = left.mode == 0 or place.dir_fd < 0 or left.parent == os.fstat(place.dir_fd).st_ino
+        return (place.path,) if is_there else ()
+
+    def _is_same(self, left: Signature, found: os.stat_result, place: Place, fd: int) -> bool:
+        xattrs = partial(read_xattrs_at, place.dir_fd, place.name) if fd < 0 else partial(read_xattrs, fd)
+        return is_same(left, signature_of(found, self._device, xattrs), lambda: place)
+
+    def missing(self, path: bytes) -> Signature | None:
+        """What a step left at a path where nothing is now, or is about to be."""
+        return self._places.get(path)
+
+
+def _is_younger(left: Signature, place: Place, fd: int) -> bool:
+    """Whether the object at the place (open as ``fd``, if that is given) is another than the one that was left: its
+    number comes again once an object is gone.
+    """
+    try:
+        born = birth_time_at(place.dir_fd, place.name) if fd < 0 else birth_time_at(fd, b"")
+    except OSError:
+        return False
+    return born is not None and 0 < left.ctime < born
+
+
+def recall(known: LastState, heads: Mapping[StepId, Head], barriers: Iterable[Outside]) -> None:
+    """Let ``known`` know what it knew before the log was closed: what the steps left, and what of that was told of.
+
+    When a step came upon what a barrier names is not kept: it counts where nobody can have left anything meanwhile.
+    """
+    found = [(heads[one.finder], one.paths) for one in barriers if one.finder is not None and one.finder in heads]
+    found.sort(key=lambda one: one[0].first, reverse=True)
+    ended = 0
+    for head in sorted(heads.values(), key=lambda head: head.left_at):
+        while found and found[-1][0].first <= head.left_at:
+            finder, paths = found.pop()
+            if ended < finder.first:
+                known.told(paths)
+        known.note(head.left, head.others)
+        known.brought(head.brought)
+        ended = max(ended, head.last, head.looked_at)

@@ -1,0 +1,476 @@
+"""The interceptor that records: every mutation is journalled, and what it would lose is kept, before it happens.
+
+Here are the steps and what all mutations have in common; `holdfast.undo.recorder._name_changes` and
+`holdfast.undo.recorder._content_changes` say what each consists of. The mtime of a directory is recorded once per
+directory and step. What a step itself created needs no preimage at all. See `holdfast.undo.interceptor` for the port.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.files.linux.file_handle import Identity, identity
+from holdfast.files.linux.unreadable_file import open_to_read
+from holdfast.model.errors import HeldError, StorageError
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+from holdfast.undo.interceptor import EndedError
+from holdfast.undo.journal.records import (
+    OURSELVES,
+    Alias,
+    Bare,
+    Begin,
+    Content,
+    End,
+    Failed,
+    Link,
+    Made,
+    Meta,
+    Move,
+    Mutation,
+    Remove,
+    Replaced,
+    StepId,
+    StepKind,
+    Touch,
+)
+from holdfast.undo.journal.step_footprint import Aliases, whereabouts
+from holdfast.undo.recorder._content_changes import Contents
+from holdfast.undo.recorder._name_changes import Names
+from holdfast.undo.recorder.last_state import LastState
+from holdfast.undo.safeguards.guard import Loss, nothing
+from holdfast.undo.safeguards.open_step import OpenStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from holdfast.model.clock import Clock
+    from holdfast.undo.interceptor import Place
+    from holdfast.undo.journal.preimages import Preimages
+    from holdfast.undo.journal.records import AnyRecord, Mutation
+    from holdfast.undo.journal.segments import Journal
+    from holdfast.undo.safeguards.guard import Danger, Guard
+
+T = TypeVar("T")
+
+_log = Log(__name__)
+
+
+class Recorder:
+    """Records the mutations of all open steps, in one order. Implements `Interceptor`; safe for several threads."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        preimages: Preimages,
+        clock: Clock,
+        guard: Guard | None = None,
+        *,
+        device: int,
+        seq: int = 0,
+        max_step_bytes: int = 200 << 20,
+    ) -> None:
+        """``device`` is that of the workspace's root, ``seq`` the last sequence number that this log ever gave out."""
+        self._guard = guard
+        self._journal = journal
+        self._preimages = preimages
+        self._clock = clock
+        self._seq = seq
+        self.max_step_bytes = max_step_bytes
+        """Copied bytes after which a step is not protected any more. May be changed at any time."""
+        self._tells = _log.wants("debug")
+        self._steps: dict[StepId, OpenStep] = {}
+        self._renames: list[Link | Move] = []
+        """`OpenStep.renames` of the steps that have ended while others went on."""
+        self.aliases = Aliases()
+        """Of the whole log."""
+        self._denied: dict[StepId, bool] = {}
+        """And whether what each has done was taken back."""
+        self.arrangement = 0
+        """See `Interceptor.arrangement`."""
+        self.known = LastState(device)
+        """What the finished steps left."""
+        self.on_strange: Callable[[OpenStep, tuple[bytes, ...], str], object] = lambda _step, _paths, _who: None
+        """Is told of paths at which a step comes upon what somebody else has changed, or Holdfast itself by a
+        checkpoint (who: `OURSELVES`), with the gate held."""
+        self.on_meet: Callable[[int, Callable[[], bool]], object] = lambda _changed, _is_own: None
+        """Is told when what a step comes upon was changed last (its ctime, ns), and how to ask whether the step has
+        made it, with the gate held: whoever watches for edits by others makes those known that came before.
+        """
+        self.on_drop: Callable[[OpenStep], object] = lambda _step: None
+        """Is told of every step that is closed to further mutations, with the gate held."""
+        self.is_paused = False
+        """Every mutation has to wait. Changed with the gate held."""
+        self.gate = threading.RLock()
+        """Whoever holds it keeps every mutation waiting."""
+        self.calm = threading.Condition(self.gate)
+        """Is notified when an operation is not in flight any more."""
+        names, contents = Names(self, preimages, clock), Contents(self, preimages, clock)
+        # (What every call comes by is not worth another one.)
+        self.create, self.link, self.unlink, self.rmdir = names.create, names.link, names.unlink, names.rmdir
+        self.rename, self.put, self.made = names.rename, names.put, names.made
+        self.opening, self.spare = contents.opening, contents.spare
+        self.removed, self.changing, self.losing = contents.removed, contents.changing, contents.losing
+
+    # Steps ------------------------------------------------------------------------------------------------------
+
+    def begin(
+        self,
+        step: StepId,
+        kind: StepKind,
+        *,
+        run: str = "",
+        command: tuple[bytes, ...] = (),
+        directory: bytes = b"",
+        parent: StepId | None = None,
+        reverses: bool = False,
+    ) -> OpenStep:
+        """Open a step. Its id must never have been used before in this log, but for what it reverses itself."""
+        with self.gate:
+            if self._renames:  # (very many steps may be opened at once, to be reversed)
+                oldest = min((opened.begin.seq for opened in self._steps.values()), default=self._seq)
+                self._renames = [record for record in self._renames if record.seq > oldest]
+            record = Begin(self.number(), step, kind, run, command, directory, self._clock.now() * 1000, parent)
+            self._journal.append(record)
+            self._steps[step] = opened = OpenStep(record, reverses=reverses, last=self._clock.monotonic())
+            return opened
+
+    def end(self, step: StepId, exit_code: int | None = None) -> OpenStep:
+        """Close a step to further mutations, and return it for sealing. Waits for its operations in flight."""
+        with self.gate:
+            self.wait_for(step)
+            self._journal.append(End(self.number(), step, exit_code, self._clock.now() * 1000))
+            return self.drop(step)
+
+    def drop(self, step: StepId) -> OpenStep:
+        """Close a step without a word in the journal."""
+        with self.gate:
+            opened = self._steps.pop(step)
+            self._renames += opened.renames
+            self.on_drop(opened)
+            return opened
+
+    def renamed_beside(self, opened: OpenStep) -> list[Link | Move]:
+        """The records by which other steps have given something another path since this one began."""
+        with self.gate:
+            known = [*self._renames, *(record for step in self._steps.values() for record in step.renames)]
+            return [record for record in known if record.step != opened.id and record.seq > opened.begin.seq]
+
+    def deny(self, step: StepId, *, is_back: bool = False) -> None:
+        """From here on mutations of the step, which is closed, fail with EPERM; a command's until `forgive`. They wait
+        until ``is_back``: whoever is refused finds nothing any more of what the step had done.
+        """
+        with self.gate:
+            if not is_back or step in self._denied:
+                self._denied[step] = is_back
+
+    def is_denied(self, step: StepId) -> bool:
+        """Whether mutations of the step fail since `deny`."""
+        with self.gate:
+            return step in self._denied
+
+    def is_held(self, step: StepId) -> bool:
+        """Whether the step is open, and waits for a person."""
+        with self.gate:
+            opened = self._steps.get(step)
+            return opened is not None and opened.held != 0
+
+    def forgive(self, step: StepId) -> bool:
+        """Whether the step was denied; it is not any more."""
+        with self.gate:
+            if step not in self._denied:
+                return False
+            del self._denied[step]
+            return True
+
+    def wait_for(self, *steps: StepId) -> None:
+        """Wait until no operation of these open steps is in flight, for none given: of any."""
+        with self.gate:
+            chosen = steps or tuple(self._steps)
+            self.calm.wait_for(lambda: not any(self._steps[step].busy for step in chosen if step in self._steps))
+
+    @property
+    def seq(self) -> int:
+        """The last sequence number that was given out."""
+        return self._seq
+
+    def resume(self, begin: Begin, records: Iterable[Mutation], *, reverses: bool = False) -> OpenStep:
+        """Open a step again, with what it had recorded before its keeper was killed."""
+        opened = OpenStep(begin, reverses=reverses)
+        for record in records:
+            opened.records.append(record)
+            match record:
+                case Touch():
+                    opened.touched.add(record.path)
+                case Made():
+                    opened.created.add(record.identity)
+                case Content(keeping=kept) if kept.number and self._preimages.look(kept.number) is None:
+                    pass  # cut off before there was a whole copy
+                case Content():
+                    opened.captured.add(record.identity)
+                    opened.described.add(record.identity)
+                case Meta(is_whole=True):
+                    opened.described.add(record.identity)
+                case Remove(keeping=kept) | Move(replaced=Replaced(keeping=kept)) if kept.number:
+                    opened.shared.append(kept.number)
+                case _:
+                    pass
+        with self.gate:
+            self._steps[begin.step] = opened
+        return opened
+
+    @property
+    def open_steps(self) -> list[OpenStep]:
+        """All open steps, in the order in which they began."""
+        return list(self._steps.values())
+
+    def note(self, record: AnyRecord) -> None:
+        """Write a record that is no mutation. Raises `StorageError`."""
+        with self.gate:
+            self._journal.append(record)
+
+    def next_seq(self) -> int:
+        """A sequence number for a record of one's own."""
+        with self.gate:
+            return self.number()
+
+    def step(self, step: StepId) -> OpenStep:
+        """The open step; `KeyError` if it is not open."""
+        return self._steps[step]
+
+    def alias(self, step: StepId, old: Identity, new: Identity) -> None:
+        """``old`` has been brought back as ``new``."""
+        with self.gate:
+            opened = self._steps[step]
+            self._write(Alias(self.number(), step, old, new))
+            opened.aliases.append((old, new))
+            self.aliases.add(old, new)
+
+    def has_created(self, step: StepId, object_: Identity) -> bool:
+        """Whether the step, if it is open, has created this object itself."""
+        opened = self._steps.get(step)
+        return opened is not None and object_ in opened.created
+
+    # For its parts ----------------------------------------------------------------------------------------------
+
+    def entered(self, step: StepId) -> OpenStep:
+        """The step that an operation is about to change something in; the gate is held."""
+        opened = self._steps.get(step)
+        if opened is None:
+            if step not in self._denied:
+                raise EndedError(step)
+            if not self._denied[step]:
+                raise HeldError(0, f"step {step} is taken back")
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        if self.is_paused and not opened.reverses:
+            raise HeldError(0, "somebody else changes the tree")
+        if opened.held:
+            raise HeldError(opened.held, f"step {step} waits for a person")
+        opened.last = self._clock.monotonic()
+        return opened
+
+    def meet(self, opened: OpenStep, place: Place, found: os.stat_result | None, fd: int = -1) -> None:
+        """A step comes upon an object (open as ``fd``, or at the place), or upon nothing.
+
+        If that is the first time, and it is not as the last step left it, that is told before anything happens.
+        """
+        if found is not None:
+            key = self.known.key(found)
+            if key in opened.met:
+                return
+            opened.met.add(key)
+            if not opened.reverses:
+                self.on_meet(found.st_ctime_ns, lambda: _object(place, fd) in opened.created)
+        if opened.reverses or not (paths := self.known.strange(place, found, fd)):
+            return
+        if found is None:
+            left = self.known.missing(place.path)
+            if left is not None and any(left.key in step.met or left in step.removed for step in self._steps.values()):
+                return
+        else:
+            # (Its inode number may be one that was free again.)
+            if self.is_in_hand(place.path, _object(place, fd)):
+                return
+            if any(step is not opened and self.known.key(found) in step.met for step in self._steps.values()):
+                return
+        try:
+            self.on_strange(opened, paths, OURSELVES if self.known.is_brought(place, found) else "")
+        except StorageError as error:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+
+    def is_in_hand(self, path: bytes, object_: Identity) -> bool:
+        """Whether an open step has made the object, or has put it at the path; the gate is held."""
+        return any(
+            object_ in step.created or whereabouts(step.records).get(path) == object_ for step in self._steps.values()
+        )
+
+    def lose(self, opened: OpenStep, place: Place, found: os.stat_result) -> None:
+        """A step is about to remove what it has itself made, and so need not `meet`."""
+        # (Another one may have ended since, and have taken it for what it left there.)
+        left = self.known.missing(place.path)
+        if left is not None and left.key == self.known.key(found):
+            opened.removed.add(left)
+
+    def perform(self, opened: OpenStep, record: Mutation, perform: Callable[[], T]) -> T:
+        """Journal ``record`` before ``perform``; if that fails, the record means nothing."""
+        self.append(opened, record)
+        try:
+            return perform()
+        except OSError:
+            self.retract(opened, record)
+            raise
+
+    def retract(self, opened: OpenStep, record: Mutation) -> None:
+        """What an earlier record speaks of did not happen."""
+        at = next(at for at in range(len(opened.records) - 1, -1, -1) if opened.records[at] is record)
+        del opened.records[at]
+        if isinstance(record, Link | Move):
+            opened.renames = [each for each in opened.renames if each is not record]
+        with suppress(StorageError):  # a reversal sees for itself
+            self._journal.append(Failed(self.number(), opened.id, record.seq))
+
+    @property
+    def is_guarded(self) -> bool:
+        """See `Interceptor.is_guarded`."""
+        return self._guard is not None and self._guard.is_on
+
+    def guard(self, opened: OpenStep) -> Guard | None:
+        """What the step is held by, if it may be."""
+        return self._guard if self.is_guarded and not opened.reverses else None
+
+    def ask(self, opened: OpenStep, danger: Danger, place: Place, found: os.stat_result) -> Callable[[], None]:
+        """Return if what is there may lose its name. Raises what `Guard.ask` does, and returns what that returns."""
+        guard = self.guard(opened)
+        if guard is None or not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)):
+            return nothing
+        object_ = identity(place.dir_fd, place.name)
+        return guard.ask(opened, Loss(danger, place.path, object_, found.st_size, found.st_size))
+
+    def moved(self, source: Place, target: Place, *, is_directory: bool, is_exchanged: bool) -> None:
+        """Something was moved, by a reversal as well."""
+        if self.is_guarded and self._guard is not None:
+            self._guard.moved(source.path, target.path, is_directory=is_directory, is_exchanged=is_exchanged)
+
+    def _ask_limit(self, opened: OpenStep, place: Place) -> None:
+        if (guard := self.guard(opened)) is not None:
+            guard.ask_limit(opened, place.path)
+
+    def source(self, opened: OpenStep, place: Place, fd: int, size: int, ready: int | None = None) -> int:
+        """A descriptor for copying the content of the file ``fd``, ``size`` bytes; -1 if the step is to go on without,
+        unprotected. ``ready`` is one that stays the caller's own, or -1 if there can be none; None if nobody has tried.
+        """
+        if not self._has_room(opened, place, size):
+            return -1
+        try:
+            if ready is None:
+                return open_to_read(fd)
+            if ready >= 0:
+                return os.dup(ready)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except PermissionError:
+            if opened.reverses:
+                raise
+            if not opened.bare:
+                self._ask_limit(opened, place)
+                self._expose(opened, f"{display(place.path)} may be written to, but not read, by who runs it")
+            return -1
+
+    def _has_room(self, opened: OpenStep, place: Place, size: int) -> bool:
+        """Whether ``size`` more bytes may be copied for the step; False makes it unprotected, and says so."""
+        if opened.reverses:
+            return True
+        if opened.copied + size <= self.max_step_bytes:
+            tell_room(opened, size, self.max_step_bytes)
+            return True
+        if opened.bare:
+            return False
+        self._ask_limit(opened, place)
+        self._expose(
+            opened, f"its preimages would take more than {self.max_step_bytes} bytes, at {display(place.path)}"
+        )
+        return False
+
+    def _expose(self, opened: OpenStep, reason: str) -> None:
+        """The step is not protected any more, which is said."""
+        record = Bare(self.number(), opened.id, reason)
+        self._write(record)
+        opened.unprotected = record
+        _log.warning("step %d is not protected any more: %s", opened.id, reason, step_id=opened.id)
+
+    def append(self, opened: OpenStep, record: Mutation) -> None:
+        """Journal a record of the step. Raises `OSError`: what it speaks of must not happen."""
+        self._write(record)
+        opened.records.append(record)
+        if isinstance(record, Link | Move):
+            opened.renames.append(record)
+        if self._tells:
+            tell_capture(opened, record)
+
+    def _write(self, record: AnyRecord) -> None:
+        try:
+            self._journal.append(record)
+        except StorageError as error:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
+
+    def number(self) -> int:
+        """The next sequence number; the gate is held."""
+        self._seq += 1
+        return self._seq
+
+    def touch(self, step: StepId, path: bytes, fd: int) -> None:
+        """Before the mtime of the directory ``path``, open as ``fd``, changes with its names. Once for a step."""
+        with self.gate:
+            self._touch(self._steps[step], path, fd)
+
+    def touched(self, opened: OpenStep, place: Place) -> None:
+        """`touch` the directory of a place in which a name comes or goes; the gate is held."""
+        if self.is_guarded and self._guard is not None:
+            self._guard.touches(place.path)
+        if (parent := place.parent) not in opened.touched:
+            self._touch(opened, parent, place.dir_fd)
+
+    def _touch(self, opened: OpenStep, path: bytes, fd: int) -> None:
+        if path not in opened.touched:
+            found = os.fstat(fd)
+            self.append(opened, Touch(self.number(), opened.id, path, identity(fd, b""), found.st_mtime_ns))
+            opened.touched.add(path)
+
+
+def _object(place: Place, fd: int) -> Identity:
+    """The identity of what is open as ``fd``, or (-1) at the place."""
+    return identity(place.dir_fd, place.name) if fd < 0 else identity(fd, b"")
+
+
+_NEAR = 0.9
+"""How full a step is when that is said, of what it may copy."""
+
+
+def tell_capture(step: OpenStep, record: Mutation) -> None:
+    """What was there is kept for the step, before it changes."""
+    match record:
+        case Remove() | Content():
+            keeping, path = record.keeping, record.path
+        case Move(replaced=lost) if lost is not None:
+            keeping, path = lost.keeping, record.target
+        case _:
+            return
+    _log.debug("preimage captured", step_id=step.id, path=path, how=keeping.how.name.lower())
+
+
+def tell_room(step: OpenStep, size: int, most: int) -> None:
+    """``size`` more bytes, for which there is room, are going to be copied for the step."""
+    if step.copied < most * _NEAR <= step.copied + size:
+        _log.warning(
+            "step %d comes near its limit: %d of %d bytes of preimages; beyond that it is not protected",
+            step.id,
+            step.copied + size,
+            most,
+            step_id=step.id,
+            current_bytes=step.copied + size,
+            max_bytes=most,
+        )

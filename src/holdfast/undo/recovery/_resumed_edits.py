@@ -1,0 +1,287 @@
+"""What others have changed between the moment at which a reversal was cut short and the one at which it goes on (I8).
+
+The records of the steps and those of the reversal tell together where each object is by now. There it is as the
+reversal left it, which is noted as each record is reversed; what that has not come to is as the steps left it. Between
+the two is only what it was at when it was cut short: that may be anything on the way.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from holdfast.files.linux.file_handle import Identity, identity
+from holdfast.files.linux.metadata import read_xattrs_at
+from holdfast.undo.interceptor import Place
+from holdfast.undo.journal.preimages import place_of
+from holdfast.undo.journal.records import Content, How, Made, Meta, Move, Mutation, Remove, Signature
+from holdfast.undo.journal.step_footprint import keepings, reach, whereabouts
+from holdfast.undo.reversal.access_grants import opened_up
+from holdfast.undo.reversal.durable_reversal import in_order
+from holdfast.undo.tree.signatures import is_described, is_same, place_in, signature_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from holdfast.files.linux.metadata import Metadata
+    from holdfast.undo.journal.records import Keeping, ObjectKey
+    from holdfast.undo.journal.step_file import Sealed
+    from holdfast.undo.log import UndoLog
+    from holdfast.undo.tree.rooted_directories import Directories
+
+_PIECE = 1 << 16
+
+
+class Cut(NamedTuple):
+    """A reversal that was cut short."""
+
+    pending: Sequence[Sealed]
+    """Its steps."""
+    position: int | None
+    """See `Unfinished.position`."""
+    again: Sequence[Mutation]
+    """What it has recorded."""
+    noted: dict[ObjectKey, Signature]
+    """What it has left."""
+    since: int
+    """The sequence number at which it came to the position."""
+    began: int
+    """When it began (ns)."""
+
+
+class _Found(NamedTuple):
+    """An object, where it is by now."""
+
+    place: Place
+    now: Signature
+    stat: os.stat_result
+
+
+def changed_meanwhile(log: UndoLog, cut: Cut) -> frozenset[Identity]:
+    """The objects of the steps that are neither as the reversal or the steps left them, nor on the way between."""
+    records = in_order(cut.pending)
+    again = sorted(cut.again, key=lambda record: record.seq)
+    in_flight = [record for record in again if record.seq > cut.since]
+    if cut.position is not None and cut.position >= 0:
+        in_flight.append(records[cut.position])
+    moving = _objects(log, in_flight)
+    left = _left(log, cut.pending)
+    strangers: set[Identity] = set()
+    with log.looking() as directories:
+        places = _Places(log, directories, [*records, *again])
+        for object_ in _objects(log, [*records, *again]):
+            found = places.find(object_)
+            if found is None:
+                continue  # what is there instead is seen when it is come to
+            now = found.now
+            known = [cut.noted[now.key]] if now.key in cut.noted else left.get(now.key, [])
+            if any(is_same(one, now, lambda place=found.place: place) for one in _opened(known, again, now)):
+                continue
+            if not known and _has_come_to_light(log, object_, found.stat, cut):
+                continue
+            if object_ in moving and _OnTheWay(log, object_, [*records, *again]).may_be(found, known, in_flight):
+                continue
+            strangers.add(object_)
+    return frozenset(strangers)
+
+
+def _has_come_to_light(log: UndoLog, object_: Identity, found: os.stat_result, cut: Cut) -> bool:
+    """Whether an object that could not be seen when the steps were done with it, as a directory above it was closed,
+    is as it was when the reversal opened that, or opened the object itself.
+    """
+    if found.st_ctime_ns <= cut.began:
+        return True
+    for record in cut.again:
+        if isinstance(record, Meta) and log.recorder.aliases.now(record.identity) == object_:
+            was = record.metadata
+            opened = stat.S_IMODE(opened_up(stat.S_IFMT(found.st_mode) | was.mode))
+            has_times = not (stat.S_ISDIR(found.st_mode) or stat.S_ISFIFO(found.st_mode))
+            return (
+                stat.S_IMODE(found.st_mode) in (was.mode, opened)
+                and (found.st_uid, found.st_gid) == (was.uid, was.gid)
+                and not (has_times and found.st_mtime_ns != was.mtime)
+            )
+    return False
+
+
+def _objects(log: UndoLog, records: Sequence[Mutation]) -> frozenset[Identity]:
+    """The objects that the records are about, as what stands for them now."""
+    return frozenset(reach(records, log.recorder.aliases).objects)
+
+
+def _left(log: UndoLog, pending: Iterable[Sealed]) -> dict[ObjectKey, list[Signature]]:
+    """What the steps, and those after them, left of each object."""
+    found: dict[ObjectKey, list[Signature]] = {}
+    chosen = {one.head.id for one in pending}
+    heads = sorted(log.heads.values(), key=lambda head: head.left_at)
+    for of_them in (True, False):
+        newest: dict[ObjectKey, Signature] = {}
+        for head in heads:
+            if of_them and head.id not in chosen:
+                continue
+            newest.update({one.key: one for _, one in head.left if one is not None})
+            newest.update({one.key: one for one in head.others})
+        for key, one in newest.items():
+            found.setdefault(key, []).append(one)
+    return found
+
+
+def _opened(known: Iterable[Signature], again: Iterable[Mutation], now: Signature) -> Iterator[Signature]:
+    """What is known; and that as well with the mode that it has while its owner is let at it.
+
+    (With the mode an access control list changes; and attributes can be read then that could not be before.)
+    """
+    described = any(isinstance(record, Meta) for record in again)
+    for one in known:
+        yield one
+        if described and one.mode != now.mode == opened_up(one.mode):
+            owned = one.described and msgspec.structs.replace(one.described, attributes=b"")
+            yield msgspec.structs.replace(one, mode=now.mode, described=owned)
+
+
+class _Places:
+    """Where objects may be by now: in the tree, or under another of their names in the log."""
+
+    def __init__(self, log: UndoLog, directories: Directories, records: Sequence[Mutation]) -> None:
+        self._log = log
+        self._directories = directories
+        self._paths: dict[Identity, list[bytes]] = {}
+        self._numbers: dict[Identity, list[int]] = {}
+        # (Of what was recorded last it is not known whether it came to happen.)
+        for told in (records, records[:-1]):
+            for path, object_ in whereabouts(told, others=True).items():
+                if object_ is not None:
+                    self._paths.setdefault(log.recorder.aliases.now(object_), []).append(path)
+        for keeping, object_ in keepings(records):
+            if keeping.number and keeping.how is not How.COPIED:
+                self._numbers.setdefault(log.recorder.aliases.now(object_), []).append(keeping.number)
+
+    def find(self, object_: Identity) -> _Found | None:
+        for place in self._candidates(object_):
+            try:
+                found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
+                if identity(place.dir_fd, place.name) == object_:
+                    xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
+                    return _Found(place, signature_of(found, self._directories.device, xattrs), found)
+            except OSError:
+                continue
+        return None
+
+    def _candidates(self, object_: Identity) -> Iterator[Place]:
+        for path in self._paths.get(object_, ()):
+            try:
+                yield place_in(self._directories, path)
+            except OSError:
+                continue
+        for number in self._numbers.get(object_, ()):
+            kept = self._log.preimages.look(number)
+            if kept is not None and kept.st_nlink > 1 and not stat.S_ISDIR(kept.st_mode):
+                yield Place(self._log.preimages.fd, place_of(number), b"")
+
+
+class _OnTheWay:
+    """Whether an object can be what the reversal was changing when it was cut short."""
+
+    def __init__(self, log: UndoLog, object_: Identity, records: Sequence[Mutation]) -> None:
+        self._log = log
+        self._kept = [one for one, of in keepings(records) if log.recorder.aliases.now(of) == object_]
+        self._object = object_
+
+    def may_be(self, found: _Found, known: Sequence[Signature], in_flight: Iterable[Mutation]) -> bool:
+        """``known`` is how it may have looked before, ``in_flight`` what was being done."""
+        now = found.now
+        # A name that comes or goes changes no more than the ctime.
+        if any(_is_renamed(one, now) for one in known):
+            return True
+        for record in in_flight:
+            match record:
+                case Made() if record.identity == self._object:
+                    # (It is filled only when it is known what it stands for.)
+                    if not stat.S_ISREG(now.mode) or not now.size:
+                        return True
+                case Content() | Remove() if self._is_it(record.identity):
+                    if self._may_become(found, known, record.metadata, record.keeping, isinstance(record, Remove)):
+                        return True
+                case Move(replaced=lost) if lost is not None and self._is_it(lost.identity):
+                    if self._may_become(found, known, lost.metadata, lost.keeping, is_new=True):
+                        return True
+                case Meta() if self._is_it(record.identity):
+                    if self._has_mode(now, known, record.metadata) and any(
+                        one.size == now.size and now.mtime in (one.mtime, record.metadata.mtime) for one in known
+                    ):
+                        return True
+                case _:
+                    pass
+        return False
+
+    def _is_it(self, object_: Identity) -> bool:
+        return self._log.recorder.aliases.now(object_) == self._object
+
+    def _may_become(
+        self, found: _Found, known: Sequence[Signature], goal: Metadata, keeping: Keeping, is_new: bool
+    ) -> bool:
+        """Whether it is on its way to what is kept; ``is_new``: from nothing."""
+        if not self._has_mode(found.now, known, goal, is_new=is_new):
+            return False
+        if keeping.how not in (How.INLINE, How.COPIED):
+            return found.now.mtime == goal.mtime or not _has_content(found.now)  # renamed back
+        return not _has_content(found.now) or self._is_between(
+            # (A copy begins with nothing and grows, with holes for what is not copied yet.)
+            found.place,
+            found.now.size,
+            grows=is_new or keeping.how is How.COPIED,
+        )
+
+    def _has_mode(self, now: Signature, known: Sequence[Signature], goal: Metadata, *, is_new: bool = False) -> bool:
+        modes = {goal.mode, *(stat.S_IMODE(one.mode) for one in known), *((0o600, 0o700) if is_new else ())}
+        modes |= {opened_up(stat.S_IFMT(now.mode) | mode) for mode in modes}
+        # (A change of owner takes the set-id bits away.)
+        return now.mode & 0o777 in {mode & 0o777 for mode in modes}
+
+    def _is_between(self, place: Place, size: int, *, grows: bool) -> bool:
+        """Whether each byte is one, where it stands, of what was or of what is going to be there."""
+        with ExitStack() as closing:
+            sources: list[int | bytes] = []
+            for keeping in self._kept:
+                if keeping.how is How.INLINE:
+                    sources.append(keeping.content)
+                elif keeping.how is How.COPIED and self._log.preimages.look(keeping.number) is not None:
+                    fd = self._log.preimages.open(keeping.number)
+                    closing.callback(os.close, fd)
+                    sources.append(fd)
+            sizes = [len(one) if isinstance(one, bytes) else os.fstat(one).st_size for one in sources]
+            if size not in sizes and not (grows and size < max(sizes, default=0)):
+                return False
+            fd = os.open(place.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=place.dir_fd)
+            closing.callback(os.close, fd)
+            return all(
+                _is_of(os.pread(fd, _PIECE, at), [_piece(one, at) for one in sources], holes=grows)
+                for at in range(0, size, _PIECE)
+            )
+
+
+def _is_renamed(one: Signature, now: Signature) -> bool:
+    is_alike = (one.mode, one.size, one.mtime) == (now.mode, now.size, now.mtime)
+    return is_alike and is_described(one.described, now.described)
+
+
+def _piece(source: int | bytes, at: int) -> bytes:
+    return source[at : at + _PIECE] if isinstance(source, bytes) else os.pread(source, _PIECE, at)
+
+
+def _is_of(piece: bytes, sources: Sequence[bytes], *, holes: bool) -> bool:
+    if any(source[: len(piece)] == piece for source in sources):
+        return True
+    return all(
+        (holes and not byte) or any(at < len(source) and source[at] == byte for source in sources)
+        for at, byte in enumerate(piece)
+    )
+
+
+def _has_content(now: Signature) -> bool:
+    return stat.S_ISREG(now.mode) or stat.S_ISLNK(now.mode)

@@ -1,0 +1,196 @@
+"""Reversals that were cut short, by a kill or by a system that failed: found and brought to their end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdfast.files.linux.file_handle import Identity, identity
+from holdfast.model.errors import FormatError
+from holdfast.undo.completion.step_sealer import numbers
+from holdfast.undo.foreign_edits.detection import theirs
+from holdfast.undo.journal.records import (
+    Alias,
+    Bare,
+    Begin,
+    Conflicted,
+    Content,
+    End,
+    Failed,
+    Meta,
+    Move,
+    Outside,
+    Remove,
+    Reverse,
+    Reversed,
+)
+from holdfast.undo.journal.segments import read_journal
+from holdfast.undo.recovery._resumed_edits import Cut, changed_meanwhile
+from holdfast.undo.reversal.access_grants import close_again
+from holdfast.undo.reversal.durable_reversal import Undone, Unfinished, begin_again, carry_out
+from holdfast.undo.reversal.reversal_context import Conflict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.undo.journal.records import AnyRecord, Mutation, ObjectKey, Signature, StepId
+    from holdfast.undo.log import UndoLog
+
+
+@dataclass
+class Part:
+    """What the journal says of one step, by itself or within one reversal."""
+
+    begin: Begin
+    records: list[Mutation] = field(default_factory=list["Mutation"])
+    end: End | None = None
+    bare: Bare | None = None
+    aliases: list[tuple[Identity, Identity]] = field(default_factory=list[tuple["Identity", "Identity"]])
+
+
+@dataclass
+class Story:
+    """What a journal tells."""
+
+    parts: dict[int, dict[StepId, Part]] = field(default_factory=dict[int, dict["StepId", Part]])
+    """Of each step, by the sequence number of the reversal that it belongs to; 0: of none."""
+    reversals: list[Reverse] = field(default_factory=list[Reverse])
+    positions: dict[int, int] = field(default_factory=dict[int, int])
+    """How far each reversal is."""
+    since: dict[int, int] = field(default_factory=dict[int, int])
+    """The sequence number at which each came there first."""
+    left: dict[int, dict[ObjectKey, Signature]] = field(default_factory=dict[int, dict["ObjectKey", "Signature"]])
+    """What each has left of the objects that it has changed."""
+    conflicts: dict[int, list[Conflict]] = field(default_factory=dict[int, list[Conflict]])
+    """Those that each has met."""
+
+
+def tell(records: Iterable[AnyRecord]) -> Story:
+    """Sort the records of a journal."""
+    story = Story()
+    within: dict[StepId, int] = {}
+    for record in records:
+        match record:
+            case Reverse():
+                story.reversals.append(record)
+                within |= dict.fromkeys(record.steps, record.seq)
+            case Reversed():
+                if story.positions.get(record.reverse) != record.position:
+                    story.since[record.reverse] = record.seq
+                story.positions[record.reverse] = record.position
+                story.left.setdefault(record.reverse, {}).update({one.key: one for one in record.left})
+            case Conflicted():
+                conflict = Conflict(record.step, record.path, record.reason, record.failed if record.aside else None)
+                story.conflicts.setdefault(within.get(record.step, 0), []).append(conflict)
+            case Begin():
+                story.parts.setdefault(within.get(record.step, 0), {})[record.step] = Part(record)
+            case Outside():
+                pass
+            case _:
+                part = story.parts.get(within.get(record.step, 0), {}).get(record.step)
+                if part is None:
+                    raise FormatError(f"the journal speaks of step {record.step} before it begins")
+                match record:
+                    case End():
+                        part.end = record
+                    case Failed():
+                        part.records = [kept for kept in part.records if kept.seq != record.failed]
+                    case Alias():
+                        part.aliases.append((record.old, record.new))
+                    case Bare():
+                        part.bare = record
+                    case _:
+                        part.records.append(record)
+    return story
+
+
+def go_on(log: UndoLog) -> tuple[Undone, ...]:
+    """Finish what an undo or a redo of this keeper could not, as the system had failed; returns what that was.
+
+    Raises `StorageError`.
+    """
+    if not log.interrupted:
+        return ()
+    log.interrupted = False
+    try:
+        return finish(log, tell(read_journal(log.directory).records))
+    except BaseException:
+        log.interrupted = True
+        raise
+
+
+def finish(log: UndoLog, story: Story) -> tuple[Undone, ...]:
+    """Bring all reversals to their end; returns those that were not."""
+    _retract_last(log, story)
+    done = (_finish(log, note, story) for note in story.reversals)
+    return tuple(one for one in done if one is not None)
+
+
+def unfinished(log: UndoLog, story: Story) -> tuple[StepId, ...]:
+    """The steps whose reversal is not at its end."""
+    return tuple(
+        step
+        for note in story.reversals
+        for step in note.steps
+        if not _is_finished(log, step, story.parts.get(note.seq, {}).get(step))
+    )
+
+
+def _finish(log: UndoLog, note: Reverse, story: Story) -> Undone | None:
+    parts = story.parts.get(note.seq, {})
+    pending = [log.read(step) for step in note.steps if not _is_finished(log, step, parts.get(step))]
+    if not pending:
+        return None
+    # Where one is finished, all were reversed.
+    position = story.positions.get(note.seq) if len(pending) == len(note.steps) else -1
+    for one in pending:
+        part = parts.get(one.head.id)
+        if part is None:
+            begin_again(log, one)
+        else:
+            log.recorder.resume(part.begin, part.records, reverses=True).aliases += part.aliases
+    described = log.recorder.aliases.all(
+        record.identity for one in pending for record in one.records if isinstance(record, Meta | Content)
+    )
+    again = [record for part in parts.values() for record in part.records]
+    with log.looking() as directories:
+        close_again(directories, again, described)
+    noted, since = story.left.get(note.seq, {}), story.since.get(note.seq, note.seq)
+    strangers = changed_meanwhile(log, Cut(pending, position, again, noted, since, note.at))
+    if note.spares:
+        strangers |= theirs(log, pending)
+    conflicts = tuple(dict.fromkeys(story.conflicts.get(note.seq, ())))
+    return carry_out(log, pending, note, Unfinished(position, conflicts, strangers))
+
+
+def _is_finished(log: UndoLog, step: StepId, part: Part | None) -> bool:
+    if part is None or part.end is None or step not in log.heads:
+        return step not in log.heads  # forgotten by now: it had been finished
+    last = part.records[-1].seq if part.records else part.begin.seq
+    return log.heads[step].acted >= last
+
+
+def _retract_last(log: UndoLog, story: Story) -> None:
+    """What was about to lose its name when the keeper was killed, and has it still, is where it was."""
+    parts = [part for parts in story.parts.values() for part in parts.values() if part.records]
+    if not parts:
+        return
+    part = max(parts, key=lambda part: part.records[-1].seq)
+    last = part.records[-1]
+    if not isinstance(last, Remove | Move) or not _holds(log, last.path, last.identity):
+        return
+    if isinstance(last, Move) and _holds(log, last.target, last.identity):
+        return  # (two names of one file)
+    log.recorder.note(Failed(log.recorder.next_seq(), last.step, last.seq))
+    for number in numbers([last]):
+        log.preimages.discard(number)
+    part.records.pop()
+
+
+def _holds(log: UndoLog, path: bytes, object_: Identity) -> bool:
+    with log.looking() as directories:
+        try:
+            place = directories.place(path)
+            return identity(place.dir_fd, place.name) == object_
+        except OSError:
+            return False

@@ -1,0 +1,165 @@
+"""What a killed keeper left: open steps are rolled back, and what was being reversed is reversed to the end (I3).
+
+Recovery goes by the journal alone and can itself be killed at any point: the next one continues. What was changed after
+the keeper's last sign of life is somebody else's, and stays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.model.log import Log
+from holdfast.model.message_text import named_steps
+from holdfast.model.paths import display
+from holdfast.undo.completion.late_writes import forsake
+from holdfast.undo.completion.step_sealer import seal
+from holdfast.undo.foreign_edits.detection import theirs
+from holdfast.undo.journal.records import Outside
+from holdfast.undo.recovery.interrupted_reversals import Part, finish, tell, unfinished
+from holdfast.undo.reports.step_views import shown_conflict
+from holdfast.undo.reversal.durable_reversal import Undone, reverse
+
+if TYPE_CHECKING:
+    from holdfast.undo.journal.quarantine import Aside
+    from holdfast.undo.journal.records import StepId
+    from holdfast.undo.journal.step_file import Sealed
+    from holdfast.undo.log import UndoLog
+
+
+# What the program's log says of the undo log, where that takes more than a line.
+
+_log = Log(__name__)
+
+_SHOWN = 10
+
+
+def tell_outstanding(left: Outstanding) -> None:
+    """Say what a killed keeper had left undone, and is left so as somebody only looks."""
+    if left.rolled_back:
+        _log.warning(
+            "the process that recorded changes here was killed in the middle of %s: the next command that changes "
+            "anything rolls back what is open first",
+            named_steps(left.rolled_back),
+            steps=left.rolled_back,
+        )
+    if left.finished:
+        _log.warning(
+            "an undo or redo of %s was cut short: the next command that changes anything finishes it first",
+            named_steps(left.finished),
+            steps=left.finished,
+        )
+
+
+def tell_recovery(recovered: Recovered, aside: Aside) -> Recovered:
+    """Say what a killed keeper had left undone, and what lies ``aside`` since; returns the former."""
+    back = recovered.rolled_back
+    if back is not None and back.steps:
+        _log.warning(
+            "the process that recorded changes here was killed in the middle of %s: what was open was rolled back "
+            "(%d changes); `holdfast redo --step ID` brings a step forward again",
+            named_steps(back.steps),
+            back.paths,
+            steps=back.steps,
+        )
+    for done in recovered.finished:
+        _log.warning(
+            "an undo or redo of %s that was cut short has been finished", named_steps(done.steps), steps=done.steps
+        )
+    conflicts = [one for done in (*recovered.finished, *filter(None, [back])) for one in done.conflicts]
+    for conflict in conflicts[:_SHOWN]:
+        _log.warning(
+            "%s was left as it is: %s",
+            display(conflict.path),
+            shown_conflict(aside, conflict).account,
+            step_id=conflict.step,
+            path=conflict.path,
+        )
+    if len(conflicts) > _SHOWN:
+        _log.warning("and %d more paths were left as they are", len(conflicts) - _SHOWN)
+    return recovered
+
+
+BEAT_SECONDS = 0.25
+"""How often a keeper calls `UndoLog.beat` while a step is open."""
+
+_SLACK = int((BEAT_SECONDS * 2) * 1e9)
+
+
+class Recovered(NamedTuple):
+    """What recovery did."""
+
+    rolled_back: Undone | None
+    """The steps that were open; None if there were none."""
+    finished: tuple[Undone, ...]
+    """Undo and redo that had been cut short."""
+
+
+def recover(log: UndoLog) -> Recovered:
+    """Bring the tree and the log to where no keeper was killed, and say so.
+
+    Idempotent; does nothing if nothing is left.
+    """
+    was_cut_off = is_cut_off(log)
+    story = tell(log.found)
+    finished = finish(log, story)
+    reversed_ = {step for note in story.reversals for step in note.steps}
+    opened: list[Sealed] = []
+    for part in story.parts.get(0, {}).values():
+        step = part.begin.step
+        if not part.records:
+            continue  # it had changed nothing
+        if step not in log.heads:
+            _seal_as_found(log, part)
+        if part.end is None and step not in reversed_:
+            opened.append(log.read(step))
+    rolled_back = reverse(log, opened, theirs=theirs(log, opened)) if opened else None
+    forsake(log)
+    log.found = []
+    log.restart()
+    if was_cut_off and not log.has_damage:
+        _collect(log)
+    return tell_recovery(Recovered(rolled_back, finished), log.aside)
+
+
+def is_cut_off(log: UndoLog) -> bool:
+    """Whether the journal tells of anything but barriers: whoever kept the log was killed, and `recover` has work."""
+    return any(not isinstance(record, Outside) for record in log.found)
+
+
+class Outstanding(NamedTuple):
+    """What `recover` would do to the tree."""
+
+    rolled_back: tuple[StepId, ...]
+    """The steps that are open."""
+    finished: tuple[StepId, ...]
+    """Those of which an undo or a redo was cut short."""
+
+
+def outstanding(log: UndoLog) -> Outstanding:
+    """What a killed keeper has left to `recover`. Changes nothing."""
+    story = tell(log.found)
+    reversed_ = {step for note in story.reversals for step in note.steps}
+    parts = story.parts.get(0, {}).values()
+    opened = (part.begin.step for part in parts if part.records and part.end is None)
+    return Outstanding(tuple(step for step in opened if step not in reversed_), unfinished(log, story))
+
+
+def _seal_as_found(log: UndoLog, part: Part) -> None:
+    step = log.recorder.resume(part.begin, part.records)
+    step.unprotected = part.bare
+    at, code = (part.end.at, part.end.exit_code) if part.end else (log.last_sign, None)
+    # (Without a note of its end: that is what tells the next recovery that it has to be rolled back.)
+    closed = log.recorder.drop(part.begin.step)
+    closed.looked_at = log.recorder.seq
+    for record in log.found:
+        if isinstance(record, Outside) and record.finder is None:
+            closed.edited(record)
+    seal(log, closed, state="done", ended_at=at, exit_code=code, alive_until=log.last_sign + _SLACK)
+
+
+def _collect(log: UndoLog) -> None:
+    """Remove what was about to be kept when the keeper was killed, and belongs to no step."""
+    known = {preimage.number for head in log.heads.values() for preimage in head.preimages}
+    for number in list(log.preimages.numbers()):
+        if number not in known:
+            log.preimages.discard(number)

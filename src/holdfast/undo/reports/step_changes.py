@@ -1,0 +1,149 @@
+"""What a step did to each path, from its records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from holdfast.undo.journal.path_tree import PathTree
+from holdfast.undo.journal.records import Content, How, Link, Make, Meta, Move, Put, Remove
+from holdfast.undo.service import PathChange
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from holdfast.undo.journal.records import Mutation
+
+
+@dataclass(slots=True)
+class _Body:
+    """What happened to an object; all of its names that are known have it in common."""
+
+    is_written: bool = False
+    is_described: bool = False
+
+
+@dataclass(slots=True)
+class _Entry:
+    origin: bytes | None
+    """Where it was before the step; None if it was nowhere."""
+    body: _Body = field(default_factory=_Body)
+
+
+_Tree: TypeAlias = PathTree[_Entry]
+
+
+class _Way(NamedTuple):
+    """Where something was before, and where it is afterwards; None is nowhere."""
+
+    before: bytes | None
+    after: bytes | None
+    is_written: bool = False
+    is_described: bool = False
+
+
+def changes(records: Iterable[Mutation], *, backward: bool = False) -> list[PathChange]:
+    """What became of what was at each path, sorted; ``backward``: the records reverse what is asked for.
+
+    A path has two where something was renamed to or from there: that, and what was there before or is there now.
+    """
+    now = _Tree()
+    gone: set[bytes] = set()
+    for record in records:
+        _follow(record, now, gone)
+    ways = [
+        *(_Way(one.origin, path, one.body.is_written, one.body.is_described) for path, one in now.items()),
+        *(_Way(path, None) for path in gone),
+    ]
+    if backward:
+        ways = [way._replace(before=way.after, after=way.before) for way in ways]
+    return sorted(_told(ways), key=lambda change: (change.path, change.change))
+
+
+def _follow(record: Mutation, now: _Tree, gone: set[bytes]) -> None:
+    match record:
+        case Link() if record.source:
+            now[record.path] = _Entry(None, _at(record.source, now).body)
+        case Make() | Link() | Put():
+            now[record.path] = _Entry(None)
+        case Remove():
+            if record.keeping.how is How.RELATED:
+                _at(record.keeping.content, now).body = _at(record.path, now).body
+            _lose(record.path, now, gone)
+        case Content():
+            _at(record.path, now).body.is_written = True
+        case Meta():
+            _at(record.path, now).body.is_described = True
+        case Move():
+            is_tree = record.type == "d" or record.exchanged
+            moved = _take(now, record.path, is_tree=is_tree)
+            swapped = _take(now, record.target, is_tree=True) if record.exchanged else {}
+            if record.replaced is not None and not record.exchanged:
+                _lose(record.target, now, gone)
+            for path, entry in moved.items():
+                now[record.target + path[len(record.path) :]] = entry
+            for path, entry in swapped.items():
+                now[record.path + path[len(record.target) :]] = entry
+        case _:
+            pass
+
+
+def _at(path: bytes, now: _Tree) -> _Entry:
+    """What is at the path, which from now on is known."""
+    if path not in now:
+        now[path] = _Entry(_origin(path, now))
+    return now[path]
+
+
+def _lose(path: bytes, now: _Tree, gone: set[bytes]) -> None:
+    entry = now.pop(path, None) or _Entry(_origin(path, now))
+    if entry.origin is not None:
+        gone.add(entry.origin)
+
+
+def _take(now: _Tree, top: bytes, *, is_tree: bool) -> dict[bytes, _Entry]:
+    """Take what is known at and (``is_tree``) below ``top`` out of ``now``."""
+    origin = _origin(top, now)
+    if is_tree:
+        taken = now.take(top)
+    else:
+        taken = {top: now.pop(top)} if top in now else {}
+    taken.setdefault(top, _Entry(origin))
+    return taken
+
+
+def _origin(path: bytes, now: _Tree) -> bytes:
+    """Where ``path``, of which nothing else is known, was before the step: it has moved with what it lies in."""
+    return _carried(path, lambda above: None if (entry := now.get(above)) is None else entry.origin)
+
+
+def _carried(path: bytes, origin: Callable[[bytes], bytes | None]) -> bytes:
+    """Where what is at ``path`` was if only what it lies in has moved; ``origin`` tells of that where it was."""
+    at = path.rfind(b"/")
+    while at > 0:
+        if (above := origin(path[:at])) is not None:
+            return above + path[at:]
+        at = path.rfind(b"/", 0, at)
+    return path
+
+
+def _told(ways: Sequence[_Way]) -> Iterator[PathChange]:
+    origins = {way.after: way.before for way in ways if way.after is not None}
+    lost = {way.before for way in ways if way.after is None}
+    made_anew: set[bytes] = set()
+    for way in ways:
+        if way.after is None:
+            continue
+        path, carried = way.after, _carried(way.after, origins.get)
+        if way.before is None and carried in lost:
+            made_anew.add(carried)
+            yield PathChange(path=path, change="modified")
+        elif way.before is None:
+            yield PathChange(path=path, change="added")
+        elif way.before != carried:
+            yield PathChange(path=path, change="renamed", source=way.before)
+        elif way.is_written or way.is_described:
+            yield PathChange(path=path, change="modified" if way.is_written else "metadata")
+    for way in ways:
+        if way.after is None and way.before is not None and way.before not in made_anew:
+            yield PathChange(path=way.before, change="deleted")

@@ -1,0 +1,62 @@
+"""What was rolled back where nobody was there to be told: noted beside the log until somebody is (I3).
+
+The format is specified in ``docs/formats/undo-log.md``. Whoever calls holds the log, or has its keeper for a visitor:
+nobody else writes it then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from holdfast.files.note_file import NoteFile
+from holdfast.model.errors import HoldfastError
+from holdfast.model.log import Log
+from holdfast.undo.service import UndoReport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_log = Log(__name__)
+
+UNTOLD: Final = b"untold"
+MOST_REPORTS: Final = 16
+MOST_CONFLICTS: Final = 1000
+"""Of one report."""
+
+_FILE: Final = NoteFile(
+    name=UNTOLD,
+    magic=b"HFUR 1 ",
+    what="a note of what was rolled back",
+    max_bytes=1 << 28,
+    advice="nothing depends on it",
+)
+_reports = msgspec.msgpack.Decoder(list[UndoReport])
+
+
+def note(directory: bytes, report: UndoReport) -> None:
+    """Keep a report for `take`: atomic and durable. Where that is not possible it is only logged: the log is as right
+    without it.
+    """
+    kept = [*_read(directory), msgspec.structs.replace(report, conflicts=report.conflicts[:MOST_CONFLICTS])]
+    try:
+        _FILE.write(directory, msgspec.msgpack.encode(kept[-MOST_REPORTS:]))
+    except HoldfastError as error:
+        _log.warning("what was rolled back cannot be noted for whoever comes next: %s", error.message)
+
+
+def take(directory: bytes) -> Sequence[UndoReport]:
+    """What was noted, oldest first; then it is not any more. What cannot be read is logged. Raises `StorageError`."""
+    reports = _read(directory)
+    _FILE.remove(directory)
+    return reports
+
+
+def _read(directory: bytes) -> list[UndoReport]:
+    try:
+        body = _FILE.read(directory)
+        return [] if body is None else _reports.decode(body)
+    except (HoldfastError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        _log.warning("the note of what was rolled back is damaged, and is left out: %s", error)
+        return []

@@ -1,0 +1,206 @@
+"""Bringing back what a step removed or replaced, at its path: from the log, or by another of its names."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from holdfast.files.linux.file_handle import Identity, identity
+from holdfast.files.linux.metadata import Metadata, apply_metadata, through
+from holdfast.undo.journal.preimages import place_of
+from holdfast.undo.journal.records import FileType, How, Keeping, Make
+from holdfast.undo.reversal.reversal_context import (
+    APART,
+    ELSE,
+    OBJECT,
+    THEIRS,
+    UNPROTECTED,
+    is_pristine,
+    lstat_of,
+    stands_in_the_way,
+)
+
+if TYPE_CHECKING:
+    from holdfast.undo.interceptor import Place
+    from holdfast.undo.reversal.reversal_context import ReversalContext
+
+_CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOENT})
+
+
+class ObjectRestorer:
+    """Brings back one object at a time, on a `ReversalContext`."""
+
+    def __init__(self, ground: ReversalContext) -> None:
+        """Nothing is done yet."""
+        self._ground = ground
+        self._recorder, self._directories, self._aliases = ground.recorder, ground.directories, ground.aliases
+
+    def bring_back(self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata) -> bool:
+        """Bring the object back at ``path``; whether anything was changed for that. Where it cannot be, that is noted.
+
+        Raises `OSError` where the system fails, `BlockingIOError` where somebody has a lease.
+        """
+        try:
+            return self._is_brought_back(path, type_, object_, keeping, metadata)
+        except OSError as error:
+            if (reason := stands_in_the_way(error)) is None:
+                raise
+            self._ground.put_aside(path, reason, type_, keeping, metadata)
+            return False
+
+    def _is_brought_back(
+        self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata
+    ) -> bool:
+        match keeping.how:
+            case How.NOT:
+                if keeping.shared and self._is_named_again(path, object_):
+                    return True
+                if object_ not in self._ground.created:
+                    self._ground.note(path, UNPROTECTED)
+                return False
+            case How.MOVED | How.LINKED:
+                try:
+                    actual = identity(self._ground.preimages.fd, place_of(keeping.number))
+                except FileNotFoundError:
+                    return False  # it was not taken, or given back already
+                place = self._directories.place(path)
+                if keeping.how is How.LINKED and self._ground.holds(place, object_):
+                    self._ground.preimages.discard(keeping.number)  # the name was never removed
+                    self._ground.has_changed(place)
+                    return False
+                if self._aliases.now(object_) not in (object_, actual) and self._is_named_again(path, object_):
+                    # A restore has put another object in place of its other name, perhaps as this one was edited by it.
+                    self._ground.preimages.discard(keeping.number)
+                    return True
+                self._stands_for(object_, actual)  # it may have been broken off
+                self._recorder.put(self._ground.step, place, type_, actual, keeping.number)
+                if type_ == "d":
+                    self._ground.elsewhere.directories_moved()
+                    self._set_mtime(place, metadata)
+                self._ground.has_changed(place)
+            case How.RELATED:
+                return self._is_linked_again(path, object_, keeping.content)
+            case How.COPIED | How.INLINE:
+                place = self._directories.place(path)
+                if lstat_of(place) is not None and not self._is_half_made(place, type_):
+                    if self._made_again(place) in self._ground.theirs:
+                        self._ground.put_aside(path, THEIRS, type_, keeping, metadata)
+                    elif not self._ground.holds(place, object_):
+                        self._ground.put_aside(path, ELSE, type_, keeping, metadata)
+                    return False
+                if not (keeping.shared and self._is_named_again(path, object_)):
+                    if keeping.shared and object_ in self._ground.created:
+                        return False  # it is nowhere any more, and is not missed
+                    self._recreate(path, type_, object_, keeping, metadata)
+        return True
+
+    def _is_linked_again(self, path: bytes, object_: Identity, other: bytes) -> bool:
+        if self._ground.is_at(path, object_):
+            return False  # the name was never removed
+        if not self._ground.is_at(other, object_):
+            self._ground.note(path, "the file that it was another name of is not there any more")
+            return False
+        source = self._directories.place(other)
+        fd = os.open(source.name, OBJECT, dir_fd=source.dir_fd)
+        try:
+            self._link(path, fd)
+        finally:
+            os.close(fd)
+        return True
+
+    def _is_named_again(self, path: bytes, object_: Identity) -> bool:
+        """Give an object that has lived on by other names this one again, if any is found and the place is free."""
+        if lstat_of(self._directories.place(path)) is not None:
+            return False
+        with closing(self._ground.elsewhere.descriptors(path, object_)) as descriptors:
+            for fd in descriptors:
+                try:
+                    self._link(path, fd)
+                except OSError as error:
+                    if error.errno not in _CANNOT_LINK:
+                        raise
+                else:
+                    return True
+        return False
+
+    def _link(self, path: bytes, fd: int) -> None:
+        place = self._directories.place(path)
+        self._recorder.link(
+            self._ground.step,
+            fd,
+            place,
+            lambda: os.link(through(fd), place.name, dst_dir_fd=place.dir_fd, follow_symlinks=True),
+        )
+        self._ground.has_changed(place)
+
+    def _is_half_made(self, place: Place, type_: FileType) -> bool:
+        """Whether what is there was made by this very reversal before it was cut short."""
+        if (made := self._made_again(place)) is not None:
+            return made not in self._ground.theirs
+        opened = self._recorder.step(self._ground.step)
+        last = opened.records[-1] if opened.records else None
+        found = lstat_of(place)
+        if (
+            not isinstance(last, Make)
+            or last.path != place.path
+            or found is None
+            or not is_pristine(place, found, type_)
+        ):
+            return False
+        # It was cut short before it could say so.
+        self._recorder.made(self._ground.step, last, place)
+        return True
+
+    def _made_again(self, place: Place) -> Identity | None:
+        """What is at the place, if this reversal has made it."""
+        there = identity(place.dir_fd, place.name)
+        return there if there in self._recorder.step(self._ground.step).created else None
+
+    def _stands_for(self, object_: Identity, actual: Identity) -> None:
+        if actual != self._aliases.now(object_):
+            self._recorder.alias(self._ground.step, object_, actual)
+
+    def _recreate(self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata) -> None:
+        # What the records before say of an object that is still there is said of that one.
+        stands = not keeping.shared or self._ground.elsewhere.is_away(object_)
+        if keeping.shared:
+            self._ground.note(path, APART)
+        place = self._directories.place(path)
+        mode = {"f": stat.S_IFREG, "p": stat.S_IFIFO, "s": stat.S_IFSOCK, "c": stat.S_IFCHR, "b": stat.S_IFBLK}
+        name, dir_fd = place.name, place.dir_fd
+        if lstat_of(place) is None:
+            match type_:
+                case "d":
+                    self._recorder.create(self._ground.step, place, "d", lambda: os.mkdir(name, 0o700, dir_fd=dir_fd))
+                case "l":
+                    target = keeping.content
+                    self._recorder.create(
+                        self._ground.step, place, "l", lambda: os.symlink(target, name, dir_fd=dir_fd)
+                    )
+                case _:
+                    device = int.from_bytes(keeping.content, "little") if type_ in ("c", "b") else 0
+                    self._recorder.create(
+                        self._ground.step,
+                        place,
+                        type_,
+                        lambda: os.mknod(name, mode[type_] | 0o600, device, dir_fd=dir_fd),
+                    )
+        fd = os.open(name, OBJECT, dir_fd=dir_fd)
+        try:
+            if stands:
+                self._stands_for(object_, identity(fd, b""))
+            if type_ == "f":
+                self._ground.fill(fd, keeping)
+            apply_metadata(fd, metadata)
+        finally:
+            os.close(fd)
+        self._ground.has_changed(place)
+
+    def _set_mtime(self, place: Place, metadata: Metadata) -> None:
+        """Some file systems change the mtime of a directory that gets another parent."""
+        found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
+        if found.st_mtime_ns != metadata.mtime:
+            os.utime(place.name, ns=(found.st_atime_ns, metadata.mtime), dir_fd=place.dir_fd, follow_symlinks=False)

@@ -1,0 +1,390 @@
+"""Reversing what a step recorded, newest record first; each reversal is itself recorded, and so can be reversed.
+
+Every record says what was about to happen. So a reversal looks first what is there: a place that does not hold the
+object of the record was not filled by it, a preimage that is not in the log was not taken or was given back already.
+That makes reversing idempotent: one that was cut short is continued from the record at which it stopped, and a record
+that is reversed twice does nothing the second time. What is there and is not what the step left is somebody else's: it
+is not touched, what belongs there is put aside (`holdfast.undo.journal.quarantine`), and the conflict is reported.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from holdfast.files.linux.exclusive_rename import rename_to_free
+from holdfast.files.linux.file_handle import Identity, identity
+from holdfast.files.linux.metadata import Metadata, apply_metadata, through
+from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
+from holdfast.model.errors import StorageError
+from holdfast.model.paths import under
+from holdfast.undo.foreign_edits.other_links import OtherLinks
+from holdfast.undo.journal.records import (
+    Content,
+    FileType,
+    How,
+    Keeping,
+    Link,
+    Made,
+    Make,
+    Meta,
+    Move,
+    Mutation,
+    Put,
+    Remove,
+    Signature,
+    StepId,
+    Touch,
+)
+from holdfast.undo.journal.step_footprint import whereabouts
+from holdfast.undo.leased_writes import leased
+from holdfast.undo.reversal._object_restorer import ObjectRestorer
+from holdfast.undo.reversal.access_grants import granted
+from holdfast.undo.reversal.reversal_context import (
+    ELSE,
+    OBJECT,
+    THEIRS,
+    UNPROTECTED,
+    ReversalContext,
+    is_pristine,
+    lstat_of,
+    stands_in_the_way,
+)
+from holdfast.undo.tree.signatures import NOT_OURS, place_in, signature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from holdfast.undo.interceptor import Place
+    from holdfast.undo.reversal.reversal_context import Conflict, Kit
+
+_TOGETHER = 1000
+"""So many objects are noted at once."""
+
+
+class Reversal:
+    """Reverses records of one or more steps; what reverses that again goes into the open steps of the same ids."""
+
+    def __init__(
+        self,
+        kit: Kit,
+        theirs: frozenset[Identity] = frozenset(),
+        known: Iterable[Conflict] = (),
+        dated: Mapping[StepId, Mapping[Identity, bool]] = MappingProxyType({}),
+        unseen: Iterable[Identity] = (),
+    ) -> None:
+        """``theirs`` are the objects that somebody else has changed since: they are left as they are.
+
+        ``known`` are the conflicts of the part that was done before it was cut short. ``dated`` are directories that
+        keep the mtime that they have now, unless the step knows of an older one (False), by the steps of which that is
+        so. ``unseen`` are objects of which it is not known how they look, as a directory above them may be closed.
+        """
+        self._ground = ReversalContext(kit, theirs, known)
+        self._recorder, self._directories = kit.recorder, kit.directories
+        self._aliases = self._ground.aliases
+        self._comeback = ObjectRestorer(self._ground)
+        self._dated = dated
+        self._unseen = set(unseen)
+        self._opened: set[bytes] = set()
+        """Directories in which what is unseen was looked at."""
+        self._made: dict[int, Identity] = {}
+        self.paths = 0
+        """How many records were reversed."""
+
+    @property
+    def conflicts(self) -> list[Conflict]:
+        """What could not be brought back, ``known`` included."""
+        return self._ground.conflicts
+
+    def run(
+        self,
+        records: Sequence[Mutation],
+        cut: int | None,
+        before: Callable[[int, tuple[Signature, ...]], None],
+    ) -> None:
+        """Reverse ``records``, the last first, or from the position ``cut`` on, at which it was cut short before.
+        ``before`` is told each position first, and -1 last; and with it how the objects now look that the reversal of
+        the record before has changed.
+
+        Holds the gate of the recorder throughout: mutations of others wait. Raises `OSError` where the system fails,
+        `StorageError` where somebody has a lease on a file: call again with the last position.
+        """
+        self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
+        self._ground.created = frozenset(self._made.values())
+        self._ground.elsewhere = OtherLinks(self._directories, self._aliases, records)
+        start = len(records) - 1 if cut is None else cut
+        with self._recorder.gate:
+            left: tuple[Signature, ...] = ()
+            for position in range(start, -1, -1):
+                record = records[position]
+                if isinstance(record, Made):
+                    continue
+                before(position, left)
+                left = ()
+                self._ground.step, self._ground.seq = record.step, record.seq
+                if position == start and self._ground.aside.holds(record.seq):
+                    self._ground.note(record.path, ELSE, aside=True)  # where it was cut short
+                    continue
+                try:
+                    self._reverse_with_access(records, position, partial(before, position))
+                except BlockingIOError as error:
+                    raise StorageError(leased(record.path)) from error
+                except OSError as error:
+                    if (reason := stands_in_the_way(error)) is None:
+                        raise
+                    self._give_up(record, reason)
+                finally:
+                    if position == cut:
+                        self._may_have_changed(record)
+                    left = self._ground.looked_at()
+            if start >= 0:
+                before(-1, left)
+
+    def _may_have_changed(self, record: Mutation) -> None:
+        """What this record is about may have been changed by its reversal before that was cut short, and not told."""
+        if isinstance(record, Made):
+            return
+        for path in (record.path, record.target) if isinstance(record, Move) else (record.path,):
+            try:
+                self._ground.has_changed(self._directories.place(path))
+            except OSError:
+                continue  # nothing is there
+
+    def _reverse_with_access(
+        self, records: Sequence[Mutation], position: int, note: Callable[[tuple[Signature, ...]], None]
+    ) -> None:
+        record = records[position]
+        try:
+            self._reverse(record)
+        except PermissionError:
+            described = {
+                self._aliases.now(one.identity) for one in records[: position + 1] if isinstance(one, Meta | Content)
+            }
+            with granted(self._recorder, self._directories, record, described) as opened:
+                if not opened:
+                    raise
+                self._look_into(opened, records[: position + 1], note)
+                self._reverse(record)
+
+    def _look_into(
+        self, opened: Iterable[bytes], records: Sequence[Mutation], note: Callable[[tuple[Signature, ...]], None]
+    ) -> None:
+        """Note how that looks which comes to light as directories are opened: if this is cut short, what somebody
+        changes there meanwhile is told from it. ``records`` are those that are not reversed yet.
+        """
+        anew = [path for path in opened if path not in self._opened]
+        self._opened.update(anew)
+        if not anew or not self._unseen:
+            return
+        found: list[Signature] = []
+        for path, object_ in whereabouts(records).items():
+            if (
+                object_ is not None
+                and object_ in self._unseen
+                and any(path != above and under(path, above) for above in anew)
+            ):
+                with suppress(OSError):  # it is closed still
+                    place = self._directories.place(path)
+                    if identity(place.dir_fd, place.name) == self._aliases.now(object_):
+                        if (now := signature(self._directories, path)) is not None and now != NOT_OURS:
+                            found.append(now)
+                        self._unseen.discard(object_)
+        for at in range(0, len(found), _TOGETHER):
+            note(tuple(found[at : at + _TOGETHER]))
+
+    def _give_up(self, record: Mutation, reason: str) -> None:
+        """What ``record`` would have brought back is put aside."""
+        match record:
+            case Remove():
+                self._ground.put_aside(record.path, reason, record.type, record.keeping, record.metadata)
+            case Content():
+                self._ground.put_aside(record.path, reason, "f", record.keeping, record.metadata)
+            case Move(replaced=lost) if lost is not None and not record.exchanged:
+                self._ground.note(record.path, reason)
+                self._ground.put_aside(record.target, reason, lost.type, lost.keeping, lost.metadata)
+            case Touch() | Made():
+                pass  # a directory that is gone needs no mtime
+            case _:
+                self._ground.note(record.path, reason)
+
+    def _reverse(self, record: Mutation) -> None:
+        match record:
+            case Make():
+                self._unmake(record.path, record.type, self._made.get(record.seq))
+            case Link():
+                self._unmake(record.path, record.type, record.identity, record.source)
+            case Put():
+                self._unmake(record.path, record.type, record.identity)
+            case Remove():
+                self._bring_back(record.path, record.type, record.identity, record.keeping, record.metadata)
+            case Move():
+                self._move_back(record)
+            case Content():
+                self._rewrite(record)
+            case Meta():
+                self._describe(record.path, record.identity, record.metadata)
+            case Touch():
+                self._untouch(record)
+            case Made():
+                pass
+
+    def _unmake(self, path: bytes, type_: FileType, object_: Identity | None, other: bytes = b"") -> None:
+        """Remove what was made; ``other`` is where the same object may be found by another name."""
+        place = self._directories.place(path)
+        found = lstat_of(place)
+        if found is None:
+            return  # it never was, or is gone already
+        if object_ is None:
+            # The step was cut off between the creation and the note of what was created: nobody can have written to it.
+            if not is_pristine(place, found, type_):
+                self._ground.note(path, "it is not known who made it")
+                return
+        elif (there := identity(place.dir_fd, place.name)) != self._aliases.now(object_):
+            self._ground.note(path, ELSE)
+            return
+        elif there in self._ground.theirs:
+            self._ground.note(path, THEIRS)
+            return
+        if type_ == "d":
+            self._recorder.rmdir(self._ground.step, place, lambda: os.rmdir(place.name, dir_fd=place.dir_fd))
+            self._directories.forget(path)
+        else:
+            stays = other if object_ is not None and other != path and self._ground.is_at(other, object_) else b""
+            place = self._directories.place(path)
+            if found.st_nlink > 1:
+                self._ground.has_changed(place)
+            self._recorder.unlink(
+                self._ground.step, place, lambda: os.unlink(place.name, dir_fd=place.dir_fd), other=stays
+            )
+        self.paths += 1
+
+    def _bring_back(
+        self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata
+    ) -> None:
+        if self._comeback.bring_back(path, type_, object_, keeping, metadata):
+            self.paths += 1
+
+    def _move_back(self, record: Move) -> None:
+        source, target = self._directories.place(record.path), self._directories.place(record.target)
+        lost = record.replaced
+        there = self._ground.holds(target, record.identity)
+        swapped = lost is not None and self._ground.holds(source, lost.identity)
+        if there and swapped:
+            self._rename(target, source, RENAME_EXCHANGE, record)
+        elif there:
+            try:
+                self._rename(target, source, RENAME_NOREPLACE, record)
+            except OSError as error:
+                if (reason := stands_in_the_way(error)) is None:
+                    raise
+                self._ground.note(record.path, reason)
+        elif swapped and record.exchanged:
+            self._rename(source, target, RENAME_NOREPLACE, record)
+        elif not self._ground.holds(source, record.identity) and record.identity not in self._ground.created:
+            # (What the step itself had made and removed again is nowhere by now.)
+            self._ground.note(record.target, "what was moved here is not here any more")
+        if lost is not None and not record.exchanged:
+            self._bring_back(record.target, lost.type, lost.identity, lost.keeping, lost.metadata)
+
+    def _rename(self, source: Place, target: Place, flags: int, record: Move) -> None:
+        self._recorder.rename(
+            self._ground.step,
+            source,
+            target,
+            flags,
+            lambda: (
+                rename_to_free(source.dir_fd, source.name, target.dir_fd, target.name)
+                if flags == RENAME_NOREPLACE
+                else renameat2(source.dir_fd, source.name, target.dir_fd, target.name, flags)
+            ),
+        )
+        self._ground.has_changed(target)
+        if flags & RENAME_EXCHANGE:
+            self._ground.has_changed(source)
+        if record.type == "d" or flags & RENAME_EXCHANGE:
+            self._directories.forget(record.path)
+            self._directories.forget(record.target)
+            self._ground.elsewhere.directories_moved()
+        self.paths += 1
+
+    def _rewrite(self, record: Content) -> None:
+        if record.keeping.how is How.NOT:
+            self._ground.note(record.path, UNPROTECTED)
+            return
+        if record.keeping.number and self._ground.preimages.look(record.keeping.number) is None:
+            return  # cut off before there was a whole copy: nobody was let to write
+        place = self._directories.place(record.path)
+        fd, reason = _open_object(place, self._aliases.now(record.identity))
+        if fd < 0:
+            if record.identity not in self._ground.created:
+                self._give_up(record, reason)
+            return
+        try:
+            if self._aliases.now(record.identity) in self._ground.theirs:
+                self._give_up(record, THEIRS)
+                return
+            self._recorder.opening(self._ground.step, place, fd)
+            self._ground.fill(fd, record.keeping)
+            apply_metadata(fd, record.metadata)
+            self._ground.changed(fd)
+        finally:
+            os.close(fd)
+        self.paths += 1
+
+    def _describe(self, path: bytes, object_: Identity, metadata: Metadata) -> None:
+        place = place_in(self._directories, path)
+        fd, reason = _open_object(place, self._aliases.now(object_))
+        if fd < 0:
+            if object_ not in self._ground.created:
+                self._ground.note(path, reason)
+            return
+        try:
+            if self._aliases.now(object_) in self._ground.theirs:
+                self._ground.note(path, THEIRS)
+                return
+            now = self._dated_mtime(object_, os.fstat(fd).st_mtime_ns, metadata.mtime)
+            self._recorder.changing(self._ground.step, place, fd)
+            apply_metadata(fd, metadata._replace(mtime=now))
+            self._ground.changed(fd)
+        finally:
+            os.close(fd)
+        self.paths += 1
+
+    def _untouch(self, record: Touch) -> None:
+        fd = self._directories.directory(record.path)
+        if identity(fd, b"") != self._aliases.now(record.identity):
+            return
+        found = os.fstat(fd)
+        mtime = self._dated_mtime(record.identity, found.st_mtime_ns, record.mtime)
+        if found.st_mtime_ns != mtime:
+            self._recorder.touch(self._ground.step, record.path, fd)
+            os.utime(through(fd), ns=(found.st_atime_ns, mtime))
+
+    def _dated_mtime(self, directory: Identity, now: int, known: int) -> int:
+        """The mtime that a directory gets which has ``now``, where the step has found the one that is ``known``."""
+        dated = self._dated.get(self._ground.step, {})
+        if directory not in dated:
+            return known
+        first = self._first_mtime(self._aliases.now(directory), now)
+        return first if dated[directory] else min(known, first, now)
+
+    def _first_mtime(self, directory: Identity, now: int) -> int:
+        """The mtime of a directory before this reversal of the step."""
+        records = self._recorder.step(self._ground.step).records
+        touched = (one.mtime for one in records if isinstance(one, Touch) and one.identity == directory)
+        return next(touched, now)
+
+
+def _open_object(place: Place, object_: Identity) -> tuple[int, str]:
+    """A descriptor of the object at the place; or -1, and why not."""
+    try:
+        fd = os.open(place.name, OBJECT, dir_fd=place.dir_fd)
+    except FileNotFoundError:
+        return -1, "it is not there any more"
+    if identity(fd, b"") != object_:
+        os.close(fd)
+        return -1, ELSE
+    return fd, ""

@@ -1,0 +1,109 @@
+"""What a step has taken from its own owner, given back while what it did there is reversed.
+
+Whoever is not root may have left a directory that it may not search any more, or a file that it may not write to. What
+was done there before is reversed before the modes are.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from holdfast.files.linux.file_handle import Identity, identity
+from holdfast.files.linux.metadata import through
+from holdfast.undo.interceptor import Place
+from holdfast.undo.journal.records import Made, Meta, Move
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Generator, Iterator, Sequence
+
+    from holdfast.undo.journal.records import Mutation
+    from holdfast.undo.recorder.recorder import Recorder
+    from holdfast.undo.tree.rooted_directories import Directories
+
+_OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def granted(
+    recorder: Recorder, directories: Directories, record: Mutation, described: Container[Identity]
+) -> Generator[tuple[bytes, ...]]:
+    """For the length of the block, what ``record`` has to do with is open to its owner, and so is all above it.
+
+    It is noted in the open step of the same id. Yields the paths that were opened: none if nothing was closed, or it is
+    not ours to open. At the end each gets back the mode that it had, but for what is ``described``: what a record says
+    of that follows. Raises `OSError`.
+    """
+    opened: list[tuple[int, int, bool]] = []
+    changed: list[bytes] = []
+    try:
+        for path in _from_the_root(record):
+            try:
+                fd = _open(directories, path)
+            except FileNotFoundError:
+                continue
+            mode = stat.S_IMODE(os.fstat(fd).st_mode)
+            opened.append((fd, mode, identity(fd, b"") not in described))
+            _open_up(recorder, record, path, fd)
+            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                changed.append(path)
+        yield tuple(changed)
+    finally:
+        for fd, mode, closes in reversed(opened):
+            if closes and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                os.chmod(through(fd), mode)
+            os.close(fd)
+
+
+def close_again(directories: Directories, noted: Sequence[Mutation], described: Container[Identity]) -> None:
+    """Give what a reversal had opened when its keeper was killed the mode back that it had.
+
+    ``noted`` is what the reversal has recorded, ``described`` what the records that it reverses say themselves how it
+    is to be. What somebody has changed since stays.
+    """
+    for record in reversed(noted):  # (what is beneath a directory, before that)
+        if not isinstance(record, Meta) or record.identity in described:
+            continue
+        with suppress(OSError):  # it is not there any more, or not ours to close
+            fd = _open(directories, record.path)
+            try:
+                mode, now = record.metadata.mode, os.fstat(fd).st_mode
+                if identity(fd, b"") == record.identity and now == opened_up(stat.S_IFMT(now) | mode):
+                    os.chmod(through(fd), mode)
+            finally:
+                os.close(fd)
+
+
+def _open_up(recorder: Recorder, record: Mutation, path: bytes, fd: int) -> None:
+    found = os.fstat(fd)
+    needed = opened_up(found.st_mode)
+    if not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode != needed:
+        recorder.changing(record.step, Place(-1, b"", path), fd)
+        os.chmod(through(fd), stat.S_IMODE(needed))
+
+
+def opened_up(mode: int) -> int:
+    """The mode, with its type, of what is open to its owner and has had this one before."""
+    return mode | (stat.S_IRWXU if stat.S_ISDIR(mode) else stat.S_IRUSR | stat.S_IWUSR)
+
+
+def _open(directories: Directories, path: bytes) -> int:
+    if not path:
+        return os.dup(directories.directory(b""))
+    place = directories.place(path)
+    return os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
+
+
+def _from_the_root(record: Mutation) -> Iterator[bytes]:
+    """The paths of the record, after all that are above them."""
+    if isinstance(record, Made):
+        return
+    yield b""
+    for path in (record.path, record.target) if isinstance(record, Move) else (record.path,):
+        for at, byte in enumerate(path):
+            if byte == ord("/"):
+                yield path[:at]
+        if path:
+            yield path

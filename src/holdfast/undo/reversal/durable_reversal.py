@@ -1,0 +1,298 @@
+"""Carrying out the reversal of finished steps so that it survives being killed, and being stopped by the system."""
+
+from __future__ import annotations
+
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from holdfast.model.errors import IntegrityError, StorageError, room_hint
+from holdfast.model.log import Log
+from holdfast.undo.completion.step_sealer import Together, look, numbers, seal
+from holdfast.undo.foreign_edits.detection import edited_elsewhere, left_by_steps
+from holdfast.undo.journal.records import Content, Made, Meta, Put, Reverse, Reversed, Touch
+from holdfast.undo.journal.step_file import Trouble
+from holdfast.undo.journal.step_footprint import whereabouts
+from holdfast.undo.reversal._record_reversal import Reversal
+from holdfast.undo.reversal.reversal_context import MOVED, OF_NOBODY, Conflict, Kit
+from holdfast.undo.tree.signatures import NOT_OURS, is_left
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.undo.completion.step_sealer import Left
+    from holdfast.undo.journal.records import Mutation, Signature, StepId
+    from holdfast.undo.journal.step_file import Head, Sealed, State
+    from holdfast.undo.log import UndoLog
+
+_log = Log(__name__)
+
+
+class Undone(NamedTuple):
+    """What an undo or a redo did."""
+
+    steps: tuple[StepId, ...]
+    paths: int
+    """How many operations were reversed."""
+    conflicts: tuple[Conflict, ...]
+    """What was left as it is; not empty only if it was forced, or in a recovery."""
+
+
+class Unfinished(NamedTuple):
+    """Where a reversal that was cut short goes on."""
+
+    position: int | None
+    """Of all records of its steps; None: from the start, -1: all are reversed."""
+    conflicts: tuple[Conflict, ...] = ()
+    """Those that it had met."""
+    theirs: frozenset[Identity] = frozenset()
+    """Objects that somebody else has changed since: they stay as they are, and no step left them so."""
+
+
+_FROM_THE_START = Unfinished(None)
+
+
+def reverse(
+    log: UndoLog, sealed: Sequence[Sealed], *, forward: bool = False, theirs: frozenset[Identity] | None = None
+) -> Undone:
+    """Reverse finished steps without asking whether they may be; what conflicts is left and reported.
+
+    ``theirs`` is given by a recovery: what somebody else has changed since, which is left as it is. Raises as
+    `carry_out` does.
+    """
+    ids = tuple(one.head.id for one in sealed)
+    log.mark()
+    note = Reverse(log.recorder.next_seq(), ids, forward, log.clock.now() * 1000, theirs is not None)
+    log.recorder.note(note)
+    try:
+        for one in sealed:
+            begin_again(log, one)
+    except StorageError as error:
+        raise _stopped(log, sealed, error) from error
+    return carry_out(log, sealed, note, Unfinished(None, (), theirs or frozenset()))
+
+
+def begin_again(log: UndoLog, one: Sealed) -> None:
+    """Open a finished step, to record in it what brings it to where it is now."""
+    head = one.head
+    log.recorder.begin(
+        head.id,
+        head.kind,
+        run=head.run,
+        command=head.command,
+        directory=head.directory,
+        parent=head.parent,
+        reverses=True,
+    )
+
+
+def carry_out(
+    log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished: Unfinished = _FROM_THE_START
+) -> Undone:
+    """Reverse the records of the steps, which are open in the recorder again; then finish them.
+
+    Raises `StorageError` where the system fails in the middle: the log then remembers to go on with it
+    (`holdfast.undo.recovery.interrupted_reversals`).
+    """
+    try:
+        return _carry_out(log, sealed, note, unfinished)
+    except (OSError, StorageError) as error:
+        raise _stopped(log, sealed, error) from error
+
+
+def _stopped(log: UndoLog, sealed: Sequence[Sealed], error: OSError | StorageError) -> StorageError:
+    begun = {step.id for step in log.recorder.open_steps}
+    for one in sealed:
+        if one.head.id in begun:
+            log.recorder.drop(one.head.id)
+    log.interrupted = True
+    cause = error.message if isinstance(error, StorageError) else str(error)
+    hint = room_hint(error) if isinstance(error, OSError) else None
+    return StorageError(
+        f"stopped in the middle: {cause}", hint=hint or "the next undo or redo goes on where it stopped"
+    )
+
+
+def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished: Unfinished) -> Undone:
+    records = in_order(sealed)
+
+    def before(position: int, left: tuple[Signature, ...]) -> None:
+        log.recorder.note(Reversed(log.recorder.next_seq(), note.seq, position, left))
+
+    log.directories.close()
+    kit = Kit(log.recorder, log.preimages, log.aside, log.directories)
+    dated = {} if note.forward else _dated(log, sealed)
+    sealed, named_again = _note_what_gets_a_name(log, sealed)
+    of_steps = left_by_steps(log, sealed, unfinished.theirs)
+    reversal = Reversal(kit, unfinished.theirs, unfinished.conflicts, dated, _unseen(sealed))
+    reversal.run(records, unfinished.position, before)
+    conflicts = reversal.conflicts
+    state = "done" if note.forward else "undone"
+    theirs = _theirs(log, sealed, state, conflicts, unfinished.theirs - of_steps, named_again)
+    again = {one.head.id: tuple(log.recorder.step(one.head.id).records) for one in sealed}
+    together = Together(again)
+    # (In the order in which they act: of what two of them leave at a path, the later counts.)
+    for one in sorted(sealed, key=lambda one: again[one.head.id][-1].seq if again[one.head.id] else 0):
+        head = one.head
+        opened = log.recorder.end(head.id, head.exit_code)
+        left = look(log, opened, theirs=theirs.paths, together=together)
+        told = {found.path for found in conflicts if found.step == head.id}
+        stays = _what_stays(log, head, left, told)
+        if note.spares:
+            known = told | whereabouts(one.records).keys()
+            conflicts += [Conflict(head.id, path, MOVED) for path in stays if path not in known]
+        troubles = [Trouble(found.path, found.reason, found.aside) for found in conflicts if found.step == head.id]
+        seal(
+            log,
+            opened,
+            state=state,
+            ended_at=head.ended_at,
+            exit_code=head.exit_code,
+            before=head,
+            conflicts=troubles,
+            left=left._replace(paths=(*left.paths, *stays.items())),
+            spared=theirs.spared,
+        )
+        # (What could not be put back is not among them any more: it lies aside.)
+        given_back = {record.number for record in opened.records if isinstance(record, Put)}
+        for number in numbers(one.records) - numbers(opened.records) - given_back:
+            log.preimages.discard(number)
+    log.restart()
+    steps, what = tuple(one.head.id for one in sealed), "redo" if note.forward else "rollback"
+    _log.info("%s executed", what, steps=steps, operations=reversal.paths, conflicts=len(conflicts))
+    return Undone(steps, reversal.paths, tuple(conflicts))
+
+
+def _what_stays(log: UndoLog, head: Head, left: Left, told: Set[bytes]) -> dict[bytes, Signature | None]:
+    """What the step had left before where that was not reversed, as another step has changed or moved it too: it is
+    there still, and no outsider's. ``told`` are the paths of conflicts.
+    """
+    known = dict(left.paths)
+    before = ((path, was) for path, was in head.left if path not in known and (was is not None or path in told))
+    return {path: was for path, was in before if is_left(log.directories, path, was)}
+
+
+def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequence[Sealed], frozenset[Identity]]:
+    """What others have changed by another name stays so, where the steps have only taken a name from it. It is theirs
+    whether it has that name or not.
+    """
+    found = {one.path: one.object for one in edited_elsewhere(log, sealed) if not one.is_changed}
+    if not found:
+        return sealed, frozenset()
+    noted: list[Sealed] = []
+    for one in sealed:
+        # (Where the step has left something of its own, that is there again once this is reversed.)
+        mine = {(one.head.state, path) for path, left in one.head.left if path in found and not (left and left.mode)}
+        if not mine.issubset(one.head.crossed):
+            crossed = tuple(sorted({*one.head.crossed, *mine}))
+            one = msgspec.structs.replace(one, head=msgspec.structs.replace(one.head, crossed=crossed))
+            log.write(one)
+        noted.append(one)
+    return noted, frozenset(found.values())
+
+
+def _dated(log: UndoLog, sealed: Sequence[Sealed]) -> dict[StepId, dict[Identity, bool]]:
+    """For each step, the directories of which a step that was undone after this one came to them has given back the
+    mtime already, or gives it back now by records that its redo has made: the older of what the two had found was there
+    before both. True where the other one had set it: then the older one may be that.
+    """
+    came = {one.head.id: _came(one) for one in sealed}
+    since = min((seq for touched in came.values() for seq in touched.values()), default=None)
+    last = max(one.head.last for one in sealed)
+    given: dict[Identity, list[tuple[Head, bool]]] = {}
+    """Which steps give it back, and whether they had set the mtime."""
+    for head in log.heads.values():
+        is_redone = head.id in came and head.acted != head.last
+        if since is None or head.first >= last or head.acted <= since or not (is_redone or head.state == "undone"):
+            continue
+        with suppress(IntegrityError):  # of a step that is damaged nothing is known; for an mtime nothing else stops
+            records = log.read(head.id).records
+            described = {record.identity for record in records if isinstance(record, Meta)}
+            for object_ in {record.identity for record in records if isinstance(record, Touch)}:
+                if not is_redone or object_ not in described:
+                    given.setdefault(object_, []).append((head, object_ in described))
+    found: dict[StepId, dict[Identity, bool]] = {}
+    for one in sealed:
+        after = {
+            # (Of what began after it had come to them, this one knows the older mtime.)
+            object_: [
+                is_set
+                for head, is_set in given.get(object_, ())
+                if head.first < seq < head.acted and head.id != one.head.id
+            ]
+            for object_, seq in came[one.head.id].items()
+        }
+        found[one.head.id] = {object_: any(known) for object_, known in after.items() if known}
+    return found
+
+
+def _came(one: Sealed) -> dict[Identity, int]:
+    """When the step came to each directory in which it changed names, and to each object that it described."""
+    return {record.identity: record.seq for record in reversed(one.records) if isinstance(record, Touch | Meta)}
+
+
+def _unseen(sealed: Iterable[Sealed]) -> Iterator[Identity]:
+    """The objects of which the steps do not know how they left them: they may lie in directories that are closed."""
+    for one in sealed:
+        paths = [path for path, left in one.head.left if left == NOT_OURS]
+        places = whereabouts(one.records) if paths else {}
+        yield from (object_ for path in paths if (object_ := places.get(path)) is not None)
+
+
+class _Theirs(NamedTuple):
+    """Where a reversal leaves what somebody else has changed, or brings that back: no step left it."""
+
+    paths: frozenset[bytes]
+    spared: frozenset[bytes]
+    """Those of the paths at which it was moved or described, and stays as they have left it but for that."""
+
+
+def _theirs(
+    log: UndoLog,
+    sealed: Sequence[Sealed],
+    state: State,
+    conflicts: Iterable[Conflict],
+    strangers: frozenset[Identity],
+    named_again: frozenset[Identity],
+) -> _Theirs:
+    """``named_again`` are those that others have changed by another name, and that may only have got theirs back."""
+    brought = _brought(log, sealed)
+    found = {each.path for each in conflicts if each.reason not in OF_NOBODY and each.path not in brought}
+    moved: set[bytes] = set()
+    for one in sealed:
+        found |= {path for then, path in one.head.crossed if then == state}
+        places, left = whereabouts(one.records), dict(one.head.left)
+        # What it only moved or described is theirs still; but of a directory nothing but that is told apart.
+        rewritten = {record.identity for record in one.records if isinstance(record, Content | Made)}
+        described = {record.identity for record in one.records if isinstance(record, Meta)}
+        rewritten |= {places.get(path) for path, was in left.items() if was and stat.S_ISDIR(was.mode)} & described
+        crossed = {places.get(path) for then, path in one.head.crossed if then != state} - rewritten - {None}
+        now = whereabouts(log.recorder.step(one.head.id).records) if crossed or strangers or named_again else {}
+        moved |= _where(log, now, crossed | named_again)
+        found |= _where(log, now, strangers)
+    return _Theirs(frozenset(found | moved), frozenset(moved - found))
+
+
+def _brought(log: UndoLog, sealed: Iterable[Sealed]) -> frozenset[bytes]:
+    """Where there is what this reversal itself has put there. (What another step had left, which was denied in between,
+    is in the way of the rest then.)
+    """
+    records = sorted(
+        (record for one in sealed for record in log.recorder.step(one.head.id).records), key=lambda record: record.seq
+    )
+    return frozenset(path for path, object_ in whereabouts(records).items() if object_ is not None)
+
+
+def _where(
+    log: UndoLog, places: Mapping[bytes, Identity | None], objects: Iterable[Identity | None]
+) -> frozenset[bytes]:
+    stands = log.recorder.aliases.all(object_ for object_ in objects if object_ is not None)
+    return frozenset(path for path, object_ in places.items() if object_ in stands)
+
+
+def in_order(sealed: Iterable[Sealed]) -> list[Mutation]:
+    """The records of all the steps, as they were made."""
+    return sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)

@@ -1,0 +1,168 @@
+"""What a reversal works on: the tree, the log, what is somebody else's, and what it has changed and noted so far."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holdfast.files.linux.file_handle import Identity, identity
+from holdfast.files.linux.metadata import Metadata, read_xattrs, through
+from holdfast.files.linux.reflink import duplicate
+from holdfast.undo.foreign_edits.other_links import OtherLinks
+from holdfast.undo.journal.preimages import is_empty
+from holdfast.undo.journal.records import Conflicted, FileType, How, Keeping, Signature, StepId, file_type
+from holdfast.undo.leased_writes import AT_ONCE, write_whole
+from holdfast.undo.tree.signatures import signature_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from holdfast.undo.interceptor import Place
+    from holdfast.undo.journal.preimages import Preimages
+    from holdfast.undo.journal.quarantine import Aside
+    from holdfast.undo.recorder.recorder import Recorder
+    from holdfast.undo.tree.rooted_directories import Directories
+
+OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+
+ELSE: Final = "something else is there now"
+THEIRS: Final = "somebody else has changed it since"
+UNPROTECTED: Final = "it was not kept, as the step was not protected any more"
+APART: Final = "its other names were not found: it is an object of its own now"
+MOVED: Final = "another step has brought it here"
+OF_NOBODY: Final = frozenset({UNPROTECTED, APART, MOVED})
+"""Conflicts with nobody: what is there is what the reversal left."""
+
+
+class Conflict(NamedTuple):
+    """Something that could not be brought back, because it is not what the step left."""
+
+    step: StepId
+    path: bytes
+    reason: str
+    aside: int | None = None
+    """The number in `Aside` of what belongs there; None if nothing was lost."""
+
+
+class Kit(NamedTuple):
+    """What a reversal works with."""
+
+    recorder: Recorder
+    preimages: Preimages
+    aside: Aside
+    directories: Directories
+
+
+class ReversalContext:
+    """It is the same for all records of a reversal, but for ``step`` and ``seq``: those are of the one at hand."""
+
+    def __init__(self, kit: Kit, theirs: frozenset[Identity], known: Iterable[Conflict]) -> None:
+        """``theirs`` and ``known`` as `holdfast.undo.reversal._record_reversal.Reversal` has them."""
+        self.recorder, self.preimages, self.aside, self.directories = kit
+        self.aliases = self.recorder.aliases
+        self.theirs = self.aliases.all(theirs)
+        self.step: StepId = 0
+        self.seq = 0
+        self.conflicts = list(known)
+        self.created: frozenset[Identity] = frozenset()
+        """What the steps had made: where it is gone again, nothing of it is missing."""
+        self.elsewhere = OtherLinks(self.directories, self.aliases, ())
+        self._changed: list[int] = []
+        """Descriptors of the objects that the reversal of this record has changed."""
+
+    def has_changed(self, place: Place) -> None:
+        """What is at the place was changed by the reversal of this record."""
+        if not self.theirs or identity(place.dir_fd, place.name) not in self.theirs:
+            self._changed.append(os.open(place.name, OBJECT, dir_fd=place.dir_fd))
+
+    def changed(self, fd: int) -> None:
+        """The object, open as the borrowed ``fd``, was changed by the reversal of this record."""
+        self._changed.append(os.dup(fd))
+
+    def looked_at(self) -> tuple[Signature, ...]:
+        """How that looks, now that nothing more is done to it."""
+        device = self.directories.device
+        left = tuple(signature_of(os.fstat(fd), device, partial(read_xattrs, fd)) for fd in self._changed)
+        for fd in self._changed:
+            os.close(fd)
+        self._changed.clear()
+        return left
+
+    def holds(self, place: Place, object_: Identity) -> bool:
+        """Whether the object is at the place, by whatever identity it has now."""
+        try:
+            return identity(place.dir_fd, place.name) == self.aliases.now(object_)
+        except OSError as error:
+            if error.errno in _GONE:
+                return False
+            raise
+
+    def is_at(self, path: bytes, object_: Identity) -> bool:
+        """The same of a path, whose directory need not be there."""
+        try:
+            return bool(path) and self.holds(self.directories.place(path), object_)
+        except OSError as error:
+            if error.errno in _GONE:
+                return False
+            raise
+
+    def put_aside(self, path: bytes, reason: str, type_: FileType, keeping: Keeping, metadata: Metadata) -> None:
+        """What belongs at the path cannot be brought back there: it is kept beside, and the conflict noted."""
+        if type_ == "d" and reason == ELSE:
+            place = self.directories.place(path)
+            found = lstat_of(place)
+            if found is not None and stat.S_ISDIR(found.st_mode):
+                return  # it has become somebody else's, but there it is: nothing is lost
+        self.note(path, reason, aside=self.aside.keep(self.seq, type_, keeping, metadata))
+
+    def note(self, path: bytes, reason: str, *, aside: bool = False) -> None:
+        """Note a conflict, once; ``aside`` if what belongs there is kept beside."""
+        conflict = Conflict(self.step, path, reason, self.seq if aside else None)
+        if conflict not in self.conflicts:
+            self.recorder.note(Conflicted(self.recorder.next_seq(), self.step, self.seq, path, reason, aside))
+            self.conflicts.append(conflict)
+
+    def fill(self, fd: int, keeping: Keeping) -> None:
+        """Give a regular file, open in any way, the content that was kept. Raises `BlockingIOError` if it is leased."""
+        target = os.open(through(fd), os.O_RDWR | AT_ONCE)
+        try:
+            if keeping.how is How.INLINE:
+                # (Emptied first, ext4 would write it to the disk at once.)
+                write_whole(target, keeping.content)
+                os.ftruncate(target, len(keeping.content))
+                return
+            source = self.preimages.open(keeping.number)
+            try:
+                duplicate(source, target)
+            finally:
+                os.close(source)
+        finally:
+            os.close(target)
+
+
+def stands_in_the_way(error: OSError) -> str | None:
+    """How the tree differs from what the step left, if ``error`` says that; None if the system failed."""
+    if error.errno in _GONE:
+        return "its directory is not there any more"
+    return ELSE if error.errno in (errno.EEXIST, errno.ENOTEMPTY) else None
+
+
+def lstat_of(place: Place) -> os.stat_result | None:
+    """What is at the place, a link itself; None if nothing is."""
+    try:
+        return os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def is_pristine(place: Place, found: os.stat_result, type_: FileType) -> bool:
+    """Whether what is there can be what a creation has just left: empty, and of the right type."""
+    if file_type(found.st_mode) != type_:
+        return False
+    if type_ == "d":
+        return is_empty(place.dir_fd, place.name)
+    return type_ != "f" or found.st_size == 0

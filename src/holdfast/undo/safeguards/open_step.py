@@ -1,0 +1,172 @@
+"""The steps that are open: what each has recorded so far, and what it need not record again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.model.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.undo.journal.records import Bare, Begin, Link, Move, Mutation, ObjectKey, Outside, Signature, StepId
+    from holdfast.undo.safeguards.guard import Rule
+    from holdfast.undo.safeguards.losses import Weight
+
+
+# What others edit while a step goes on, as it is told of; kept until the step ends, and then laid against its records.
+#
+# Which of that the step had had to do with by then is known only at its end: what it recorded may be taken back.
+
+MOST_EDITS = 10_000
+"""With more of them, all that the step has touched by then counts as edited."""
+_ANYTHING = b""
+
+T = TypeVar("T", bytes, "Identity")
+
+
+class EditsInStep:
+    """See the module. Sequence numbers say when an edit was known. For one thread at a time."""
+
+    __slots__ = ("_objects", "_paths", "is_bounded")
+
+    def __init__(self) -> None:
+        self._paths: dict[bytes, list[int]] = {}
+        self._objects: dict[Identity, list[int]] = {}
+        self.is_bounded = False
+        """There were more than are kept: then the root's path stands for anything."""
+
+    def add(self, edit: Outside, acted: int) -> None:
+        """One more edit; the step has recorded nothing after the sequence number ``acted`` yet."""
+        if self.is_bounded or _ANYTHING in edit.paths:
+            self._bound(edit.seq)
+            return
+        _note(self._paths, edit.paths, edit.seq, acted)
+        _note(self._objects, edit.objects, edit.seq, acted)
+        # (What is noted anew for the same is no more than the step itself has recorded.)
+        if len(self._paths) + len(self._objects) > MOST_EDITS:
+            self.is_bounded = True
+            self._bound(edit.seq)
+
+    def _bound(self, seq: int) -> None:
+        # (The last such edit says as much as all before it.)
+        if self.is_bounded:
+            self._paths.clear()
+            self._objects.clear()
+        self._paths[_ANYTHING] = [seq]
+
+    def paths(self) -> Iterator[tuple[int, bytes]]:
+        """What was edited by its path, the root's: anything; with the sequence numbers."""
+        return _numbered(self._paths)
+
+    def objects(self) -> Iterator[tuple[int, Identity]]:
+        """What was edited by whatever name, as `paths`."""
+        return _numbered(self._objects)
+
+
+def _note(known: dict[T, list[int]], found: Iterable[T], seq: int, acted: int) -> None:
+    for one in found:
+        numbers = known.setdefault(one, [])
+        # (Between two edits the step may have come to it, or moved it; else one says as much as both.)
+        if not numbers or numbers[-1] <= acted:
+            numbers.append(seq)
+
+
+def _numbered(known: Mapping[T, Iterable[int]]) -> Iterator[tuple[int, T]]:
+    return ((seq, one) for one, numbers in known.items() for seq in numbers)
+
+
+_log = Log(__name__)
+
+
+@dataclass(slots=True)
+class OpenStep:
+    """One step, until it is sealed. Changed only by the recorder, under its gate."""
+
+    begin: Begin
+    records: list[Mutation] = field(default_factory=list["Mutation"])
+    """In the order of the journal."""
+    touched: set[bytes] = field(default_factory=set[bytes])
+    """Directories whose mtime is recorded."""
+    created: set[Identity] = field(default_factory=set["Identity"])
+    """What the step itself made: what becomes of it needs no preimage."""
+    captured: set[Identity] = field(default_factory=set["Identity"])
+    """Files whose content is recorded."""
+    described: set[Identity] = field(default_factory=set["Identity"])
+    """Objects whose metadata is recorded."""
+    met: set[ObjectKey] = field(default_factory=set["ObjectKey"])
+    """What it has come upon."""
+    removed: set[Signature] = field(default_factory=set["Signature"])
+    """What it has removed of its own, as another step that ended meanwhile found it."""
+    shared: list[int] = field(default_factory=list[int])
+    """The numbers of preimages that have other names, as far as is known."""
+    seen: dict[Identity, tuple[int, int, int]] = field(default_factory=dict["Identity", tuple[int, int, int]])
+    """Size, mtime and ctime of what is captured or described, from before."""
+    renames: list[Link | Move] = field(default_factory=list["Link | Move"])
+    """Those of its records by which something has got another path."""
+    beside: list[Link | Move] = field(default_factory=list["Link | Move"])
+    """Those of other steps, from its beginning until it was looked at what it left."""
+    parted: set[ObjectKey] = field(default_factory=set["ObjectKey"])
+    """What has lost a name and has others, and of which nothing is in the log."""
+    copied: int = 0
+    """Bytes of preimages that were copied."""
+    inline: int = 0
+    """Bytes of preimages that are in records."""
+    losing: dict[Identity, int] = field(default_factory=dict["Identity", int])
+    """Of each file that counts as lost, the bytes that do not yet (`holdfast.undo.safeguards.losses`)."""
+    exposed: set[Identity] = field(default_factory=set["Identity"])
+    """What it was the first of its run to open for writing, and counted."""
+    lost_files: int = 0
+    lost_bytes: int = 0
+    replaceable: dict[bytes, Weight] = field(default_factory=dict[bytes, "Weight"])
+    """Of files that it has deleted and Git holds, by their paths: what no longer counts when it makes them anew."""
+    aliases: list[tuple[Identity, Identity]] = field(default_factory=list[tuple["Identity", "Identity"]])
+    """The old and the new object for each that had to be made anew."""
+    held: int = 0
+    """The ticket that it waits for; 0 if none."""
+    allowed: set[Rule] = field(default_factory=set["Rule"])
+    """What a person was asked about, and let happen."""
+    reverses: bool = False
+    """It records a reversal: nobody is asked, and no limit holds, so that everything can be had back."""
+    unprotected: Bare | None = None
+    """From when on it is not protected, and why."""
+    busy: int = 0
+    """Operations in flight outside of the gate."""
+    looked_at: int = 0
+    """The sequence number up to which others had changed the tree when it was looked at what it left; 0 if never."""
+    span: tuple[int, int] | None = None
+    """The sequence numbers of its first record and its last, if some were taken out."""
+    went: frozenset[bytes] = frozenset()
+    """The paths at which it made and removed something that is in no record any more."""
+    edits: EditsInStep = field(default_factory=EditsInStep)
+    """What others have changed while it went on, whether it had to do with that or not."""
+    last: float = 0.0
+    """When it last did something, on the monotonic clock."""
+
+    def edited(self, edit: Outside) -> None:
+        """Others have changed something, which is known by the number of the record."""
+        was_bounded = self.edits.is_bounded
+        self.edits.add(edit, self.records[-1].seq if self.records else 0)
+        if self.edits.is_bounded and not was_bounded:
+            _log.warning(
+                "so much was edited by others while step %d goes on that all it has done by now counts as edited",
+                self.id,
+                step_id=self.id,
+            )
+
+    @property
+    def note(self) -> tuple[Bare, ...]:
+        """What the journal says of it besides."""
+        return (self.unprotected,) if self.unprotected else ()
+
+    @property
+    def bare(self) -> str:
+        """Why it is not protected; empty if it is."""
+        return self.unprotected.reason if self.unprotected else ""
+
+    @property
+    def id(self) -> StepId:
+        """The step's id."""
+        return self.begin.step
