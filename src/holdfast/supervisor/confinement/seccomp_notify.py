@@ -141,6 +141,13 @@ class Listener:
         """The call returns ``value``, or fails with the errno ``error`` if that is not 0."""
         self._send(_ANSWER.pack(id_, value, -error, 0))
 
+    def refuse(self, id_: int) -> None:
+        """The call fails with ENOSYS. From any thread, also one that does not `hold` it."""
+        with self._lock:
+            # Without users the descriptor is closed, so the kernel has answered; its number may be another file's.
+            if self._users:
+                self.answer(id_, 0, errno.ENOSYS)
+
     def go_on(self, id_: int) -> None:
         """The kernel carries the call out, with the arguments that it finds then."""
         self._send(_ANSWER.pack(id_, 0, 0, _FLAG_CONTINUE))

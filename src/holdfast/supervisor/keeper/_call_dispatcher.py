@@ -260,8 +260,8 @@ class Tree:
     def serve(self, found: tuple[int, ...]) -> None:
         """Carry out a call that the listener has received."""
         name, handler = self._calls[found[3]]
-        if self.listener.is_closed:
-            self.listener.answer(found[0], 0, errno.ENOSYS)
+        if self.listener.is_closed:  # (while the call was in the queue; the thread that received it may be gone)
+            self.listener.refuse(found[0])
         elif name == _END:
             self._processes.leaving(self.run, found[1])
             self.listener.go_on(found[0])

@@ -36,6 +36,9 @@ class Listening:
         self.answers.append((id_, value, error))
         self.answered.set()
 
+    def refuse(self, id_: int) -> None:
+        self.answer(id_, 0, errno.ENOSYS)
+
     def go_on(self, id_: int) -> None:
         self.answers.append((id_, "native"))
 
