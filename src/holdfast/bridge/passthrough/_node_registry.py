@@ -322,7 +322,8 @@ class Objects:
 
     def held_for_writing(self, _thorough: bool) -> frozenset[int]:
         """See `UndoLog.writers`: here that takes hardly any time."""
-        noted = tuple(self._mapped.items())
-        mapped = {found.st_ino for node, found in noted if self._by_mapping(node) is Writer.SOME}
+        # In this order: what is closed meanwhile is noted as mapped before.
         with self._lock:
-            return frozenset(mapped.union(self._written))
+            opened = frozenset(self._written)
+        noted = tuple(self._mapped.items())
+        return opened.union(found.st_ino for node, found in noted if self._by_mapping(node) is Writer.SOME)

@@ -23,6 +23,7 @@ from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import CheckpointId
+from holdfast.model.message_text import step_options
 from holdfast.store.catalog_records import HistoryEvent
 
 if TYPE_CHECKING:
@@ -430,7 +431,7 @@ def way_back(service: UndoService, steps: Sequence[int]) -> str:
     of_run = {step.id for step in service.steps() if step.run == run and step.paths}
     if run and of_run == set(steps) and run not in service.forgotten():
         return f"{UNDO_COMMAND} --run {run}"
-    return UNDO_COMMAND + "".join(f" --step {step.id}" for step in chosen)
+    return UNDO_COMMAND + step_options(step.id for step in chosen)
 
 
 def _before(context: Context, position: int, steps: Sequence[StepInfo]) -> int | None:

@@ -282,9 +282,9 @@ def end_run(
 def _say_forgotten(identity: str, runs: Sequence[str]) -> None:
     if identity in runs:
         _LOG.warning(
-            "steps of this run are forgotten already: the undo log was full (undo.max_log_bytes), or was discarded. "
-            "`holdfast undo --run %s --force` takes back what is left, and the rest by the checkpoint that the run "
-            "began with: ignored files that the forgotten steps changed stay as they are",
+            "steps of this run are forgotten already: the undo log was full (undo.max_log_bytes, undo.max_steps) or "
+            "discarded. `holdfast undo --run %s --force` takes back what is left, and the rest by the checkpoint that "
+            "the run began with: ignored files that the forgotten steps changed stay as they are",
             identity,
         )
     if others := [run for run in runs if run != identity]:

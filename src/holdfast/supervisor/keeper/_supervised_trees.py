@@ -383,7 +383,7 @@ class Runs:
         """See `UndoLog.writers`."""
         mounted = tuple(tree.run for tree in self._mounted)
         # (What those have open in a mount is known without looking, which the mount itself would have to answer.)
-        found = inodes_held_for_writing(self._processes.tgids_but(mounted), None if thorough else _OPEN_FILES)
+        found = inodes_held_for_writing(lambda: self._processes.tgids_but(mounted), None if thorough else _OPEN_FILES)
         if found is None:
             return None
         # (But what they had open before leads past it.)

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.file_lease import is_written
-from holdfast.files.linux.metadata import read_xattrs_at
 from holdfast.undo.completion.late_writes import still_written
-from holdfast.undo.foreign_edits.other_links import survivors
-from holdfast.undo.journal.preimages import place_of
+from holdfast.undo.foreign_edits.other_links import kept, survivors
 from holdfast.undo.journal.records import How, Put
 from holdfast.undo.journal.step_file import Head, Preimage, Sealed, State, Trouble
 from holdfast.undo.journal.step_footprint import changed_before, filled, keepings, named, touched_before, whereabouts
@@ -23,7 +21,6 @@ from holdfast.undo.tree.signatures import (
     is_unknown,
     place_in,
     signature,
-    signature_of,
     unknown,
 )
 
@@ -248,11 +245,13 @@ def _others(log: UndoLog, step: OpenStep, alive_until: int | None, theirs: Colle
 
 
 def _known_others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
+    own = numbers(step.records) if step.shared else ()
     for number in step.shared:
-        kept = log.preimages.look(number)
-        if kept is not None and kept.st_nlink > 1:
-            xattrs = partial(read_xattrs_at, log.preimages.fd, place_of(number))
-            yield signature_of(kept, log.directories.device, xattrs)
+        there = kept(log, number)
+        # (What another step has put into the log may have lost its last name in the tree since, by this one: then no
+        # record tells what this one has written to it.)
+        if there is not None and (there.names > 1 or number not in own):
+            yield there.now
     if step.parted:
         known = {path for head in log.heads.values() for path, left in head.left if left and left.key in step.parted}
         now = (signature(log.directories, path) for path in known)

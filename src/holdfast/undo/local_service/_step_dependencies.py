@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import RefusedError
-from holdfast.model.message_text import named_steps
+from holdfast.model.message_text import named_steps, step_options
 from holdfast.model.paths import display
 from holdfast.undo.journal.step_footprint import Meetings, Reach, reach, whereabouts
 from holdfast.undo.log import no_step
@@ -89,10 +89,9 @@ def refuse_overlaps(log: UndoLog, steps: Sequence[StepId]) -> None:
     if first is found:
         verb = "undo" if state == "done" else "redo"
         both = sorted({*steps, *(need.step for need in found)})
-        together = "".join(f" --step {step}" for step in both)
         raise RefusedError(
             message,
-            hint=f"`holdfast {verb}{together}` takes them together",
+            hint=f"`holdfast {verb}{step_options(both)}` takes them together",
             code="steps_connected",
             data={"together": both},
         )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.undo.journal.records import Outside, Signature, StepId
-    from holdfast.undo.journal.step_file import Sealed, State
+    from holdfast.undo.journal.step_file import Head, Sealed, State
     from holdfast.undo.log import UndoLog
 
 _LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -102,7 +102,7 @@ def _refuse(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     _refuse_writers(log, sealed)
     lost = list(dict.fromkeys(path for path, _ in changed(log, sealed)))
     _refuse_barriers(log, sealed, frozenset(lost))
-    _refuse_strangers(sealed, lost)
+    _refuse_strangers(log, sealed, lost)
 
 
 def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed]:
@@ -209,12 +209,13 @@ def _told(paths: Iterable[bytes]) -> dict[str, object]:
     return {"paths": [display(path) for path in sorted(set(paths))[:_TOLD]]}
 
 
-def _refuse_strangers(sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
-    known = {path: left for one in sealed for path, left in one.head.left}
-    if unsaid := [path for path in lost if is_unknown(known.get(path))]:
+def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
+    last = {path: one.head for one in sealed for path, _ in one.head.left}
+    unsaid = [path for path in lost if path in last and is_unknown(dict(last[path].left)[path])]
+    if unsaid:
+        head = last[unsaid[0]]
         raise RefusedError(
-            f"what step {sealed[-1].head.id} left in {_listed(unsaid)} is not known: it was still written to when the "
-            "keeper was killed, or others wrote to it too",
+            f"what step {head.id} left in {_listed(unsaid)} is not known: {_why_unknown(log, head, unsaid[0])}",
             hint=_by_force(sealed[0].head.state),
             code="barrier",
             data=_told(lost),
@@ -226,6 +227,15 @@ def _refuse_strangers(sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
             code="barrier",
             data=_told(lost),
         )
+
+
+def _why_unknown(log: UndoLog, head: Head, path: bytes) -> str:
+    if path in dict(head.late):
+        return "a later step wrote to it too"
+    left, now = dict(head.left)[path], signature(log.directories, path)
+    if left is None or now is None or now.key != left.key:
+        return "while a process could still write to it, another one removed or replaced it"
+    return "a process could still write to it when the keeper was killed"
 
 
 def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:

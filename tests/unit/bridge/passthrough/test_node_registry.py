@@ -173,6 +173,31 @@ def test_a_mapping_that_outlives_its_descriptor_is_a_writer(objects: Objects, tr
     assert objects.held_for_writing(False) == frozenset()
 
 
+def test_a_mapping_is_a_writer_whose_descriptor_is_closed_as_it_is_asked(
+    objects: Objects, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "a").write_bytes(b"content")
+    node = enter(objects, "a")
+    fd = os.open(tree / "a", os.O_RDWR)
+    objects.note_opened(objects[node], fd, writes=True)
+    memory = mmap.mmap(fd, 7)
+    lock = objects._lock
+
+    class ClosesFirst:
+        def __enter__(self) -> None:
+            monkeypatch.setattr(objects, "_lock", lock)
+            objects.note_mapped(node, fd)
+            objects.close_opened(objects[node], fd, writes=True)
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    monkeypatch.setattr(objects, "_lock", ClosesFirst())
+    assert objects.held_for_writing(False) == {(tree / "a").stat().st_ino}
+    memory.close()
+
+
 def test_a_long_path_is_told_by_a_name_that_is_left(objects: Objects, tree: Path) -> None:
     node, levels = ROOT, [b"d" * 200] * 30
     at = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
