@@ -25,12 +25,12 @@ ROOT = Path(__file__).parents[2]
 
 _LAUNCH = """
 import os, sys
-from holdfast.supervisor.launch.supervised_run import supervise
+from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
 from holdfast.supervisor.keeper.keeper_settings import Settings
 from holdfast.undo.safeguards.tickets import Thresholds
 root, log, deletes, timeout, *command = map(os.fsencode, sys.argv[1:])
 thresholds = Thresholds(deletes=int(deletes), timeout=float(timeout))
-sys.exit(supervise(command, Settings(root=root, log=log), thresholds=thresholds))
+sys.exit(supervise(SupervisedCommand(command, thresholds=thresholds), Settings(root=root, log=log)))
 """
 
 

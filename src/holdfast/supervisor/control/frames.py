@@ -8,7 +8,7 @@ the log, and the log has a version.
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,24 @@ from holdfast.undo.service import (
 LENGTH: Final = struct.Struct("<I")
 MAX_REQUEST_BYTES: Final = 1 << 20
 MAX_ANSWER_BYTES: Final = 1 << 28
+
+
+class JoinRequest(NamedTuple):
+    """The arguments of ``join``, in their order."""
+
+    run: str
+    agent: int
+    """The first process of its tree."""
+    one_step: bool
+    command: tuple[bytes, ...]
+    directory: bytes
+    read_only: int
+    """So many descriptors of read-only directories follow the listener and the parent's socket."""
+    thresholds: Thresholds
+    """When the run wants a person to be asked."""
+    mounted: bool
+    """The tree sees the workspace by a mount alone, and the device of that comes in place of a listener."""
+
 
 SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "steps": (tuple[()], list[StepInfo]),
@@ -70,7 +88,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "quiet": (tuple[()], None),
     "resume": (tuple[()], None),
     "visit": (tuple[()], None),
-    "join": (tuple[str, int, bool, list[bytes], bytes, int, Thresholds, bool], None),
+    "join": (JoinRequest, None),
     "leave": (tuple[()], Parting),
 }
 """Of every method: the types of its arguments, and of its result."""

@@ -20,11 +20,11 @@ from holdfast.supervisor.control.frames import (
     decode_answer,
     encode_request,
 )
-from holdfast.undo.service import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
+    from holdfast.supervisor.control.frames import JoinRequest
     from holdfast.undo.journal.records import StepId
     from holdfast.undo.service import (
         BarrierInfo,
@@ -263,38 +263,21 @@ class Remote:
         """See `UndoService.discard`."""
         return self._ask("discard")
 
-    def join(
-        self,
-        run: str,
-        agent: int,
-        listener: int,
-        parent: int,
-        *,
-        one_step: bool,
-        command: Sequence[bytes],
-        directory: bytes,
-        read_only: Sequence[int] = (),
-        thresholds: Thresholds = OFF,
-        mounted: bool = False,
-    ) -> None:
-        """Have the keeper serve a tree whose filter's listener this is and whose first process ``agent`` is; on the
-        socket ``parent`` its parent answers (`holdfast.supervisor.launch._caller_access_server`). The descriptors are
-        borrowed.
+    def join(self, request: JoinRequest, descriptors: Sequence[int]) -> None:
+        """Have the keeper serve a tree. The run lasts until the tree is gone or this connection ends without a `leave`,
+        which ends the tree.
 
-        ``read_only`` are directories that lie outside of the workspace, and not around it either, at most
-        `MOST_READ_ONLY`: whatever of the tree would change one, or anything beneath, fails with EROFS. Raises
-        `RefusedError` if one is none, `UsageError` if they are too many.
+        The ``descriptors`` are borrowed: the listener of the tree's filter (or the device of its mount), a socket on
+        which the tree's parent answers (`holdfast.supervisor.launch._caller_access_server`), and the read-only
+        directories, at most `MOST_READ_ONLY`. These lie outside of the workspace, and not around it either; a call that
+        would change one, or anything beneath, fails with EROFS. Raises `RefusedError` if one is no directory or does
+        not lie there, `UsageError` if they are too many.
 
-        ``thresholds`` is what the run asks for; see `guard`. It counts until nothing of the tree is left.
-
-        If the tree is ``mounted``, ``listener`` is the device of the mount by which alone it sees the workspace.
-
-        The run lasts until the tree is gone or this connection ends without a `leave`, which ends the tree.
+        ``request.thresholds`` counts until nothing of the tree is left; see `guard`.
         """
-        if len(read_only) > MOST_READ_ONLY:
-            raise UsageError(f"at most {MOST_READ_ONLY} directories are read-only for one run, not {len(read_only)}")
-        arguments = run, agent, one_step, list(command), directory, len(read_only), thresholds, mounted
-        self._ask("join", *arguments, descriptors=[listener, parent, *read_only])
+        if request.read_only > MOST_READ_ONLY:
+            raise UsageError(f"at most {MOST_READ_ONLY} directories are read-only for one run, not {request.read_only}")
+        self._ask("join", *request, descriptors=descriptors)
 
     def leave(self) -> Parting:
         """The agent has ended: returns when all steps of the run are finished. What lives on is served until it ends,

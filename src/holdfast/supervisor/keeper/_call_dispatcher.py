@@ -1,6 +1,6 @@
 """Calls of a supervised tree, one after the other: received, handed to their handler, answered.
 
-A call whose handler fails by a mistake of ours fails with EIO: nobody is ever left waiting.
+A call whose handler fails by a mistake of ours fails with EIO: no caller is ever left waiting.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.model.errors import HeldError, HoldfastError, lacks_room
 from holdfast.model.log import Log
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.supervisor.confinement.seccomp_notify import Listener
-    from holdfast.supervisor.keeper._step_lifecycle import Steps
+    from holdfast.supervisor.keeper.keeper_context import KeeperContext
     from holdfast.supervisor.process_tree.members import Processes, Run
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
     from holdfast.supervisor.resolution.territory import ReadOnly
     from holdfast.supervisor.syscalls.caller_access import Reach
     from holdfast.supervisor.syscalls.retries import Pipe
-    from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.journal.records import StepId
 
 
@@ -182,6 +181,14 @@ def _refuse(_call: Call, _world: Supervision) -> Reply:
     return Reply(error=errno.ENOSYS)
 
 
+class TreeDescriptors(NamedTuple):
+    """What a tree hands to its keeper as it joins."""
+
+    listener: Listener
+    access: Reach
+    read_only: tuple[ReadOnly, ...] = ()
+
+
 class Tree:
     """One supervised tree. Implements `Supervision` for its calls.
 
@@ -190,30 +197,19 @@ class Tree:
 
     def __init__(
         self,
+        keeper: KeeperContext,
         run: Run,
-        listener: Listener,
-        reach: Reach,
-        calls: Mapping[int, tuple[str, Handler]],
+        descriptors: TreeDescriptors,
         processes: Processes,
-        steps: Steps,
-        interceptor: Interceptor,
-        root_fd: int,
-        forbidden: tuple[int, ...],
-        read_only: tuple[ReadOnly, ...],
-        wake: Callable[[], None],
+        calls: Mapping[int, tuple[str, Handler]],
         hold: Callable[[Tree, int, int], None],
     ) -> None:
-        """Take the listener, the reach and the read-only directories over. ``wake()``, called from any thread, is to
-        see to it that `settle` is called; ``hold(tree, ticket, thread)``, by the serving thread, is told whose call
-        waits for a person.
+        """Take the ``descriptors`` over. ``hold(tree, ticket, thread)`` is called by the serving thread for each call
+        that waits for a person. After a slow call the keeper's worker wakes that thread, which is to call `settle`.
         """
         self.run = run
-        self.listener = listener
-        self.reach = reach
-        self.interceptor = interceptor
-        self.root_fd = root_fd
-        self.forbidden = forbidden
-        self.read_only = read_only
+        self.listener, self.access, self.read_only = descriptors
+        self.root_fd, self.forbidden, self.interceptor, _ = keeper.workspace
         self.held: list[tuple[int, Call]] = []
         """Calls that wait for a person, with the number of the ticket."""
         self.later = Retries()
@@ -223,8 +219,8 @@ class Tree:
         self._calls = calls
         self._handlers = dict(calls.values())
         self._processes = processes
-        self._steps = steps
-        self._wake = wake
+        self._steps = keeper.steps
+        self._worker = keeper.worker
         self._hold = hold
         self._slow: dict[int, StepId] = {}
         self._slow_held: list[tuple[int, Call]] = []
@@ -266,14 +262,14 @@ class Tree:
             self._processes.leaving(self.run, found[1])
             self.listener.go_on(found[0])
         else:
-            self._handle(Call(found[0], found[1], name, found[6:], self.reach), handler)  # type: ignore[arg-type]
+            self._handle(Call(found[0], found[1], name, found[6:], self.access), handler)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Serve nothing more: what waits, and what still comes, fails with ENOSYS."""
         for call in (*(call for _, call in self.held), *self.later.close()):
             self.listener.answer(call.id, 0, errno.ENOSYS)
         self.listener.close()
-        self.reach.close()
+        self.access.close()
         for directory in self.read_only:
             directory.close()
 
@@ -353,7 +349,7 @@ class Tree:
         finally:
             del self._slow[me]
             self.listener.release()
-            self._wake()
+            self._worker.wake()
 
     def _reply(self, call: Call, reply: Reply) -> None:
         listener = self.listener

@@ -15,7 +15,7 @@ from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.supervisor.confinement.seccomp_notify import Listener
-from holdfast.supervisor.keeper._call_dispatcher import Tree, table
+from holdfast.supervisor.keeper._call_dispatcher import Tree, TreeDescriptors, table
 from holdfast.supervisor.keeper._inherited_fds import record
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.process_tree.descendants import descendants, signal_all
@@ -30,13 +30,12 @@ from holdfast.undo.service import ProcessInfo, strictest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from holdfast.supervisor.control.frames import JoinRequest
     from holdfast.supervisor.control.socket_server import Client
-    from holdfast.supervisor.keeper._step_lifecycle import Steps
-    from holdfast.supervisor.keeper.mounted_trees import Around, MountedTree, MountedTrees
+    from holdfast.supervisor.keeper.keeper_context import KeeperContext
+    from holdfast.supervisor.keeper.mounted_trees import MountedTree, MountedTrees
     from holdfast.supervisor.syscalls.caller_access import Freezer
-    from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.journal.records import StepId
-    from holdfast.undo.local_service.undo_service import LocalUndoService
     from holdfast.undo.service import Thresholds
 
 _log = Log(__name__)
@@ -52,53 +51,35 @@ Member: TypeAlias = "Tree | MountedTree"
 class Runs:
     """See the module. For the serving thread."""
 
-    def __init__(
-        self,
-        desk: LocalUndoService,
-        steps: Steps,
-        interceptor: Interceptor,
-        root_fd: int,
-        forbidden: tuple[int, ...],
-        selector: select.epoll,
-        wake: Callable[[], None],
-        mounted: MountedTrees,
-        surround: Callable[[Run, frozenset[int], Processes, Callable[[Run], None]], Around],
-        receive: Callable[[Tree], None],
-    ) -> None:
-        """Descriptors of processes are registered with ``selector``. ``surround`` makes what the mount of a run is
-        told by, of the run, of processes that all of it descend from, of all processes, and of what has notice taken of
-        those that have ended. ``receive`` begins to receive the calls of a tree. For the rest see `Tree`.
+    def __init__(self, keeper: KeeperContext, mounted: MountedTrees, receive: Callable[[Tree], None]) -> None:
+        """Descriptors of processes are registered with the keeper's selector. ``receive`` begins to receive the calls
+        of a tree.
         """
         self.trees: dict[int, Tree] = {}
         """By their listener."""
         self.calls_ready = select.poll()
-        """Every listener is registered here, for its end alone, and ``selector``."""
-        self.calls_ready.register(selector.fileno(), select.POLLIN)
+        """Every listener is registered here, for its end alone, and the keeper's selector."""
+        self.calls_ready.register(keeper.selector.fileno(), select.POLLIN)
         self._runs: dict[Client, Run] = {}
         self._frozen: dict[StepId, dict[Run, Freezer]] = {}
         self._spared: dict[str, frozenset[int]] = {}
         """By run, the processes that were there when one of them opened its explicit step: they go on while that is
-        held, as far as they change nothing. Whoever has asked for what is held has to be able to say so, and to cancel
-        it.
+        held, as far as they change nothing. The process that asked for what is held has to be able to say so, and to
+        cancel it.
         """
-        self._desk = desk
-        self._steps = steps
-        self._interceptor = interceptor
-        self._root_fd = root_fd
-        self._forbidden = forbidden
-        self._selector = selector
-        self._wake = wake
+        self._keeper = keeper
+        self._service = keeper.service
+        self._steps = keeper.steps
         self._permission = Permission()
         self._mounted = mounted
-        self._surround = surround
         self._receive = receive
         self._gone: tuple[Member, ...] = ()
         """Trees of which somebody may have to be known still: see `over`. (Replaced, for other threads.)"""
         self._calls = table(os.uname().machine, HANDLERS)
-        self._processes = Processes(lambda pidfd: selector.register(pidfd, select.EPOLLIN))
+        self._processes = Processes(lambda pidfd: keeper.selector.register(pidfd, select.EPOLLIN))
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to serve."""
+        """Whether there is any run or tree to serve."""
         return bool(self.trees or self._mounted or self._runs)
 
     @property
@@ -106,27 +87,15 @@ class Runs:
         """All that are served. From any thread."""
         return (*list(self.trees.values()), *self._mounted)
 
-    def join(
-        self,
-        client: Client,
-        id_: str,
-        agent: int,
-        one_step: bool,
-        command: list[bytes],
-        directory: bytes,
-        read_only: int,
-        thresholds: Thresholds,
-        mounted: bool,
-    ) -> None:
-        """Serve the tree whose listener, or device if it is ``mounted``, came with the request, and so many descriptors
-        of directories that are read-only for it.
-        """
-        if len(client.fds) != _JOINS_WITH + read_only or client in self._runs:
+    def join(self, client: Client, request: JoinRequest) -> None:
+        """Serve the tree whose descriptors came with the request; see `RemoteUndoService.join`."""
+        agent = request.agent
+        if len(client.fds) != _JOINS_WITH + request.read_only or client in self._runs:
             raise HoldfastError("a run joins with the listener of its filter and a socket of its parent's, and once")
         self._check_apart(client.fds[_JOINS_WITH:])
-        run = Run(id_, agent, one_step=one_step)
-        run.agents.command, run.agents.directory = tuple(command), directory
-        run.thresholds = thresholds
+        run = Run(request.run, agent, one_step=request.one_step)
+        run.agents.command, run.agents.directory = request.command, request.directory
+        run.thresholds = request.thresholds
         # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
         try:
             self._processes.group(run, agent)
@@ -134,41 +103,22 @@ class Runs:
             raise HoldfastError(
                 "as many processes as can be are looked after in this workspace already", hint="end some of its runs"
             ) from error
-        if mounted:
-            self._serve_mount(client, run)
+        if request.mounted:
+            self._mounted.serve(run, client, client.fds.pop(0), self._processes, self._close_ended)
         else:
             self._serve_calls(client, run)
         self._runs[client] = run
         self._guard()
-        run.handed_in = record(
-            agent, self._root_fd, self._forbidden, self._interceptor, lambda: self._steps.of(run.agents)
-        )
-        _log.info("run joined", run=id_, agent=agent)
-
-    def _serve_mount(self, client: Client, run: Run) -> None:
-        anchors = frozenset((run.agent, client.peer.pid))
-        around = self._surround(run, anchors, self._processes, self._see_ends)
-        self._mounted.serve(run, client, around, client.fds.pop(0), anchors)
+        run.handed_in = record(agent, self._keeper.workspace, lambda: self._steps.of(run.agents))
+        _log.info("run joined", run=run.id, agent=agent)
 
     def _serve_calls(self, client: Client, run: Run) -> None:
         waiting, parent, *kept = client.fds
         listener = Listener(waiting)
         client.fds.clear()
-        reach = Reach(socket.socket(fileno=parent), self._permission)
-        tree = Tree(
-            run,
-            listener,
-            reach,
-            self._calls,
-            self._processes,
-            self._steps,
-            self._interceptor,
-            self._root_fd,
-            self._forbidden,
-            tuple(map(ReadOnly, kept)),
-            self._wake,
-            self._hold,
-        )
+        access = Reach(socket.socket(fileno=parent), self._permission)
+        descriptors = TreeDescriptors(listener, access, tuple(map(ReadOnly, kept)))
+        tree = Tree(self._keeper, run, descriptors, self._processes, self._calls, self._hold)
         tree.anchors = frozenset((run.agent, client.peer.pid))
         self.trees[listener.fd] = tree
         self.calls_ready.register(listener.fd, 0)
@@ -178,7 +128,7 @@ class Runs:
         """Raise `RefusedError` unless each is a directory that lies neither in the workspace nor around it: undo would
         change the one, and in the other nothing could be done.
         """
-        root = absolute(self._root_fd)
+        root = absolute(self._keeper.workspace.root_fd)
         for fd in directories:
             path = absolute(fd)
             if not stat.S_ISDIR(os.fstat(fd).st_mode) or is_deleted(fd, path):
@@ -206,7 +156,7 @@ class Runs:
     def _guard(self) -> None:
         """What a run asks for counts until nothing of it is left: what lives on behind it has to be guarded too."""
         present = {*self._runs.values(), *(tree.run for tree in self._members)}
-        self._desk.guard(strictest(run.thresholds for run in present), [run.id for run in present])
+        self._service.guard(strictest(run.thresholds for run in present), [run.id for run in present])
 
     def around(self, pid: int) -> str:
         """The id of the run that a process belongs to, if that can be told; empty for none."""
@@ -220,7 +170,7 @@ class Runs:
     def begins(self, id_: str) -> None:
         """A process of the run is about to open an explicit step."""
         tree = next((tree for tree in self._members if tree.run.id == id_), None)
-        if tree is not None and not self._desk.explicit_steps(id_):
+        if tree is not None and not self._service.explicit_steps(id_):
             self._spared[id_] = frozenset(self._processes.everybody(tree.run))
 
     def expect(self, id_: str, command: list[bytes]) -> StepId:
@@ -237,7 +187,7 @@ class Runs:
             raise NotFoundError("no run came by this connection, or it has left", code="no_run")
         _log.info("run left", run=run.id)
         self._spared.pop(run.id, None)
-        self._see_ends(run)
+        self._close_ended(run)
         self._steps.close_run(run)
         self._guard()
         return run.id
@@ -272,7 +222,7 @@ class Runs:
         self._is_over(tree)
 
     def _is_over(self, tree: Member) -> None:
-        self._see_ends(tree.run)
+        self._close_ended(tree.run)
         if tree.run not in self._runs.values():
             # (Else it leaves in a moment. A process lets go of its filter before how it ends can be seen.)
             self._steps.close_run(tree.run)
@@ -340,7 +290,7 @@ class Runs:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         for tree in self._mounted:
             if tree.run is run:
-                tree.around.end()  # (whose request waits for a person cannot die before it is answered)
+                tree.host.end()  # (whose request waits for a person cannot die before it is answered)
         _wait_for(pidfds)
 
     def watches(self, fd: int) -> bool:
@@ -355,7 +305,7 @@ class Runs:
             self._process_ended(fd)
 
     def _process_ended(self, pidfd: int) -> None:
-        self._selector.unregister(pidfd)
+        self._keeper.selector.unregister(pidfd)
         group = self._processes.ended(pidfd)
         if group is not None:
             self._mounted.settle(group.run)
@@ -398,11 +348,11 @@ class Runs:
     def retry(self) -> None:
         """Go on with calls that nobody has to be asked about any more, and with those that made them."""
         if any(tree.held for tree in self.trees.values()):
-            waiting = {ticket.id for ticket in self._desk.held()}
+            waiting = {ticket.id for ticket in self._service.held()}
             for tree in self.trees.values():
                 tree.retry(waiting)
         if self._frozen:
-            asked = {ticket.step for ticket in self._desk.held()}  # (by what went on just now, too)
+            asked = {ticket.step for ticket in self._service.held()}  # (by what went on just now, too)
             for step in [step for step in self._frozen if step not in asked]:
                 for freezer in self._frozen.pop(step).values():
                     freezer.release()
@@ -436,7 +386,7 @@ class Runs:
 
     def _hold(self, tree: Tree, ticket: int, tid: int) -> None:
         """A call waits for a person: all that its step consists of is to wait."""
-        for info in self._desk.held():
+        for info in self._service.held():
             if info.id == ticket:
                 if info.step not in self._frozen:
                     self._frozen[info.step] = {}
@@ -455,18 +405,18 @@ class Runs:
 
     def _spared_of(self, step: StepId) -> frozenset[int]:
         for run, spared in self._spared.items():
-            if step in self._desk.explicit_steps(run):
+            if step in self._service.explicit_steps(run):
                 return spared
         return frozenset()
 
     def _freeze(self, step: StepId, tree: Tree, processes: list[int]) -> None:
         freezers = self._frozen[step]
-        freezer = freezers.get(tree.run) or tree.reach.freezer()
+        freezer = freezers.get(tree.run) or tree.access.freezer()
         if freezer is not None:  # (Else it is tried again in a moment.)
             freezers[tree.run] = freezer
             freezer.add(processes)
 
-    def _see_ends(self, run: Run) -> None:
+    def _close_ended(self, run: Run) -> None:
         """Take notice of every process of the run that has ended by now."""
         ends = select.poll()
         for pidfd in self._processes.known(run):

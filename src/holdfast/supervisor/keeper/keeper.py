@@ -29,14 +29,15 @@ from holdfast.files.ignore.rules import IgnoreSources
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
-from holdfast.supervisor.control.frames import GONE, SUPERVISED, encode_error, encode_result
+from holdfast.supervisor.control.frames import GONE, SUPERVISED, JoinRequest, encode_error, encode_result
 from holdfast.supervisor.control.socket_server import LATER, Control
 from holdfast.supervisor.keeper._background_thread import Worker
 from holdfast.supervisor.keeper._call_dispatcher import Turns, prefer, receive
 from holdfast.supervisor.keeper._step_lifecycle import Steps
 from holdfast.supervisor.keeper._supervised_trees import Runs
+from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.keeper.keeper_settings import Settings
-from holdfast.supervisor.keeper.mounted_trees import Around, MountedTrees
+from holdfast.supervisor.keeper.mounted_trees import MountedTrees
 from holdfast.supervisor.keeper.stderr_log import keep_notes
 from holdfast.supervisor.outsiders.outside_watcher import Outsiders
 from holdfast.supervisor.outsiders.recorded_paths import Explained
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
     from holdfast.supervisor.control.socket_server import Client
     from holdfast.supervisor.keeper._supervised_trees import Member
-    from holdfast.supervisor.process_tree.members import Processes, Run
     from holdfast.undo.safeguards.losses import Rules
     from holdfast.undo.safeguards.open_step import OpenStep
     from holdfast.undo.service import StepInfo
@@ -111,40 +111,11 @@ class Keeper:
         forbidden = tuple(_directory(path) for path in (settings.log, *settings.forbidden))
         recorder = self._undo_log.recorder
         self._steps = Steps(self._desk, recorder, self._worker.do)
-        self._mounted = MountedTrees(settings.server, self._epoll, self._worker.do)
-
-        def surround(
-            run: Run, anchors: frozenset[int], processes: Processes, see_ends: Callable[[Run], None]
-        ) -> Around:
-            return Around(
-                run,
-                anchors,
-                self._desk,
-                self._steps,
-                processes,
-                self._epoll,
-                self._worker.post,
-                see_ends,
-                recorder,
-                self._undo_log.preimages,
-                root_fd,
-                forbidden,
-                self._lapse,
-            )
-
+        workspace = ServedWorkspace(root_fd, forbidden, recorder, self._undo_log.preimages)
+        parts = KeeperContext(workspace, self._desk, self._steps, self._worker, self._epoll, self._lapse)
+        self._mounted = MountedTrees(settings.server, parts)
         self._turns = Turns(lambda: self._desk.is_quiet, self._epoll)
-        self._runs = Runs(
-            self._desk,
-            self._steps,
-            recorder,
-            root_fd,
-            forbidden,
-            self._epoll,
-            self._worker.wake,
-            self._mounted,
-            surround,
-            lambda tree: receive(tree, self._turns, self.stop),
-        )
+        self._runs = Runs(parts, self._mounted, lambda tree: receive(tree, self._turns, self.stop))
         self._undo_log.writers = self._runs.held_for_writing
         self._outsiders = Outsiders(
             self._desk,
@@ -290,7 +261,7 @@ class Keeper:
     def _perform(self, client: Client, method: str, arguments: tuple[Any, ...]) -> object:
         match method:
             case "join":
-                self._runs.join(client, *arguments)
+                self._runs.join(client, JoinRequest(*arguments))
                 self._begun = True
                 return None
             case "leave":

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, LockedError
-from holdfast.supervisor.control.frames import GONE, LENGTH, decode_answer
+from holdfast.supervisor.control.frames import GONE, LENGTH, JoinRequest, decode_answer
 from holdfast.supervisor.control.remote_service import Remote, connect
 from holdfast.supervisor.keeper.stderr_log import open_notes
 from holdfast.supervisor.launch._parent_messages import send
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.launch._parent_messages import Order
 
 _PATIENCE_SECONDS = 10.0
-"""For somebody who uses the undo log without being a keeper for long."""
+"""For a process that uses the undo log for a moment without being its keeper."""
 _RETRY_SECONDS = 0.05
 
 
@@ -29,8 +29,18 @@ def join(order: Order, listener: int, agent: int, parent: int) -> tuple[Remote, 
     parent answers on the socket ``parent``.
 
     Returns the connection that the run lasts as long as, and the keeper if it was started for it. Raises what the
-    keeper answers; `LockedError` if somebody else uses the log for longer than a moment.
+    keeper answers; `LockedError` if another process uses the log for longer than a moment.
     """
+    request = JoinRequest(
+        run=order.run,
+        agent=agent,
+        one_step=order.one_step,
+        command=order.command,
+        directory=order.directory,
+        read_only=len(order.read_only),
+        thresholds=order.thresholds,
+        mounted=order.mounted,
+    )
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -40,18 +50,7 @@ def join(order: Order, listener: int, agent: int, parent: int) -> tuple[Remote, 
                 keeper, starter = _start(order.settings)
                 remote = connect(order.settings.log)
             if remote is not None:
-                remote.join(
-                    order.run,
-                    agent,
-                    listener,
-                    parent,
-                    one_step=order.one_step,
-                    command=order.command,
-                    directory=order.directory,
-                    read_only=order.read_only,
-                    thresholds=order.thresholds,
-                    mounted=order.mounted,
-                )
+                remote.join(request, [listener, parent, *order.read_only])
                 if starter is not None:
                     starter.close()
                 return remote, keeper

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import HeldError
-from holdfast.supervisor.keeper._call_dispatcher import Tree, table
+from holdfast.supervisor.keeper._call_dispatcher import Tree, TreeDescriptors, table
+from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.process_tree.members import Processes, Run
 from holdfast.supervisor.resolution.supervision import Handler, Supervision
@@ -60,14 +61,24 @@ class NoSteps:
         return 7
 
 
+class NoWorker:
+    """Nothing waits to be woken."""
+
+    def wake(self) -> None:
+        pass
+
+
 def tree(handler: Handler) -> tuple[Tree, Listening]:
     listening: Any = Listening()
     steps: Any = NoSteps()
+    worker: Any = NoWorker()
     nothing: Any = None
     run = Run("r", 1)
     calls = {263: ("unlinkat", handler)}
     processes = Processes(lambda fd: None)
-    made = Tree(run, listening, nothing, calls, processes, steps, nothing, -1, (), (), lambda: None, lambda *_: None)
+    workspace = ServedWorkspace(-1, (), nothing, nothing)
+    keeper = KeeperContext(workspace, nothing, steps, worker, nothing, lambda _ticket: None)
+    made = Tree(keeper, run, TreeDescriptors(listening, nothing), processes, calls, lambda *_: None)
     return made, listening
 
 
@@ -130,12 +141,12 @@ def test_what_waits_when_a_tree_is_served_no_longer_fails_and_so_does_what_still
     for listening.waiting in (1, 2):
         served.serve(listening.receive())
     closing: Any = served
-    closing.reach = listening
+    closing.access = listening
     served.close()
     listening.waiting = 3
     served.serve(listening.receive())
     assert listening.answers == [(number, 0, errno.ENOSYS) for number in (1, 2, 3)]
-    assert listening.held == -1, "listener and reach are closed"
+    assert listening.held == -1, "the listener and the access are closed"
 
 
 def test_what_is_held_goes_on_when_its_ticket_is_settled() -> None:

@@ -16,7 +16,8 @@ import pytest
 
 from holdfast.supervisor.confinement.seccomp_notify import Listener, give_up_privileges, install
 from holdfast.supervisor.confinement.seccomp_program import program
-from holdfast.supervisor.keeper._call_dispatcher import Tree, Turns, receive, table
+from holdfast.supervisor.keeper._call_dispatcher import Tree, TreeDescriptors, Turns, receive, table
+from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.process_tree.members import Processes, Run
 from holdfast.supervisor.resolution.supervision import Supervision
 from holdfast.supervisor.syscalls.pending_call import Call, Reply
@@ -122,10 +123,8 @@ def test_a_call_that_comes_while_another_is_carried_out_is_not_interrupted(selec
     nothing: Any = None
     calls = table(os.uname().machine, {"rmdir": rmdir, "unlinkat": rmdir})
     processes = Processes(lambda fd: None)
-    tree = Tree(
-        *(Run("r", pid), listener, nothing, calls, processes, nothing, nothing, -1, (), (), lambda: None),
-        lambda *_: None,
-    )
+    keeper = KeeperContext(ServedWorkspace(-1, (), nothing, nothing), *[nothing] * 5)
+    tree = Tree(keeper, Run("r", pid), TreeDescriptors(listener, nothing), processes, calls, lambda *_: None)
     turns = Counted(lambda: False, selector)
     receive(tree, turns, lambda: None)
     ours.send(b"g")

@@ -22,6 +22,7 @@ from holdfast.supervisor.control.frames import (
     LENGTH,
     MAX_REQUEST_BYTES,
     MOST_READ_ONLY,
+    JoinRequest,
     decode_answer,
     encode_request,
 )
@@ -29,6 +30,10 @@ from holdfast.supervisor.control.remote_service import Remote, connect, visit
 from holdfast.supervisor.keeper.keeper import Keeper
 from holdfast.supervisor.keeper.keeper_settings import Settings
 from holdfast.undo.service import OFF
+
+
+def _request(read_only: int = 0) -> JoinRequest:
+    return JoinRequest("r", os.getpid(), False, (b"x",), b"/", read_only, OFF, False)
 
 
 @pytest.fixture(name="settings")
@@ -152,7 +157,7 @@ def test_whoever_hangs_up_before_the_answer_comes_disturbs_nobody(keeper: Keeper
 def test_a_run_joins_with_a_listener_alone(settings: Settings) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     with connected(settings) as remote, pytest.raises(HoldfastError):
-        remote.join("r", os.getpid(), null, null, one_step=False, command=[b"x"], directory=b"/")
+        remote.join(_request(), [null, null])
     os.close(null)
     with connected(settings) as remote:
         assert remote.steps() == []
@@ -174,9 +179,7 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Setting
 
     def join(*read_only: int) -> None:
         with connected(settings) as remote:
-            remote.join(
-                "r", os.getpid(), null, null, one_step=False, command=[b"x"], directory=b"/", read_only=read_only
-            )
+            remote.join(_request(len(read_only)), [null, null, *read_only])
 
     for fd in fds.values():
         with pytest.raises(RefusedError):
@@ -184,7 +187,7 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Setting
     with pytest.raises(UsageError):
         join(*[apart] * (MOST_READ_ONLY + 1))
     with raw(settings) as other:
-        frame = encode_request("join", "r", os.getpid(), False, [b"x"], b"/", 2, OFF, False)
+        frame = encode_request("join", *_request(read_only=2))
         with shown(settings.log) as proof:
             socket.send_fds(other, [frame], [*proof, null, null, apart])
         (length,) = LENGTH.unpack(other.recv(LENGTH.size, socket.MSG_WAITALL))

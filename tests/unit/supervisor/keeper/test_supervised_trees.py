@@ -10,6 +10,7 @@ from pathlib import Path
 from holdfast.files.linux.private_socket import peer
 from holdfast.supervisor.confinement.seccomp_notify import give_up_privileges, install
 from holdfast.supervisor.confinement.seccomp_program import program
+from holdfast.supervisor.control.frames import JoinRequest
 from holdfast.supervisor.control.socket_server import Client, Room
 from holdfast.supervisor.keeper.keeper import Keeper
 from holdfast.supervisor.keeper.keeper_settings import Settings
@@ -46,7 +47,7 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     (tmp_path / "kept").mkdir()
     kept = os.open(tmp_path / "kept", os.O_PATH)
     client.fds = [*fds, parent.detach(), kept]
-    runs.join(client, "r", pid, False, [b"agent"], b"/", 1, OFF, False)
+    runs.join(client, JoinRequest("r", pid, False, (b"agent",), b"/", 1, OFF, False))
     (tree,) = runs.trees.values()
     assert os.readlink(f"/proc/self/fd/{kept}") == str(tmp_path / "kept")
 
