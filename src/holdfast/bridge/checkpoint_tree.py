@@ -23,7 +23,7 @@ from holdfast.wire.fuse.replies import FOREVER, Attributes, Entry, Listing, Open
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.bridge.checkpoint_appearance import Looks
+    from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
     from holdfast.bridge.server.loop import Operation, Reply
     from holdfast.model import entries
     from holdfast.wire.fuse import request_bodies
@@ -143,7 +143,7 @@ def number_of_file(position: int) -> int:
 class CheckpointTree:
     """`FileSystem` of one checkpoint."""
 
-    def __init__(self, content: Content, looks: Looks) -> None:
+    def __init__(self, content: Content, looks: CheckpointAppearance) -> None:
         self._content = content
         self._looks = looks
         seconds, rest = divmod(looks.changed_at, _SECOND)

@@ -7,7 +7,7 @@ removed file is renamed into the log), it does that instead. So nothing can happ
 
 Every method may raise `HeldError` before anything has happened: a safeguard asks a person first, or (ticket 0) somebody
 else changes the tree. The caller keeps the operation back and calls again when the decision is there, or in a moment.
-So it does with `EndedError`. `OSError` is the answer for whoever asked for the operation.
+So it does with `StepEndedError`. `OSError` is the answer for whoever asked for the operation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class EndedError(KeyError):
+class StepEndedError(KeyError):
     """The step has ended meanwhile, and nothing has happened: whoever asks anew which one it is learns another."""
 
 
@@ -44,7 +44,7 @@ class Place(NamedTuple):
         return self.path.rpartition(b"/")[0]
 
 
-def unasked() -> None:
+def no_check() -> None:
     """The ``own`` of those whom nothing keeps from going on."""
 
 
@@ -68,13 +68,13 @@ class Interceptor(Protocol):
         ...
 
     def unlink(
-        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = unasked
+        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = no_check
     ) -> None:
         """Remove the name of anything but a directory."""
         ...
 
     def rmdir(
-        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = unasked
+        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = no_check
     ) -> None:
         """Remove an empty directory."""
         ...
@@ -87,7 +87,7 @@ class Interceptor(Protocol):
         flags: int,
         perform: Callable[[], None],
         *,
-        own: Callable[[], None] | None = unasked,
+        own: Callable[[], None] | None = no_check,
     ) -> None:
         """Rename, with ``RENAME_NOREPLACE`` or ``RENAME_EXCHANGE`` if ``flags`` say so."""
         ...

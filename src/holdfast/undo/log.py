@@ -15,15 +15,15 @@ from holdfast.model.errors import FormatError, IntegrityError, NotFoundError, St
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.journal.barriers import Barriers
-from holdfast.undo.journal.forgotten_runs import Forgotten
-from holdfast.undo.journal.heartbeat import BEAT, NONE, Beat, decode, encode
+from holdfast.undo.journal.forgotten_runs import ForgottenRuns
+from holdfast.undo.journal.heartbeat import BEAT, NONE, Heartbeat, decode, encode
 from holdfast.undo.journal.log_directory import begin_version, check_version, locked
 from holdfast.undo.journal.preimages import Preimages
-from holdfast.undo.journal.quarantine import Aside
+from holdfast.undo.journal.quarantine import Quarantine
 from holdfast.undo.journal.records import Alias, Begin, Outside
 from holdfast.undo.journal.segments import Journal, read_journal, segments
 from holdfast.undo.journal.step_file import Head, Sealed, read_head, read_step, write_step
-from holdfast.undo.recorder.last_state import recall
+from holdfast.undo.recorder.last_state import load_last_state
 from holdfast.undo.recorder.recorder import Recorder
 from holdfast.undo.service import Limits
 from holdfast.undo.tree.rooted_directories import Directories
@@ -52,7 +52,7 @@ class UndoLog:
         limits: Limits | None = None,
         *,
         sync: bool = False,
-        least: Beat = NONE,
+        least: Heartbeat = NONE,
     ) -> None:
         """Open the log in ``directory`` (made if it is missing) of the tree whose root ``root_fd`` (borrowed) is.
 
@@ -89,8 +89,8 @@ class UndoLog:
             """The last sign of life of the keeper before this one."""
             self.journal = Journal(directory, sync=sync)
             self.preimages = Preimages(os.path.join(directory, b"kept"))
-            self.aside = Aside(os.path.join(directory, b"aside"), self.preimages)
-            self.forgotten = Forgotten(os.path.join(directory, b"forgotten"))
+            self.quarantine = Quarantine(os.path.join(directory, b"aside"), self.preimages)
+            self.forgotten = ForgottenRuns(os.path.join(directory, b"forgotten"))
             self.forgotten_steps = Counter[str]()
             """How many of each run, since the log was opened."""
             self.directories = Directories(root_fd)
@@ -133,14 +133,14 @@ class UndoLog:
 
         for old, new in self._aliases():
             self.recorder.aliases.add(old, new)
-        recall(self.recorder.known, self.heads, self.barriers.records)
+        load_last_state(self.recorder.known, self.heads, self.barriers.records)
         self.recorder.on_strange = self._came_upon
 
     def close(self) -> None:
         """Give the log up. Open steps stay in the journal: the next keeper rolls them back."""
         self.directories.close()
         self.preimages.close()
-        self.aside.close()
+        self.quarantine.close()
         self.journal.close()
         os.close(self._beat_fd)
         os.close(self._lock)
@@ -185,7 +185,7 @@ class UndoLog:
         return seq
 
     def _sign(self, at: int) -> None:
-        beat = Beat(at, self._next_step, self._next_ambient, self.recorder.seq)
+        beat = Heartbeat(at, self._next_step, self._next_ambient, self.recorder.seq)
         try:
             os.pwrite(self._beat_fd, encode(beat), 0)
             if self.sync and not self._signed:

@@ -19,7 +19,7 @@ from holdfast.wire.fuse import notifications
 from holdfast.wire.fuse.protocol_constants import ROOT
 
 if TYPE_CHECKING:
-    from holdfast.bridge.passthrough._node_registry import Objects
+    from holdfast.bridge.passthrough._node_registry import NodeRegistry
 
 _LOG = Log(__name__)
 _NOT_KNOWN: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR)
@@ -27,10 +27,10 @@ _NOT_KNOWN: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR)
 _GONE: Final = (errno.ENODEV, errno.ECONNABORTED, errno.ENOTCONN)
 
 
-class Teller:
+class CacheInvalidator:
     """See the module. `changed`, `everything` and `thin_out` may be called from any thread, and return at once."""
 
-    def __init__(self, device: int, root_fd: int, objects: Objects) -> None:
+    def __init__(self, device: int, root_fd: int, objects: NodeRegistry) -> None:
         """``device`` and ``root_fd`` are borrowed, until `stop`."""
         self._device = device
         self._root_fd = root_fd

@@ -12,7 +12,7 @@ from holdfast.wire.fuse.replies import NEVER, Attributes, Entry, Valid
 if TYPE_CHECKING:
     import os
 
-    from holdfast.bridge.passthrough._node_registry import Objects
+    from holdfast.bridge.passthrough._node_registry import NodeRegistry
     from holdfast.bridge.server.loop import Reply
     from holdfast.wire.fuse.request_bodies import Header
 
@@ -22,7 +22,7 @@ _BRIEFLY: Final = Valid(1)
 _PART: Final = 0.75
 
 
-class Kept(Protocol):
+class LogNames(Protocol):
     """What the undo log keeps, as far as it can be seen from here."""
 
     def names_of(self, found: os.stat_result, /) -> int:
@@ -30,10 +30,10 @@ class Kept(Protocol):
         ...
 
 
-class Shown:
+class CacheValidity:
     """See the module."""
 
-    def __init__(self, objects: Objects, kept: Kept, *, is_told: bool) -> None:
+    def __init__(self, objects: NodeRegistry, kept: LogNames, *, is_told: bool) -> None:
         """``is_told``: the kernel is told of what others change, and so may remember where names lead, and what is not
         written to is like, for long. (For ever would be long for what it was told the moment before it asked.)
         """

@@ -137,10 +137,10 @@ def is_patient() -> bool:
     return getattr(_patience, "is_patient", False)
 
 
-class Later:
+class SlowRequests:
     """Threads for them, made when they are needed."""
 
-    def __init__(self, own: Threads) -> None:
+    def __init__(self, own: ServingThreads) -> None:
         """``own`` is told which threads these are."""
         self._own = own
         self._room = threading.BoundedSemaphore(_MOST)
@@ -190,7 +190,7 @@ _KNOWN_SECONDS: Final = 1.0
 """The news of what a thread has done may be read when it has ended. Its number comes back after all others."""
 
 
-class Threads:
+class ServingThreads:
     """A container of their numbers. From any thread."""
 
     def __init__(self) -> None:

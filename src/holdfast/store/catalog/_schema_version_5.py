@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.store.catalog.row_checksums import SESSIONS, WORKSPACES, damaged, set_checksum
 
 if TYPE_CHECKING:
-    from holdfast.store.catalog.row_checksums import Covered
+    from holdfast.store.catalog.row_checksums import ChecksummedTable
     from holdfast.store.database.sql_database import Session
 
 SERVING = (
@@ -114,7 +114,7 @@ def add_homes(session: Session) -> None:
         set_checksum(session, covered, tenant, key)
 
 
-def _sound(session: Session, covered: Covered) -> dict[int, list[str]]:
+def _sound(session: Session, covered: ChecksummedTable) -> dict[int, list[str]]:
     """By tenant, the keys of the rows of a table whose checksums match."""
     found: dict[int, list[str]] = {}
     for tenant, name in session.all(f"SELECT tenant, {covered.key} FROM {covered.table}"):

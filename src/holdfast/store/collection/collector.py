@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 # What a collection would give back, found out without taking anything away.
 
 
-class Foreseen(NamedTuple):
+class CollectionForecast(NamedTuple):
     """What a collection would do in the catalog; the objects that no row names come on top."""
 
     rows: int
@@ -46,7 +46,7 @@ class Foreseen(NamedTuple):
     packs_rewritten: int
 
 
-def foresee(session: Session, tenant: int, died_by: int, now: int, ratio: float) -> Foreseen:
+def forecast(session: Session, tenant: int, died_by: int, now: int, ratio: float) -> CollectionForecast:
     """What `Collector.collect` would take away of what died at ``died_by`` or before, with every count settled.
 
     One transaction sees one state of the catalog. Takes memory in proportion to what is dead.
@@ -78,7 +78,7 @@ def foresee(session: Session, tenant: int, died_by: int, now: int, ratio: float)
     condemned = session.one(
         "SELECT coalesce(sum(size), 0) FROM tombstones WHERE tenant = ? AND deleted_at IS NULL", (tenant,)
     )
-    return Foreseen(len(doomed), freed + (condemned[0] if condemned else 0), deleted, rewritten)
+    return CollectionForecast(len(doomed), freed + (condemned[0] if condemned else 0), deleted, rewritten)
 
 
 def _taken(length: int, base: Hash | None) -> int:
@@ -205,7 +205,7 @@ class Collector:
             now = self._catalog.clock.now()
             died_by = now - int(grace * 1_000_000)
             with self._database.reading() as session:
-                found = foresee(session, self._tenant, died_by, now, self._ratio)
+                found = forecast(session, self._tenant, died_by, now, self._ratio)
             lost = sum(size for orphans in self._old_orphans(died_by) for _, size in orphans)
         finally:
             self._progress = None

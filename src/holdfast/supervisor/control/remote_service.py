@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.files.linux.private_socket import address
 from holdfast.model.errors import HoldfastError, StorageError, UsageError
 from holdfast.model.paths import KEEPER_SOCKET
-from holdfast.supervisor.control._unsupervised_proof import shown
+from holdfast.supervisor.control._unsupervised_proof import proof_of
 from holdfast.supervisor.control.frames import (
     GONE,
     LENGTH,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     )
 
 
-def connect(log: bytes) -> Remote | None:
+def connect(log: bytes) -> RemoteUndoService | None:
     """The keeper of the undo log in the directory ``log``; None if there is none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -54,10 +54,10 @@ def connect(log: bytes) -> Remote | None:
     except OSError as error:
         connection.close()
         raise StorageError(f"the keeper cannot be reached: {error.strerror}") from error
-    return Remote(connection, log)
+    return RemoteUndoService(connection, log)
 
 
-def visit(log: bytes) -> Remote | None:
+def visit(log: bytes) -> RemoteUndoService | None:
     """`connect`, and the keeper does not end before this connection does; None if it was about to end.
 
     From inside of a tree it is only `connect`: the keeper does not end before its trees do.
@@ -77,7 +77,7 @@ def visit(log: bytes) -> Remote | None:
     return keeper
 
 
-class Remote:
+class RemoteUndoService:
     """A connection to a keeper; implements `UndoService`. For one thread at a time.
 
     Every method raises what it raised there, and `HoldfastError` with the code `GONE` if the keeper ends.
@@ -292,7 +292,7 @@ class Remote:
     def _ask(self, method: str, *arguments: object, descriptors: Sequence[int] = ()) -> Any:
         try:
             frame = encode_request(method, *arguments)
-            with shown(self._log) if method in WITH_PROOF else nullcontext([]) as proof:
+            with proof_of(self._log) if method in WITH_PROOF else nullcontext([]) as proof:
                 if sent := [*proof, *descriptors]:
                     socket.send_fds(self._socket, [frame[:1]], sent)
                     frame = frame[1:]

@@ -54,14 +54,14 @@ _ALWAYS_BYTES = 1 << 12
 _BACKLOG = 64
 _PIECE = 1 << 16
 _DESCRIPTORS = 2 + 2 + MOST_READ_ONLY
-"""As many as come with a `Remote.join`: the proof, and its own."""
+"""As many as come with a `RemoteUndoService.join`: the proof, and its own."""
 _END, _READ, _WRITE = 0, 1, 4  # (EPOLLHUP is always told of), EPOLLIN, EPOLLOUT
 
 LATER = object()
 """What a method returns if `Client.send` will be called when the result is there."""
 
 
-class Room:
+class AnswerBudget:
     """For the answers that several clients have not read yet, together."""
 
     __slots__ = ("left",)
@@ -82,7 +82,7 @@ class Client:
         self,
         connection: socket.socket,
         selector: select.epoll,
-        room: Room,
+        room: AnswerBudget,
         who: Peer,
         process: int | None,
         *,
@@ -157,7 +157,7 @@ class Client:
             os.close(self.fds.pop())
 
 
-class Control:
+class SocketServer:
     """The listening socket and its clients, for one thread."""
 
     def __init__(
@@ -180,7 +180,7 @@ class Control:
         self._left = left
         self._is_inside = is_inside
         self._clients: dict[int, Client] = {}
-        self._rooms = {inside: Room(size) for inside, size in _UNREAD_BYTES.items()}
+        self._rooms = {inside: AnswerBudget(size) for inside, size in _UNREAD_BYTES.items()}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         os.fchmod(self._socket.fileno(), 0o600)  # before it has a name: it never exists with another mode
         try:

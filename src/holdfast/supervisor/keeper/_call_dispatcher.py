@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.model.errors import HeldError, HoldfastError, lacks_room
 from holdfast.model.log import Log
-from holdfast.supervisor.syscalls.pending_call import Call, LaterError, Reply, SlowError
+from holdfast.supervisor.syscalls.pending_call import LaterError, PendingCall, Reply, SlowError
 from holdfast.supervisor.syscalls.retries import Retries
 from holdfast.supervisor.syscalls.table import LOSING, NOTIFIED, numbers
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.process_tree.members import Processes, Run
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
     from holdfast.supervisor.resolution.territory import ReadOnly
-    from holdfast.supervisor.syscalls.caller_access import Reach
+    from holdfast.supervisor.syscalls.caller_access import CallerAccess
     from holdfast.supervisor.syscalls.retries import Pipe
     from holdfast.undo.journal.records import StepId
 
@@ -57,7 +57,7 @@ _EVENT_BYTES = 16
 """Room for one ``struct epoll_event``."""
 
 
-class Turns:
+class DispatchLock:
     """The right to carry calls out, and all else that one thread at a time may do: a lock that the serving thread
     takes, and in between whichever thread has received a call.
     """
@@ -119,16 +119,16 @@ class Turns:
         return _at_once.epoll_wait(self._selector, self._event, 1, 0) > 0
 
 
-def receive(tree: Tree, turns: Turns, fail: Callable[[], None]) -> None:
+def receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]) -> None:
     """Receive the calls of a tree until its last process has ended. A thread that cannot go on calls ``fail``."""
     for _ in range(_RECEIVERS):
         tree.listener.hold()
         threading.Thread(target=_receive, args=(tree, turns, fail), daemon=True).start()
 
 
-def _receive(tree: Tree, turns: Turns, fail: Callable[[], None]) -> None:
+def _receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]) -> None:
     listener = tree.listener
-    _hurry()
+    _raise_thread_priority()
     try:
         # (Not asked before each call: the kernel wakes whoever waits as the last process ends, Linux 6.11. Before that
         # it leaves them waiting, until the keeper ends.)
@@ -143,7 +143,7 @@ def _receive(tree: Tree, turns: Turns, fail: Callable[[], None]) -> None:
         listener.release()
 
 
-def prefer() -> None:
+def raise_priority() -> None:
     """Have this process be preferred to those of other sessions (sched(7), autogroup), where that counts and is
     allowed: within its own, `receive` sees to it.
     """
@@ -151,7 +151,7 @@ def prefer() -> None:
         file.write(str(_NICE))
 
 
-def _hurry() -> None:
+def _raise_thread_priority() -> None:
     """Have this thread be given the processor at once."""
     me = threading.get_native_id()
     with suppress(OSError):  # (only administrators may)
@@ -161,7 +161,7 @@ def _hurry() -> None:
     _libc.syscall(_SYS_SCHED_SETATTR[os.uname().machine], 0, attributes, 0)
 
 
-def slow_down() -> None:
+def restore_priority() -> None:
     """Take the priority from this thread that it has from one that receives."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, os.getpid()))
 
@@ -169,7 +169,7 @@ def slow_down() -> None:
 _log = Log(__name__)
 
 
-def table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str, Handler]]:
+def handler_table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str, Handler]]:
     """Number → name and handler of every call that reaches the keeper. What has no handler fails with ENOSYS."""
     return {number: (name, handlers.get(name, _refuse)) for number, name in numbers(machine, NOTIFIED | LOSING).items()}
 
@@ -177,7 +177,7 @@ def table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str,
 _END = "exit_group"
 
 
-def _refuse(_call: Call, _world: Supervision) -> Reply:
+def _refuse(_call: PendingCall, _world: Supervision) -> Reply:
     return Reply(error=errno.ENOSYS)
 
 
@@ -185,11 +185,11 @@ class TreeDescriptors(NamedTuple):
     """What a tree hands to its keeper as it joins."""
 
     listener: Listener
-    access: Reach
+    access: CallerAccess
     read_only: tuple[ReadOnly, ...] = ()
 
 
-class Tree:
+class SupervisedTree:
     """One supervised tree. Implements `Supervision` for its calls.
 
     Its methods are for the thread whose turn it is; slow calls are carried out on threads of their own.
@@ -202,7 +202,7 @@ class Tree:
         descriptors: TreeDescriptors,
         processes: Processes,
         calls: Mapping[int, tuple[str, Handler]],
-        hold: Callable[[Tree, int, int], None],
+        hold: Callable[[SupervisedTree, int, int], None],
     ) -> None:
         """Take the ``descriptors`` over. ``hold(tree, ticket, thread)`` is called by the serving thread for each call
         that waits for a person. After a slow call the keeper's worker wakes that thread, which is to call `settle`.
@@ -210,7 +210,7 @@ class Tree:
         self.run = run
         self.listener, self.access, self.read_only = descriptors
         self.root_fd, self.forbidden, self.interceptor, _ = keeper.workspace
-        self.held: list[tuple[int, Call]] = []
+        self.held: list[tuple[int, PendingCall]] = []
         """Calls that wait for a person, with the number of the ticket."""
         self.later = Retries()
         """Calls that are tried again until they can be carried out."""
@@ -223,13 +223,13 @@ class Tree:
         self._worker = keeper.worker
         self._hold = hold
         self._slow: dict[int, StepId] = {}
-        self._slow_held: list[tuple[int, Call]] = []
-        self._slow_later: list[tuple[Call, Pipe | None]] = []
+        self._slow_held: list[tuple[int, PendingCall]] = []
+        self._slow_later: list[tuple[PendingCall, Pipe | None]] = []
         self._tells = _log.wants("debug")
 
     # Supervision ------------------------------------------------------------------------------------------------
 
-    def step(self, call: Call) -> StepId:
+    def step(self, call: PendingCall) -> StepId:
         """See `Supervision.step`."""
         if not self.is_valid(call):
             raise OSError(errno.EINTR, os.strerror(errno.EINTR))
@@ -242,7 +242,7 @@ class Tree:
         """See `Supervision.holds`."""
         return self._processes.is_of(self.run, tgid)
 
-    def is_valid(self, call: Call) -> bool:
+    def is_valid(self, call: PendingCall) -> bool:
         """See `Supervision.is_valid`."""
         return self.listener.is_valid(call.id)
 
@@ -262,7 +262,7 @@ class Tree:
             self._processes.leaving(self.run, found[1])
             self.listener.go_on(found[0])
         else:
-            self._handle(Call(found[0], found[1], name, found[6:], self.access), handler)  # type: ignore[arg-type]
+            self._handle(PendingCall(found[0], found[1], name, found[6:], self.access), handler)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Serve nothing more: what waits, and what still comes, fails with ENOSYS."""
@@ -294,11 +294,11 @@ class Tree:
         while self._slow_later:
             self.later.add(*self._slow_later.pop())
 
-    def _keep(self, ticket: int, call: Call) -> None:
+    def _keep(self, ticket: int, call: PendingCall) -> None:
         self.held.append((ticket, call))
         self._hold(self, ticket, call.tid)
 
-    def _handle(self, call: Call, handler: Handler) -> None:
+    def _handle(self, call: PendingCall, handler: Handler) -> None:
         if self._tells:
             _log.debug("call", call=call.name, thread=call.tid)
         try:
@@ -318,7 +318,7 @@ class Tree:
                 self.later.opened(reply.fd)
             self._reply(call, reply)
 
-    def _begin_slow(self, call: Call, handler: Handler) -> None:
+    def _begin_slow(self, call: PendingCall, handler: Handler) -> None:
         patient = call._replace(patient=True)
         try:
             step = self.step(call)
@@ -330,10 +330,10 @@ class Tree:
         except Exception as error:  # noqa: BLE001
             self._fail(call, error)
 
-    def _do_slow(self, call: Call, handler: Handler, step: StepId) -> None:
+    def _do_slow(self, call: PendingCall, handler: Handler, step: StepId) -> None:
         me = threading.get_ident()
         self._slow[me] = step
-        slow_down()
+        restore_priority()
         try:
             reply = handler(call, self)
         except OSError as error:
@@ -351,7 +351,7 @@ class Tree:
             self.listener.release()
             self._worker.wake()
 
-    def _reply(self, call: Call, reply: Reply) -> None:
+    def _reply(self, call: PendingCall, reply: Reply) -> None:
         listener = self.listener
         if reply.fd >= 0:
             # Ours is closed before the caller goes on: what it has written it may want to execute.
@@ -363,7 +363,7 @@ class Tree:
         else:
             listener.answer(call.id, reply.value, reply.error)
 
-    def _fail(self, call: Call, error: Exception) -> None:
+    def _fail(self, call: PendingCall, error: Exception) -> None:
         if isinstance(error, HoldfastError):
             _log.warning("%s by thread %d failed: %s", call.name, call.tid, error)
             self.listener.answer(call.id, 0, lacks_room(error) or errno.EIO)

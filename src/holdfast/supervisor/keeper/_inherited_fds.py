@@ -31,7 +31,7 @@ MOST_BYTES = 32 << 20
 """A larger file is not recorded: every call waits while it is copied."""
 
 
-def record(pid: int, workspace: ServedWorkspace, step: Callable[[], StepId]) -> frozenset[int]:
+def record_inherited(pid: int, workspace: ServedWorkspace, step: Callable[[], StepId]) -> frozenset[int]:
     """Record what the process has open for writing and lies in the workspace; ``step`` opens the step that it belongs
     to, if there is any. Returns the inode numbers. What cannot be recorded is logged.
     """

@@ -15,16 +15,16 @@ from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.supervisor.confinement.seccomp_notify import Listener
-from holdfast.supervisor.keeper._call_dispatcher import Tree, TreeDescriptors, table
-from holdfast.supervisor.keeper._inherited_fds import record
+from holdfast.supervisor.keeper._call_dispatcher import SupervisedTree, TreeDescriptors, handler_table
+from holdfast.supervisor.keeper._inherited_fds import record_inherited
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.process_tree.descendants import descendants, signal_all
 from holdfast.supervisor.process_tree.members import Processes, Run, command_of, descends, parent_of, thread_group
 from holdfast.supervisor.process_tree.writable_inodes import inodes_held_for_writing
-from holdfast.supervisor.resolution.directory_cache import RECENT
+from holdfast.supervisor.resolution.directory_cache import DIRECTORIES
 from holdfast.supervisor.resolution.procfs import is_below
 from holdfast.supervisor.resolution.territory import ReadOnly, absolute, is_deleted
-from holdfast.supervisor.syscalls.caller_access import Permission, Reach
+from holdfast.supervisor.syscalls.caller_access import CallerAccess, DirectAccess
 from holdfast.undo.service import ProcessInfo, strictest
 
 if TYPE_CHECKING:
@@ -45,17 +45,17 @@ _KILLED_SECONDS = 5.0
 _OPEN_FILES = 10_000
 """To look at so many takes about a tenth of a second, in which nobody changes anything."""
 
-Member: TypeAlias = "Tree | MountedTree"
+Member: TypeAlias = "SupervisedTree | MountedTree"
 
 
-class Runs:
+class SupervisedTrees:
     """See the module. For the serving thread."""
 
-    def __init__(self, keeper: KeeperContext, mounted: MountedTrees, receive: Callable[[Tree], None]) -> None:
+    def __init__(self, keeper: KeeperContext, mounted: MountedTrees, receive: Callable[[SupervisedTree], None]) -> None:
         """Descriptors of processes are registered with the keeper's selector. ``receive`` begins to receive the calls
         of a tree.
         """
-        self.trees: dict[int, Tree] = {}
+        self.trees: dict[int, SupervisedTree] = {}
         """By their listener."""
         self.calls_ready = select.poll()
         """Every listener is registered here, for its end alone, and the keeper's selector."""
@@ -70,12 +70,12 @@ class Runs:
         self._keeper = keeper
         self._service = keeper.service
         self._steps = keeper.steps
-        self._permission = Permission()
+        self._permission = DirectAccess()
         self._mounted = mounted
         self._receive = receive
         self._gone: tuple[Member, ...] = ()
-        """Trees of which somebody may have to be known still: see `over`. (Replaced, for other threads.)"""
-        self._calls = table(os.uname().machine, HANDLERS)
+        """Trees of which somebody may have to be known still: see `ended_trees`. (Replaced, for other threads.)"""
+        self._calls = handler_table(os.uname().machine, HANDLERS)
         self._processes = Processes(lambda pidfd: keeper.selector.register(pidfd, select.EPOLLIN))
 
     def __bool__(self) -> bool:
@@ -109,16 +109,16 @@ class Runs:
             self._serve_calls(client, run)
         self._runs[client] = run
         self._guard()
-        run.handed_in = record(agent, self._keeper.workspace, lambda: self._steps.of(run.agents))
+        run.handed_in = record_inherited(agent, self._keeper.workspace, lambda: self._steps.of(run.agents))
         _log.info("run joined", run=run.id, agent=agent)
 
     def _serve_calls(self, client: Client, run: Run) -> None:
         waiting, parent, *kept = client.fds
         listener = Listener(waiting)
         client.fds.clear()
-        access = Reach(socket.socket(fileno=parent), self._permission)
+        access = CallerAccess(socket.socket(fileno=parent), self._permission)
         descriptors = TreeDescriptors(listener, access, tuple(map(ReadOnly, kept)))
-        tree = Tree(self._keeper, run, descriptors, self._processes, self._calls, self._hold)
+        tree = SupervisedTree(self._keeper, run, descriptors, self._processes, self._calls, self._hold)
         tree.anchors = frozenset((run.agent, client.peer.pid))
         self.trees[listener.fd] = tree
         self.calls_ready.register(listener.fd, 0)
@@ -144,7 +144,7 @@ class Runs:
         return next((run for run in self._runs.values() if run.id == id_), None)
 
     def guard(self, client: Client, id_: str, thresholds: Thresholds) -> None:
-        """See `Remote.guard`."""
+        """See `RemoteUndoService.guard`."""
         joined = next((joined for joined, run in self._runs.items() if run.id == id_), None)
         if joined is None:
             raise NotFoundError(f"no run {id_} is served here")
@@ -158,7 +158,7 @@ class Runs:
         present = {*self._runs.values(), *(tree.run for tree in self._members)}
         self._service.guard(strictest(run.thresholds for run in present), [run.id for run in present])
 
-    def around(self, pid: int) -> str:
+    def run_of(self, pid: int) -> str:
         """The id of the run that a process belongs to, if that can be told; empty for none."""
         trees = self._members
         found = next((tree.run.id for tree in trees if self._is_of(tree.run, pid)), "")
@@ -167,14 +167,14 @@ class Runs:
             found = next((tree.run.id for tree in trees if pid in tree.anchors), "")
         return found
 
-    def begins(self, id_: str) -> None:
+    def prepare_explicit_step(self, id_: str) -> None:
         """A process of the run is about to open an explicit step."""
         tree = next((tree for tree in self._members if tree.run.id == id_), None)
         if tree is not None and not self._service.explicit_steps(id_):
-            self._spared[id_] = frozenset(self._processes.everybody(tree.run))
+            self._spared[id_] = frozenset(self._processes.living(tree.run))
 
     def expect(self, id_: str, command: list[bytes]) -> StepId:
-        """See `Remote.expect`."""
+        """See `RemoteUndoService.expect`."""
         run = self.find(id_)
         if run is None:
             raise NotFoundError(f"no run {id_} is served here")
@@ -192,7 +192,7 @@ class Runs:
         self._guard()
         return run.id
 
-    def lose(self, client: Client) -> None:
+    def connection_lost(self, client: Client) -> None:
         """The connection has ended. If a run came by it and has not left, its tree is to end; a mount in any case: who
         looked after those who use it does so as long as there are any.
         """
@@ -200,16 +200,16 @@ class Runs:
         if run is not None:
             self._kill(run)  # whoever looked after the tree was killed
             for tree in [tree for tree in self.trees.values() if tree.run is run]:
-                self.gone(tree)
+                self.tree_ended(tree)
         if (mounted := self._mounted.of(client)) is not None:
             self._unmounted(mounted)
         if run is not None:
             self._steps.close_run(run)
             self._guard()
 
-    def gone(self, tree: Tree) -> None:
+    def tree_ended(self, tree: SupervisedTree) -> None:
         """Nothing is left of the tree, or nothing is to be."""
-        RECENT.forget()
+        DIRECTORIES.forget()
         self.calls_ready.unregister(tree.listener.fd)
         self._gone += (tree,)  # (first: other threads look)
         del self.trees[tree.listener.fd]
@@ -228,15 +228,15 @@ class Runs:
             self._steps.close_run(tree.run)
             self._guard()
 
-    def over(self) -> tuple[Member, ...]:
+    def ended_trees(self) -> tuple[Member, ...]:
         """Trees that are gone, with all of their processes that were seen: nothing is changed by these any more.
 
         A listener ends before the last process has closed its files, and what that wrote is told of later still. So
-        one of a tree is known as such until it is taken notice of all, and then `forget` is called.
+        one of a tree is known as such until it is taken notice of all, and then `forget_ended` is called.
         """
-        return tuple(tree for tree in self._gone if not self._processes.known(tree.run))
+        return tuple(tree for tree in self._gone if not self._processes.pidfds(tree.run))
 
-    def forget(self, trees: tuple[Member, ...]) -> None:
+    def forget_ended(self, trees: tuple[Member, ...]) -> None:
         """All that these have changed has been taken notice of: the numbers of their processes say nothing any more."""
         self._gone = tuple(tree for tree in self._gone if tree not in trees)
 
@@ -245,7 +245,7 @@ class Runs:
         for tree in list(self.trees.values()):
             # (What is written through a descriptor after its step was closed would be nobody's.)
             self._kill(tree.run)
-            self.gone(tree)
+            self.tree_ended(tree)
         for tree in self._mounted:
             self._kill(tree.run)
             self._unmounted(tree)
@@ -261,7 +261,7 @@ class Runs:
         found: dict[int, StepId] = {}
         for tree in self._members:
             if tree.run.id == id_:
-                found |= {tgid: group.step for tgid, group in self._processes.all(tree.run)}
+                found |= {tgid: group.step for tgid, group in self._processes.living_groups(tree.run)}
                 # (Below a parent is the keeper too, if that one has started it.)
                 # (The agent's number may be somebody else's by now.)
                 others = descendants(*(tree.anchors - {tree.run.agent}), spare=(os.getpid(),))
@@ -275,16 +275,16 @@ class Runs:
             signal_all(lambda: [process.pid for process in self.processes(id_)], numbers)
         return len(self.processes(id_))
 
-    def see_off(self) -> None:
+    def await_exits(self) -> None:
         """Wait until the processes of trees that are gone have closed their files, which is the last that they do; not
         for ever, as `_kill`.
         """
-        _wait_for([pidfd for tree in self._gone for pidfd in self._processes.known(tree.run)])
+        _wait_for([pidfd for tree in self._gone for pidfd in self._processes.pidfds(tree.run)])
 
     def _kill(self, run: Run) -> None:
         """Kill the processes of a run, and wait until they are gone; not for ever: one may hang in the kernel."""
-        signal_all(lambda: self._processes.everybody(run), (signal.SIGKILL,))
-        pidfds = self._processes.known(run)
+        signal_all(lambda: self._processes.living(run), (signal.SIGKILL,))
+        pidfds = self._processes.pidfds(run)
         for pidfd in pidfds:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -321,7 +321,7 @@ class Runs:
         return pid == run.agent or self._processes.is_below(run, pid)
 
     def is_inside(self, pid: int) -> bool:
-        """Whether a process is of a tree, or looks after one; the tree may be gone (see `over`). From any thread."""
+        """Whether a process is of a tree, or looks after one; the tree may be gone (see `ended_trees`). From any thread."""
         return self._is_inside(pid, (*self._gone, *self._members)) is True
 
     def _is_inside(self, pid: int, trees: Iterable[Member]) -> bool | None:
@@ -371,12 +371,12 @@ class Runs:
         """Do what is due a few times a second."""
         self._processes.forget_threads()
         self._mounted.tick()
-        RECENT.forget()
+        DIRECTORIES.forget()
         self.retry()
         try:
             for tree in self._mounted:
                 # (Nobody says here when a process ends: who is known by then stays where it belongs.)
-                for _ in self._processes.all(tree.run):
+                for _ in self._processes.living_groups(tree.run):
                     pass
             for step in self._frozen:
                 self._freeze_all(step)
@@ -384,7 +384,7 @@ class Runs:
             # There may be more processes than descriptors of them: those that are missed are looked for again.
             _log.warning("not all processes can be looked at: %s", error.strerror)
 
-    def _hold(self, tree: Tree, ticket: int, tid: int) -> None:
+    def _hold(self, tree: SupervisedTree, ticket: int, tid: int) -> None:
         """A call waits for a person: all that its step consists of is to wait."""
         for info in self._service.held():
             if info.id == ticket:
@@ -398,7 +398,7 @@ class Runs:
         """Stop every process of the step."""
         spared = self._spared_of(step)
         for tree in self.trees.values():
-            found = ((tgid, group) for tgid, group in self._processes.all(tree.run) if tgid not in spared)
+            found = ((tgid, group) for tgid, group in self._processes.living_groups(tree.run) if tgid not in spared)
             of_step = [tgid for tgid, group in found if self._steps.is_of(group, step)]
             if of_step:
                 self._freeze(step, tree, of_step)
@@ -409,7 +409,7 @@ class Runs:
                 return spared
         return frozenset()
 
-    def _freeze(self, step: StepId, tree: Tree, processes: list[int]) -> None:
+    def _freeze(self, step: StepId, tree: SupervisedTree, processes: list[int]) -> None:
         freezers = self._frozen[step]
         freezer = freezers.get(tree.run) or tree.access.freezer()
         if freezer is not None:  # (Else it is tried again in a moment.)
@@ -419,7 +419,7 @@ class Runs:
     def _close_ended(self, run: Run) -> None:
         """Take notice of every process of the run that has ended by now."""
         ends = select.poll()
-        for pidfd in self._processes.known(run):
+        for pidfd in self._processes.pidfds(run):
             ends.register(pidfd, select.POLLIN)
         for pidfd, _ in ends.poll(0):
             self._process_ended(pidfd)

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     import select
     from collections.abc import Callable
 
-    from holdfast.supervisor.keeper._background_thread import Worker
-    from holdfast.supervisor.keeper._step_lifecycle import Steps
+    from holdfast.supervisor.keeper._background_thread import BackgroundThread
+    from holdfast.supervisor.keeper._step_lifecycle import StepLifecycle
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.journal.preimages import Preimages
     from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -30,8 +30,8 @@ class KeeperContext(NamedTuple):
 
     workspace: ServedWorkspace
     service: LocalUndoService
-    steps: Steps
-    worker: Worker
+    steps: StepLifecycle
+    worker: BackgroundThread
     selector: select.epoll
     """What the serving thread waits for, besides calls."""
     lapse: Callable[[int], None]

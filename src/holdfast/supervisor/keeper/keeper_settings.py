@@ -21,7 +21,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Directories beside it that nothing inside may change anything beneath."""
     limits: Limits = Limits()
     least: tuple[int, int, int, int] = NONE
-    """The numbers of the log that the history knows, as a `Beat`; see `UndoLog`."""
+    """The numbers of the log that the history knows, as a `Heartbeat`; see `UndoLog`."""
     outside_blocks: bool = True
     """Whether undo refuses to cross what others have changed; else it is only listed."""
     exclude: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from holdfast.supervisor.control.socket_server import Client
     from holdfast.supervisor.keeper.keeper_context import KeeperContext
-    from holdfast.supervisor.process_tree.members import Group, Processes, Run
+    from holdfast.supervisor.process_tree.members import Processes, Run, StepGroup
     from holdfast.undo.journal.records import StepId
 
 _log = Log(__name__)
@@ -88,7 +88,7 @@ class MountHost:
         self._anchors = anchors
         self._processes = processes
         self._close_ended = close_ended
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, StepGroup] = {}
         """Of threads that have asked, until `forget_threads`."""
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -119,7 +119,7 @@ class MountHost:
             with self._lock:
                 self.waiting -= 1
 
-    def _is_plain(self, group: Group) -> bool:
+    def _is_plain(self, group: StepGroup) -> bool:
         """Whether its step is its own, as nearly always."""
         explicit = self._keeper.service.explicit(self._run.id)
         return not (group.ambient or group.explicit or group.barred or explicit is not None)
@@ -132,7 +132,7 @@ class MountHost:
         self._groups[tid] = group
         return step
 
-    def _group(self, tid: int) -> Group:
+    def _group(self, tid: int) -> StepGroup:
         if not self._processes.knows(tid) and not descends(thread_group(tid), self._anchors.__contains__):
             # A process from outside has come by way of ``/proc``, a namespace or a descriptor. It is none of the
             # run's, and does not end with it.

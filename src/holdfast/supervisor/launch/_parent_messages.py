@@ -26,7 +26,7 @@ RELAYED: Final = frozenset(map(int, signal.valid_signals())) - {
 ANSWER: Final = b"\0"
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher asks for."""
 
     command: tuple[bytes, ...]
@@ -60,7 +60,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The launcher tells of signals that it gets. Else each gets its own, and none is passed on."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher is told."""
 
     kind: Literal["started", "stopped", "asked", "ended", "failed"]

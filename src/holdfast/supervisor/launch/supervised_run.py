@@ -24,7 +24,7 @@ import msgspec
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.confinement.filter_shim import arguments
-from holdfast.supervisor.launch._parent_messages import ANSWER, RELAYED, Order, Report, receive, send
+from holdfast.supervisor.launch._parent_messages import ANSWER, RELAYED, LaunchReport, LaunchRequest, receive, send
 from holdfast.supervisor.process_tree.descendants import become_subreaper, children, end_descendants
 from holdfast.undo.service import OFF
 
@@ -81,7 +81,7 @@ def supervise(
     Raises `UnsupportedError` where the kernel cannot supervise, `LockedError` if another process keeps the undo log,
     and what opening that raises.
     """
-    order = Order(
+    order = LaunchRequest(
         command=tuple(command.words),
         directory=os.getcwdb() if command.directory is None else command.directory,
         environment=dict(os.environb if command.environment is None else command.environment),
@@ -127,7 +127,7 @@ def supervise(
         become_subreaper(wanted=was_subreaper)
 
 
-def _boxed(order: Order, box: Box, context: ExitStack, channel: int, shim: int) -> Order:
+def _boxed(order: LaunchRequest, box: Box, context: ExitStack, channel: int, shim: int) -> LaunchRequest:
     command = arguments(shim, order.closed, order.command, guarded=order.thresholds.asks)
     prepared = context.enter_context(
         box.prepare(command, directory=order.directory, environment=order.environment, keep=[shim])
@@ -271,10 +271,10 @@ def _stop_with(command: int) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _next_report(parent_socket: socket.socket, relay: _Relay | None) -> Report | None:
+def _next_report(parent_socket: socket.socket, relay: _Relay | None) -> LaunchReport | None:
     if relay is not None:
         relay.until_readable()
-    return receive(parent_socket, Report)
+    return receive(parent_socket, LaunchReport)
 
 
 class _Relay:

@@ -26,7 +26,7 @@ def _pipe(fd: int) -> Pipe:
     return found.st_dev, found.st_ino
 
 
-def reopen_in_time(sight: PathResolver, fd: int, flags: int, waits: int) -> int:
+def reopen_in_time(resolver: PathResolver, fd: int, flags: int, waits: int) -> int:
     """Open what ``fd`` refers to again, with the caller's credentials.
 
     Where that fails with ``waits``, whoever asks for ``O_NONBLOCK`` is told, and for anybody else it is tried again.
@@ -35,8 +35,8 @@ def reopen_in_time(sight: PathResolver, fd: int, flags: int, waits: int) -> int:
     Raises `OSError`, and `LaterError`.
     """
     try:
-        with sight.acting():
-            sight.check_waiting()  # (it may cut the file short)
+        with resolver.acting():
+            resolver.check_waiting()  # (it may cut the file short)
             opened = reopen(fd, flags | os.O_NONBLOCK)
     except OSError as error:
         if error.errno != waits or flags & os.O_NONBLOCK:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.files.watch import Backend, Watcher
-    from holdfast.supervisor.outsiders.recorded_paths import Explained
+    from holdfast.supervisor.outsiders.recorded_paths import RecordedPaths
     from holdfast.undo.local_service.undo_service import LocalUndoService
 
 _log = Log(__name__)
@@ -46,13 +46,13 @@ meanwhile it cannot be told any more who it was.
 """
 
 
-class Outsiders:
+class OutsideWatcher:
     """See the module. Its thread reads events; `settle` and `pause` are for any other."""
 
     def __init__(
         self,
-        desk: LocalUndoService,
-        explained: Explained,
+        service: LocalUndoService,
+        explained: RecordedPaths,
         root: bytes,
         hidden: Iterable[bytes],
         is_inside: Callable[[int], bool],
@@ -63,7 +63,7 @@ class Outsiders:
         """``hidden`` are absolute paths of Holdfast's own; ``is_inside(pid)`` says whether a process that lives, or one
         above it, belongs to a supervised tree. ``blocks`` is false with the policy ``warn``.
         """
-        self._desk = desk
+        self._service = service
         self._explained = explained
         self._root = root
         above = root.rstrip(b"/") + b"/"
@@ -204,7 +204,7 @@ class Outsiders:
         for who, edits in found.items():
             _log.info("external modification", who=who, paths=list(edits.paths))
             try:
-                self._desk.outside(tuple(edits.paths), who, blocks=self._blocks, objects=tuple(edits.objects))
+                self._service.outside(tuple(edits.paths), who, blocks=self._blocks, objects=tuple(edits.objects))
             except HoldfastError as error:
                 _log.warning("an edit by %s cannot be noted: %s", who or "somebody else", error.message)
 

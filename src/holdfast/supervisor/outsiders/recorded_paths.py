@@ -74,7 +74,7 @@ class _Recorded:
         return self.ended is not None and now - self.ended > LINGER_SECONDS
 
 
-class Explained:
+class RecordedPaths:
     """See the module. Safe for several threads: all is done under the recorder's gate."""
 
     def __init__(self, recorder: Recorder, root_fd: int, lives: Callable[[OpenStep], Callable[[], bool]]) -> None:

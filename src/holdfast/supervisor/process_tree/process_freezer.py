@@ -34,7 +34,7 @@ _ptrace.restype = ctypes.c_long
 _ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
 
 
-class Frozen:
+class ProcessFreezer:
     """Processes that are stopped until `release`."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.supervisor.resolution.supervision import Supervision
-    from holdfast.supervisor.syscalls.pending_call import Call
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST = 256
@@ -92,7 +92,7 @@ class Callers:
         """
         self._steady = True
 
-    def find(self, call: Call, world: Supervision, *, fresh: bool = False) -> Caller:
+    def find(self, call: PendingCall, world: Supervision, *, fresh: bool = False) -> Caller:
         """Who calls. It may be one that was there before and had the same number: unless something that its directory
         in ``/proc`` leads to was found there since the call came, ask whether it `is_alive`. ``fresh`` looks anew.
 

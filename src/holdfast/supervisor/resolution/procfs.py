@@ -14,7 +14,7 @@ from holdfast.supervisor.resolution.mount_table import mounts
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.path_resolver import PathResolver
-    from holdfast.supervisor.resolution.territory import Where
+    from holdfast.supervisor.resolution.territory import Location
 
 _BOUNDS = frozenset({b"", b"/"})
 _CUTTING = frozenset({b"afs", b"ceph", b"cifs", b"lustre", b"nfs", b"nfs4", b"smb3"})
@@ -24,7 +24,7 @@ kernel's ``atomic_open``). On others a file is found first.
 _PROC_SUPER_MAGIC = 0x9FA0
 
 
-def is_native(fd: int, where: Where, mode: int) -> bool:
+def is_native(fd: int, where: Location, mode: int) -> bool:
     """Whether only the caller itself can open what ``fd`` refers to: its own terminal, a file about itself."""
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         return is_below(where.absolute, (b"/dev",))
@@ -38,7 +38,7 @@ def is_in_proc(fd: int) -> bool:
     return file_system(fd) == _PROC_SUPER_MAGIC
 
 
-def is_setting(fd: int, where: Where) -> bool:
+def is_setting(fd: int, where: Location) -> bool:
     """Whether the object is a file in ``/proc`` that is about no process: a setting of the kernel's, for everybody."""
     if not is_in_proc(fd):
         return False
@@ -87,7 +87,7 @@ def identify(process: int) -> Process:
     return Process(os.readlink(_NAMESPACE, dir_fd=process), numbers_of(process).processes[-1])
 
 
-def is_itself(sight: PathResolver, directory: int) -> bool:
+def is_itself(resolver: PathResolver, directory: int) -> bool:
     """Whether the directory is what a ``/proc`` says of the caller itself.
 
     Raises `OSError`: EACCES if it is what one says of a process, or a thread, that is not of the caller's tree.
@@ -99,25 +99,25 @@ def is_itself(sight: PathResolver, directory: int) -> bool:
         return False
     try:
         found = identify(at)
-        if found == sight.caller.process:
+        if found == resolver.caller.process:
             return True
         # (Nobody gets the number of a process that is there, from the first look to the last.)
-        if sight.holds(_number(at, found)) and identify(at) == found:
+        if resolver.holds(_number(at, found)) and identify(at) == found:
             return False
     finally:
         os.close(at)
     raise _refused()
 
 
-def own_numbers(sight: PathResolver, root: int) -> tuple[int, int]:
+def own_numbers(resolver: PathResolver, root: int) -> tuple[int, int]:
     """What the caller's process and thread are called in the ``/proc`` whose root directory this is.
 
     Raises `OSError`: ENOENT if they are not in there.
     """
     if os.fstat(root).st_dev == _own_device():
-        return sight.caller.tgid, sight.caller.tid
-    own = sight.caller.process
-    for numbers in zip(*numbers_of(sight.caller.fd), strict=True):
+        return resolver.caller.tgid, resolver.caller.tid
+    own = resolver.caller.process
+    for numbers in zip(*numbers_of(resolver.caller.fd), strict=True):
         try:
             at = os.open(b"%d" % numbers[0], _DIRECTORY, dir_fd=root)
         except FileNotFoundError:

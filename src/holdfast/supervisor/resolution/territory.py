@@ -34,7 +34,7 @@ is told by its name, which needs no look at the disk, and which no tree can take
 _KEPT_IN, _LOG = os.path.split(b"/" + UNDO_LOG_IN_TREE)
 
 
-class Where(NamedTuple):
+class Location(NamedTuple):
     """Where an object is."""
 
     absolute: bytes
@@ -98,7 +98,7 @@ class Territory:
             self._shown = dict(list(shown.items())[-_MOST_VIEWS:])
             self.forget()
 
-    def of(self, absolute: bytes) -> Where:
+    def locate(self, absolute: bytes) -> Location:
         """Where a path is that holds no links."""
         now = time.monotonic_ns()
         if now - self._looked > _FRESH_NS:
@@ -108,28 +108,28 @@ class Territory:
             if (absolute == forbidden or absolute.startswith(forbidden + b"/")) and not (
                 is_around and under(absolute, self._root)
             ):
-                return Where(absolute, None, forbidden=True)
+                return Location(absolute, None, forbidden=True)
         below = absolute + b"/"
         if _ANY_LOG in below:
-            return Where(absolute, None, forbidden=True)
+            return Location(absolute, None, forbidden=True)
         if below.startswith(self._read_only):
-            return Where(absolute, None, read_only=True)
+            return Location(absolute, None, read_only=True)
         root = self._root
         if absolute == root:
-            return Where(absolute, b"")
+            return Location(absolute, b"")
         if absolute.startswith(root) and (absolute[len(root)] == 47 or root == b"/"):
-            return Where(absolute, absolute[len(root) :].lstrip(b"/"))
-        return Where(absolute, None)
+            return Location(absolute, absolute[len(root) :].lstrip(b"/"))
+        return Location(absolute, None)
 
-    def inner(self, directory: Where, name: bytes) -> Where:
+    def child(self, directory: Location, name: bytes) -> Location:
         """Where a name in a directory is that was just found there."""
         path = directory.path
         if path is None or len(directory.absolute) == 1:
-            return self.of(os.path.join(directory.absolute, name))
+            return self.locate(os.path.join(directory.absolute, name))
         absolute = b"%b/%b" % (directory.absolute, name)
         if name == _LOG or absolute in self._borders:
-            return self.of(absolute)
-        return Where(absolute, b"%b/%b" % (path, name) if path else name)
+            return self.locate(absolute)
+        return Location(absolute, b"%b/%b" % (path, name) if path else name)
 
     def holds_forbidden(self, absolute: bytes, directory: int) -> bool:
         """Whether what is out of reach lies beneath the path, a name in ``directory``, and would move with it; of the

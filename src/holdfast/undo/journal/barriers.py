@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.undo.journal.records import OURSELVES
-from holdfast.undo.journal.step_footprint import Reach
+from holdfast.undo.journal.step_footprint import Footprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -162,7 +162,7 @@ class Barriers:
         self,
         step: StepId,
         since: int,
-        mine: Reach,
+        mine: Footprint,
         is_back: Callable[[bytes, bool], bool] = lambda _path, _is_found: False,
         came: Mapping[bytes, int] | None = None,
         elsewhere: Collection[Identity] = frozenset(),
@@ -170,7 +170,7 @@ class Barriers:
         """The newest barrier after ``since`` that has to do with what a step depends on; None if there is none.
 
         What the step itself came upon was there before it. ``came`` is when it first had to do with paths
-        (`traces.comings`), where that was later than ``since``: what others had changed by then, its undo gives back.
+        (`first_contacts`), where that was later than ``since``: what others had changed by then, its undo gives back.
         Paths that ``is_back`` says of that they are again as the step left them do not count. It is told whether a step
         came upon the edit: then the step either has left something at that very path, or would take nothing away from
         there. ``elsewhere`` are objects to which it would write by other names than it knows, and that are not as it
@@ -193,10 +193,10 @@ class Barriers:
         return None
 
 
-def _reach(names: Iterable[bytes]) -> Reach:
+def _reach(names: Iterable[bytes]) -> Footprint:
     # Any of the paths may have been a directory that was moved or removed.
     paths = frozenset(names)
-    return Reach(paths, paths, {})
+    return Footprint(paths, paths, {})
 
 
 def _says(last: Outside, record: Outside) -> bool:

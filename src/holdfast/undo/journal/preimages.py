@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # How many names each object has in the undo log, for whoever shows people how many it has.
 
 
-class Named:
+class NameCounts:
     """Nothing is known, and nothing costs anything, until somebody has asked once. For any number of threads."""
 
     def __init__(self) -> None:
@@ -91,7 +91,7 @@ class Preimages:
             except FileExistsError:
                 pass
         self._device = os.fstat(self.fd).st_dev
-        self._named = Named()
+        self._named = NameCounts()
 
     def close(self) -> None:
         """Close the directory; harmless a second time."""

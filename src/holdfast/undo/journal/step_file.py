@@ -43,7 +43,7 @@ class Trouble(msgspec.Struct, array_like=True, frozen=True):
     path: bytes
     reason: str
     aside: int | None
-    """The number in `Aside` of what belongs there; None if nothing was lost."""
+    """The number in `Quarantine` of what belongs there; None if nothing was lost."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from holdfast.model.errors import IntegrityError
 from holdfast.undo.completion.late_writes import edited_since, is_still, waiting_for
 from holdfast.undo.journal.records import How
 from holdfast.undo.journal.step_footprint import keepings, whereabouts
-from holdfast.undo.reversal.durable_reversal import in_order
+from holdfast.undo.reversal.durable_reversal import ordered_records
 from holdfast.undo.tree.signatures import checked, content_at, described_at, is_described, is_left, signature
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def still_brought(log: UndoLog, paths: Iterable[bytes]) -> list[bytes]:
 
 def _bring_back(log: UndoLog, step: StepId, within: Set[bytes], paths: Mapping[bytes, bytes | None]) -> None:
     """`brought_back`, of what is at some paths ``within`` which this step was the last to leave something at."""
-    (sealed,) = recognise(log, [log.read(step)], within)
+    (sealed,) = adopt_matching(log, [log.read(step)], within)
     brought = dict(sealed.head.brought)
     with log.looking() as directories:
         for path, left in sealed.head.left:
@@ -128,7 +128,7 @@ def _is_brought(directories: Directories, path: bytes, now: Signature | None, ha
         return False
 
 
-def recognise(
+def adopt_matching(
     log: UndoLog, steps: Sequence[Sealed], within: Set[bytes] | None = None, *, keep: bool = True
 ) -> list[Sealed]:
     """Take what is there now for what the steps left, where it is the same; returns them with what they then say.
@@ -138,7 +138,7 @@ def recognise(
     that is not undone, began later and changed the same path, or is still going on. ``within``: only at these paths.
     ``keep``: it is noted in the log. Raises `StorageError`.
     """
-    places = whereabouts(in_order(steps))
+    places = whereabouts(ordered_records(steps))
     chosen = {one.head.id for one in steps}
     later: dict[bytes, int] = {}
     for head in sorted(log.heads.values(), key=lambda head: head.first):

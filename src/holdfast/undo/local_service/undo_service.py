@@ -23,19 +23,19 @@ from holdfast.undo.journal.log_directory import forget_others
 from holdfast.undo.journal.records import End
 from holdfast.undo.local_service._content_match import brought_back, note_contents, still_brought
 from holdfast.undo.local_service._step_dependencies import connected, refuse_overlaps
-from holdfast.undo.local_service._step_finisher import Finisher, roll_back
+from holdfast.undo.local_service._step_finisher import StepFinisher, roll_back
 from holdfast.undo.local_service._undo_redo import foresee, redo, undo
 from holdfast.undo.local_service.file_writer import write_file
 from holdfast.undo.log import no_step
 from holdfast.undo.reports.step_changes import changes
 from holdfast.undo.reports.step_views import (
     all_steps,
+    barrier_infos,
+    conflict_info,
     going_on,
-    report,
-    shown_barriers,
-    shown_conflict,
-    shown_open,
-    shown_step,
+    open_step_info,
+    step_info,
+    undo_report,
 )
 from holdfast.undo.safeguards.tickets import Safeguards
 from holdfast.undo.service import Parting
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from holdfast.undo.journal.records import StepId, StepKind
     from holdfast.undo.journal.step_file import Head
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.reversal.durable_reversal import Undone
+    from holdfast.undo.reversal.durable_reversal import ReversalResult
     from holdfast.undo.safeguards.open_step import OpenStep
     from holdfast.undo.service import (
         BarrierInfo,
@@ -102,7 +102,7 @@ class LocalUndoService:
         fails, until they are closed or the run's next one is opened.
         """
         self._quiets = 0
-        self._finisher = Finisher(log)
+        self._finisher = StepFinisher(log)
 
     # For whoever feeds the interceptor --------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class LocalUndoService:
         with self._recorder.gate:
             if step not in self._undo_log.heads:
                 raise no_step(step)
-            return [shown_conflict(self._undo_log.aside, met) for met in self._undo_log.heads[step].conflicts]
+            return [conflict_info(self._undo_log.quarantine, met) for met in self._undo_log.heads[step].conflicts]
 
     def connected(self, step: StepId) -> Sequence[StepId]:
         """See `UndoService.connected`."""
@@ -382,14 +382,14 @@ class LocalUndoService:
 
     def commit(self, step: StepId, *, run: str | None = None) -> StepInfo:
         """See `UndoService.commit`. ``run``: the one whose own process asks for it; None for somebody outside."""
-        return shown_step(self._close_explicit(step, run))
+        return step_info(self._close_explicit(step, run))
 
     def rollback(self, step: StepId, *, run: str | None = None) -> UndoReport:
         """See `UndoService.rollback`. For ``run`` see `commit`."""
         head = self._close_explicit(step, run)
         with self._recorder.gate:
             done = [roll_back(self._undo_log, head.id)] if head.id in self._undo_log.heads else []
-            return report(self._undo_log.aside, done)
+            return undo_report(self._undo_log.quarantine, done)
 
     def write(self, path: bytes, content: int, *, expected: bytes | None = None, run: str = "") -> StepInfo | None:
         """See `UndoService.write`; instead of waiting for a person it raises `HeldError`. No run is going on here."""
@@ -452,7 +452,7 @@ class LocalUndoService:
     def barriers(self) -> Sequence[BarrierInfo]:
         """See `UndoService.barriers`."""
         with self._recorder.gate:
-            return shown_barriers(self._undo_log)
+            return barrier_infos(self._undo_log)
 
     def held(self) -> Sequence[TicketInfo]:
         """See `UndoService.held`."""
@@ -511,7 +511,7 @@ class LocalUndoService:
         self._recorder.deny(step)
         if opened.begin.kind == "explicit" and opened.begin.run:
             self._explicit[opened.begin.run] = step
-            self._denied[step] = shown_open(opened)
+            self._denied[step] = open_step_info(opened)
         finish = self._finisher.finishing(opened, None, take_back=True) if opened.records else None
 
         def take_back() -> None:
@@ -579,9 +579,9 @@ class LocalUndoService:
                 self._undo_log.remove(step)  # as with a command: what changed nothing is no step
             return head
 
-    def _reverse(self, change: Callable[..., Undone], steps: Sequence[StepId], *, force: bool) -> UndoReport:
+    def _reverse(self, change: Callable[..., ReversalResult], steps: Sequence[StepId], *, force: bool) -> UndoReport:
         with self._at_rest():
-            return report(self._undo_log.aside, [change(self._undo_log, steps, force=force)])
+            return undo_report(self._undo_log.quarantine, [change(self._undo_log, steps, force=force)])
 
     @contextmanager
     def _at_rest(self) -> Generator[None]:

@@ -28,7 +28,7 @@ _INLINE_BYTES = 16 << 10
 _INLINE_TOTAL = 32 << 20
 
 
-class Contents:
+class ContentChanges:
     """The part of a `Recorder` that has to do with objects, whatever they are called."""
 
     def __init__(self, recorder: Recorder, preimages: Preimages, clock: Clock) -> None:

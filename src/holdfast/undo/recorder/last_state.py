@@ -160,7 +160,7 @@ def _is_younger(left: Signature, place: Place, fd: int) -> bool:
     return born is not None and 0 < left.ctime < born
 
 
-def recall(known: LastState, heads: Mapping[StepId, Head], barriers: Iterable[Outside]) -> None:
+def load_last_state(known: LastState, heads: Mapping[StepId, Head], barriers: Iterable[Outside]) -> None:
     """Let ``known`` know what it knew before the log was closed: what the steps left, and what of that was told of.
 
     When a step came upon what a barrier names is not kept: it counts where nobody can have left anything meanwhile.

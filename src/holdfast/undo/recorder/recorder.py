@@ -19,7 +19,7 @@ from holdfast.files.linux.unreadable_file import open_to_read
 from holdfast.model.errors import HeldError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.undo.interceptor import EndedError
+from holdfast.undo.interceptor import StepEndedError
 from holdfast.undo.journal.records import (
     OURSELVES,
     Alias,
@@ -40,8 +40,8 @@ from holdfast.undo.journal.records import (
     Touch,
 )
 from holdfast.undo.journal.step_footprint import Aliases, whereabouts
-from holdfast.undo.recorder._content_changes import Contents
-from holdfast.undo.recorder._name_changes import Names
+from holdfast.undo.recorder._content_changes import ContentChanges
+from holdfast.undo.recorder._name_changes import NameChanges
 from holdfast.undo.recorder.last_state import LastState
 from holdfast.undo.safeguards.guard import Loss, nothing
 from holdfast.undo.safeguards.open_step import OpenStep
@@ -110,7 +110,7 @@ class Recorder:
         """Whoever holds it keeps every mutation waiting."""
         self.calm = threading.Condition(self.gate)
         """Is notified when an operation is not in flight any more."""
-        names, contents = Names(self, preimages, clock), Contents(self, preimages, clock)
+        names, contents = NameChanges(self, preimages, clock), ContentChanges(self, preimages, clock)
         # (What every call comes by is not worth another one.)
         self.create, self.link, self.unlink, self.rmdir = names.create, names.link, names.unlink, names.rmdir
         self.rename, self.put, self.made = names.rename, names.put, names.made
@@ -263,7 +263,7 @@ class Recorder:
         opened = self._steps.get(step)
         if opened is None:
             if step not in self._denied:
-                raise EndedError(step)
+                raise StepEndedError(step)
             if not self._denied[step]:
                 raise HeldError(0, f"step {step} is taken back")
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.undo.interceptor import Place
     from holdfast.undo.journal.preimages import Preimages
-    from holdfast.undo.journal.quarantine import Aside
+    from holdfast.undo.journal.quarantine import Quarantine
     from holdfast.undo.recorder.recorder import Recorder
     from holdfast.undo.tree.rooted_directories import Directories
 
@@ -45,24 +45,24 @@ class Conflict(NamedTuple):
     path: bytes
     reason: str
     aside: int | None = None
-    """The number in `Aside` of what belongs there; None if nothing was lost."""
+    """The number in `Quarantine` of what belongs there; None if nothing was lost."""
 
 
-class Kit(NamedTuple):
+class ReversalTools(NamedTuple):
     """What a reversal works with."""
 
     recorder: Recorder
     preimages: Preimages
-    aside: Aside
+    quarantine: Quarantine
     directories: Directories
 
 
 class ReversalContext:
     """It is the same for all records of a reversal, but for ``step`` and ``seq``: those are of the one at hand."""
 
-    def __init__(self, kit: Kit, theirs: frozenset[Identity], known: Iterable[Conflict]) -> None:
+    def __init__(self, tools: ReversalTools, theirs: frozenset[Identity], known: Iterable[Conflict]) -> None:
         """``theirs`` and ``known`` as `holdfast.undo.reversal._record_reversal.Reversal` has them."""
-        self.recorder, self.preimages, self.aside, self.directories = kit
+        self.recorder, self.preimages, self.quarantine, self.directories = tools
         self.aliases = self.recorder.aliases
         self.theirs = self.aliases.all(theirs)
         self.step: StepId = 0
@@ -117,7 +117,7 @@ class ReversalContext:
             found = lstat_of(place)
             if found is not None and stat.S_ISDIR(found.st_mode):
                 return  # it has become somebody else's, but there it is: nothing is lost
-        self.note(path, reason, aside=self.aside.keep(self.seq, type_, keeping, metadata))
+        self.note(path, reason, aside=self.quarantine.keep(self.seq, type_, keeping, metadata))
 
     def note(self, path: bytes, reason: str, *, aside: bool = False) -> None:
         """Note a conflict, once; ``aside`` if what belongs there is kept beside."""

@@ -16,7 +16,7 @@ import pytest
 from holdfast.files.linux.private_socket import address
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import KEEPER_SOCKET
-from holdfast.supervisor.control._unsupervised_proof import shown
+from holdfast.supervisor.control._unsupervised_proof import proof_of
 from holdfast.supervisor.control.frames import (
     GONE,
     LENGTH,
@@ -26,7 +26,7 @@ from holdfast.supervisor.control.frames import (
     decode_answer,
     encode_request,
 )
-from holdfast.supervisor.control.remote_service import Remote, connect, visit
+from holdfast.supervisor.control.remote_service import RemoteUndoService, connect, visit
 from holdfast.supervisor.keeper.keeper import Keeper
 from holdfast.supervisor.keeper.keeper_settings import Settings
 from holdfast.undo.service import OFF
@@ -59,7 +59,7 @@ def _keeper(settings: Settings) -> Generator[Keeper]:
     assert not os.path.exists(settings.log + b"/keeper")
 
 
-def connected(settings: Settings) -> Remote:
+def connected(settings: Settings) -> RemoteUndoService:
     remote = connect(settings.log)
     assert remote is not None
     return remote
@@ -188,7 +188,7 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Setting
         join(*[apart] * (MOST_READ_ONLY + 1))
     with raw(settings) as other:
         frame = encode_request("join", *_request(read_only=2))
-        with shown(settings.log) as proof:
+        with proof_of(settings.log) as proof:
             socket.send_fds(other, [frame], [*proof, null, null, apart])
         (length,) = LENGTH.unpack(other.recv(LENGTH.size, socket.MSG_WAITALL))
         with pytest.raises(HoldfastError, match="a run joins with"):
@@ -227,7 +227,7 @@ def test_a_keeper_with_nothing_to_do_stays_until_the_last_visitor_has_left(setti
     visitor = visit(settings.log)
     assert visitor is not None
     with visitor, connected(settings) as other:
-        keeper.let_go()
+        keeper.end_when_idle()
         for _ in range(20):
             assert other.steps() == []
             assert visitor.steps() == []
@@ -242,7 +242,7 @@ def test_a_keeper_that_is_ending_is_not_visited(settings: Settings) -> None:
     with address(settings.log, KEEPER_SOCKET) as path:
         listener.bind(path)
     listener.listen()
-    found: list[Remote | None] = []
+    found: list[RemoteUndoService | None] = []
     visitor = threading.Thread(target=lambda: found.append(visit(settings.log)))
     visitor.start()
     connection, _ = listener.accept()
