@@ -1,4 +1,4 @@
-"""A checkpoint as a file system that nobody can change.
+"""A checkpoint as a read-only file system.
 
 Nothing is kept for the kernel: a node's number says by itself what it is. It is made of the position of an entry in the
 sorted list of paths, and of a depth: 0 for that entry itself, and n for the directory that the first n parts of its
@@ -52,7 +52,7 @@ _WISHED: Final = (
     | Init.NO_OPENDIR_SUPPORT
     | Init.NO_EXPORT_SUPPORT
 )
-"""Attributes come with every listing, and nobody asks when something is opened: nothing can have changed.
+"""Attributes come with every listing, and the kernel need not ask when something is opened: nothing can have changed.
 There are no file handles: overlayfs would find by one what a file above was copied from, and then fail to look whether
 that still has its name (ESTALE).
 """

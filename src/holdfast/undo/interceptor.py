@@ -1,13 +1,13 @@
 """The port that every mutating operation on a workspace passes before it happens.
 
-Whoever serves operations (the supervisor of a process tree, a file system server) resolves where an operation leads,
-and then calls the method of the interceptor for it, with a function that performs it. The interceptor journals what
+A server of operations (the supervisor of a process tree, a file system server) resolves where an operation leads, and
+then calls the method of the interceptor for it, with a function that performs it. The interceptor journals what
 reverses the operation, keeps what would be lost, and calls the function; where it can do the same in a cheaper way (a
 removed file is renamed into the log), it does that instead. So nothing can happen before it can be reversed.
 
-Every method may raise `HeldError` before anything has happened: a safeguard asks a person first, or (ticket 0) somebody
-else changes the tree. The caller keeps the operation back and calls again when the decision is there, or in a moment.
-So it does with `StepEndedError`. `OSError` is the answer for whoever asked for the operation.
+Every method may raise `HeldError` before anything has happened: a safeguard asks a person first, or (ticket 0) another
+process changes the tree. The caller keeps the operation back and calls again when the decision is there, or in a
+moment. So it does with `StepEndedError`. `OSError` is the answer to the operation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class StepEndedError(KeyError):
-    """The step has ended meanwhile, and nothing has happened: whoever asks anew which one it is learns another."""
+    """The step has ended meanwhile, and nothing has happened: the operation belongs to another step by now."""
 
 
 class Place(NamedTuple):

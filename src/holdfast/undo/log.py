@@ -1,7 +1,7 @@
-"""The undo log of a workspace: its open steps, its finished ones, and who may change them.
+"""The undo log of a workspace: its open steps and its finished ones.
 
-Whoever opens it is the keeper until it is closed; there is one at a time. Opening finishes what a killed keeper left
-(see `holdfast.undo.recovery.keeper_recovery`).
+The process that opens it is the keeper until it closes it; there is one at a time. Opening finishes what a killed
+keeper left (see `holdfast.undo.recovery.keeper_recovery`).
 """
 
 from __future__ import annotations
@@ -173,11 +173,11 @@ class UndoLog:
     def mark(self) -> None:
         """Note that something is about to be half done, unless that is noted already. Raises `StorageError`."""
         if not self._signed:
-            # (No time: how long a killed keeper has lived is not for whoever recovers to say.)
+            # (No time: recovery cannot say how long a killed keeper has lived.)
             self._sign(1)
 
     def moment(self) -> int:
-        """A sequence number for this moment, larger than all before it, which whoever reads the sign of life knows from
+        """A sequence number for this moment, larger than all before it, which a reader of the sign of life tells from
         now on. The gate is held. Raises `StorageError`.
         """
         seq = self.recorder.next_seq()
@@ -227,7 +227,7 @@ class UndoLog:
         finder: StepId | None = None,
         objects: Iterable[Identity] = (),
     ) -> Outside:
-        """Record that somebody else changed ``paths``: a barrier, unless it does not block. Raises `StorageError`.
+        """Record that another process changed ``paths``: a barrier, unless it does not block. Raises `StorageError`.
 
         ``finder`` is the step that came upon it. ``objects`` as `Outside` has them.
         """

@@ -1,7 +1,7 @@
-"""Tells the kernel what of all that it remembers is out of date: what somebody else has changed, or an undo.
+"""Tells the kernel what of all that it remembers is out of date: what other processes have changed, or an undo.
 
-By a thread of its own: to forget, the kernel waits for whoever uses what is to be forgotten, and they for the server;
-but for attributes, which it forgets at once.
+By a thread of its own: to forget a name, the kernel waits for the requests that use it, and these wait for the server.
+Attributes it forgets at once.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class CacheInvalidator:
             self._news.put((b"", 0))
 
     def mappable(self, node: int) -> None:
-        """From now on somebody can write to a file through a mapping: what the kernel was told of it before, for long,
-        is out of date by that. To be called before they have it. May be called from any thread.
+        """From now on a process can write to a file through a mapping: what the kernel was told of it before, for long,
+        is out of date by that. To be called before it has the mapping. May be called from any thread.
         """
         self._send(notifications.invalidate_inode(node))
 

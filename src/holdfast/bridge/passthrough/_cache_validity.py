@@ -45,13 +45,13 @@ class CacheValidity:
         self._valid = _LONG if is_told else _BRIEFLY
 
     def missing(self, header: Header) -> Reply:
-        """That there is no such name. Where nobody tells of what others make, it may be there in a moment."""
+        """That there is no such name. Unless changes by others are told, it may be there in a moment."""
         if self.is_told:
             return replies.negative(header.unique, self._valid)
         return replies.error(header.unique, errno.ENOENT)
 
     def attributes(self, found: os.stat_result) -> Attributes:
-        """What an object is like. A name that only the undo log has for it is nobody's."""
+        """The attributes of an object. Names that it has in the undo log are not counted."""
         hidden = self._kept.names_of(found) if found.st_nlink else 0
         if not hidden:
             return replies.attributes(found)
@@ -60,16 +60,18 @@ class CacheValidity:
         return replies.attributes(found, links=links)
 
     def valid(self, node: int) -> Valid:
-        """How long that may be remembered: not while somebody may write, as through a mapping nobody is told of it."""
+        """How long that may be remembered: not while a process may write, as no event tells of writes through a
+        mapping.
+        """
         return NEVER if self._objects.is_written(node) else self._valid
 
     def entry(self, node: int, found: os.stat_result) -> Entry:
-        """For the reply to whatever has looked it up."""
+        """For the reply to a lookup."""
         return Entry(node, self.attributes(found), self._valid, self.valid(node))
 
     def made(self, node: int, found: os.stat_result) -> Entry:
-        """For the reply to whatever has made an empty file, which is open: it may be remembered (and is looked at at
-        once, by the kernel), as nothing can be written through a mapping before it has grown, which the kernel sees.
+        """For the reply to a request that has made an empty file, which is open: it may be remembered (and is looked at
+        at once, by the kernel), as nothing can be written through a mapping before it has grown, which the kernel sees.
         """
         valid = self.valid(node) if found.st_size else self._valid
         return Entry(node, self.attributes(found), self._valid, valid)

@@ -1,6 +1,7 @@
-"""The requests that open files, made or there, and close them: what a file holds is kept before it may be written to.
+"""The requests that open files, made or there, work on what they hold, and close them.
 
-What is written, mapped or cut short later through what was opened is not asked for again.
+What a file holds is kept as it is opened, before it may be written to. What is written, mapped or cut short through
+that handle later is not asked for again.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ _PASSED: Final = os.O_ACCMODE | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
 say how our memory has to lie.
 """
 _TRIES: Final = 100
+_SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Handle(NamedTuple):
@@ -67,7 +70,9 @@ class Handle(NamedTuple):
 
 
 def _may_map(flags: int) -> bool:
-    """Whether what is opened so can be written to through a mapping, which with passthrough nobody is told of."""
+    """Whether what is opened so can be written to through a mapping, which the kernel reports to no one with
+    passthrough.
+    """
     return flags & os.O_ACCMODE == os.O_RDWR
 
 
@@ -243,7 +248,7 @@ class OpenRequests:
     # -- for others -----------------------------------------------------------------------------------------------
 
     def reopened(self, fd: int, flags: int) -> int:
-        """Open a regular file again. Raises `OSError`, and `LaterError` while somebody has a lease on it."""
+        """Open a regular file again. Raises `OSError`, and `LaterError` while a process has a lease on it."""
         try:
             opened = os.open(through(fd), flags | os.O_NONBLOCK | os.O_CLOEXEC)
         except BlockingIOError as error:
@@ -270,16 +275,8 @@ class OpenRequests:
         interceptor.opening(step, thing.place, thing.fd, risk)
 
 
-# The requests for what open files hold, as far as the kernel does not read and write it itself.
-#
-# What would be lost was kept when the file was opened (`holdfast.bridge.passthrough._file_requests`).
-
-_SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
 class ContentRequests:
-    """See the module."""
+    """The requests for what open files hold, as far as the kernel does not read and write it itself."""
 
     def __init__(self, opening: OpenRequests, callers: Callers) -> None:
         self._opening = opening

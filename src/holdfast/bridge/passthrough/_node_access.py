@@ -1,4 +1,4 @@
-"""How the objects of a served tree are reached, without ever leaving the root.
+"""How the objects of a served tree are reached without ever leaving the root, and where an open one is.
 
 By its file handle root can open an object whatever has become of its names. Without that privilege, or where the file
 system opens no handles, it is reached by the name that it was last found under, in a directory that is reached
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 
 _MOST_OPEN: Final = 256
 """Directories that stay open."""
+_FRESH_NS: Final = 20_000_000
+"""For so long the root is taken to be where it was: only a process outside moves it."""
+_DELETED: Final = b" (deleted)"
+_RULES: Final = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+_OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Held:
@@ -210,17 +215,10 @@ def _opens(root_fd: int, object_: Identity) -> bool:
     return True
 
 
-# Where in the tree an object is that is open: as the kernel says, which knows of every rename, whoever made it.
-
-_FRESH_NS: Final = 20_000_000
-"""For so long the root is taken to be where it was: only somebody outside moves it."""
-_DELETED: Final = b" (deleted)"
-_RULES: Final = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
-_OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
 class NodePaths:
-    """Paths relative to a root. For any number of threads."""
+    """Where in the tree an open object is, relative to the root: the kernel says so, and knows of every rename. For any
+    number of threads.
+    """
 
     def __init__(self, root_fd: int) -> None:
         """``root_fd`` is borrowed."""

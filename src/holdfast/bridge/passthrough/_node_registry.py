@@ -42,7 +42,7 @@ class NodeRegistry:
     """See the module. Safe for several threads. Raises `FormatError` for nodes that are not known, and `OSError`."""
 
     def __init__(self, root_fd: int, hidden: tuple[int, ...] = (), *, most: int = MOST_NODES) -> None:
-        """``root_fd`` is borrowed; ``hidden`` are descriptors of directories that are not there for anybody."""
+        """``root_fd`` is borrowed; ``hidden`` are descriptors of directories that the tree does not show."""
         self.root = root_fd
         self._is_exact = is_exact(root_fd) and drops_when_opened(os.uname().release)
         self._device = os.fstat(root_fd).st_dev
@@ -129,8 +129,8 @@ class NodeRegistry:
         return [(node, kept.parent, kept.name) for node, kept in self._nodes.items()]
 
     def spare(self) -> list[tuple[int, bytes]]:
-        """The names, each with its directory's node, of files that the kernel has known for long and nobody has open.
-        There are enough others for a while.
+        """The names, each with its directory's node, of files that the kernel has known for long and no process has
+        open. There are enough others for a while.
         """
         known = self._nodes.items()
         names = [
@@ -142,7 +142,7 @@ class NodeRegistry:
         return names
 
     def hides(self, dir_fd: int, name: bytes, inode: int) -> bool:
-        """Whether an entry of a directory, with the inode number that the directory says, is not there for anybody."""
+        """Whether an entry of a directory, with the inode number that the directory says, is not shown."""
         if inode not in self._hidden_inodes:
             return False
         try:
@@ -296,11 +296,11 @@ class NodeRegistry:
             os.close(fd)
 
     def note_mapped(self, node: int, fd: int) -> None:
-        """Whoever had the file open as ``fd`` may go on to write to it through a mapping, once that is closed."""
+        """A process that had the file open as ``fd`` may go on writing to it through a mapping, once that is closed."""
         self._mapped[node] = os.fstat(fd)
 
     def is_written(self, node: int) -> bool:
-        """Whether somebody can write to it now, through a mapping, too. (True where nobody can tell.)"""
+        """Whether a process can write to it now, through a mapping, too. (True where that cannot be told.)"""
         return bool(self._nodes[node].writers) or self._by_mapping(node) is not Writer.NONE
 
     def _by_mapping(self, node: int) -> Writer:

@@ -1,7 +1,8 @@
-"""A real directory as a file system that anybody may change, each change recorded before it happens.
+"""A real directory as a writable file system, each change recorded before it happens.
 
-What is asked for is in `naming`, `attributes`, `opening`, `contents` and `listings`; `objects` is what the kernel's
-numbers stand for. Permissions are checked by the kernel, by what it is told of modes, owners and access control lists.
+The requests are answered by `NameRequests`, `AttributeRequests`, `OpenRequests`, `ContentRequests` and
+`ListingRequests`; a `NodeRegistry` says what the kernel's numbers stand for. Permissions are checked by the kernel, by
+what it is told of modes, owners and access control lists.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class PassthroughTree:
         }
 
     def close(self) -> None:
-        """Close all that is open; the device must be gone, or nobody serve it any more."""
+        """Close all that is open; the device must be gone, or served no more."""
         if self._opening is not None:
             self._opening.close()
         self._listings.close()
@@ -96,7 +97,7 @@ class PassthroughTree:
 
 
 def _go_on(_: Header, _body: request_bodies.Interrupt) -> Reply:
-    """Whoever does not want to wait any more has to, for a moment: what has begun is finished."""
+    """A caller that gives up waits all the same, for a moment: what has begun is finished."""
 
 
 def _no_ioctl(header: Header, _: request_bodies.Ioctl) -> Reply:

@@ -71,7 +71,7 @@ class FileSystem(Protocol):
         """What answers each opcode, under what was agreed upon; the kernel does without what is not there (ENOSYS).
 
         An operation runs on any thread, beside others, and ends by itself. It raises `OSError` for what it refuses;
-        and, before anything has happened, `LaterError`, `HeldError` or `EndedError`, to be called again by a thread
+        and, before anything has happened, `LaterError`, `HeldError` or `StepEndedError`, to be called again by a thread
         where nobody else waits (`holdfast.bridge.server.request_threads`), again and again for some seconds: a
         safeguard that nobody has answered by then denies (EPERM). Anything else that it raises is EIO for whoever
         asked, and logged: an error of the store, or our own mistake.
@@ -298,7 +298,7 @@ class FuseServer:
         self._write(header, reply)
 
     def _write(self, header: Header, reply: Reply) -> None:
-        """Send a reply, if there is one. Nobody waits any more for one that the device does not know."""
+        """Send a reply, if there is one. No request waits for one that the device does not know."""
         if reply is None:
             return
         try:

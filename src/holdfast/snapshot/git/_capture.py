@@ -136,7 +136,7 @@ class Capture:
         return self._git.word(*words, stdin=message.encode(), at=at)
 
     def _refuse_pipes(self) -> None:
-        """Refuse pipes by names that Git reads at the top of a work tree: it would wait for whoever writes there."""
+        """Refuse pipes by names that Git reads at the top of a work tree: it would wait for a writer."""
         for name in _READ_BY_GIT:
             path = os.path.join(self._work_tree, name)
             with suppress(OSError):  # nothing, or a link that leads nowhere

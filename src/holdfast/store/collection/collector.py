@@ -2,8 +2,8 @@
 
 Every step is a small transaction, or deletes what a transaction has condemned. An object's key is written to
 ``tombstones`` before the object is deleted, and a commit that would use such a key is refused; so a key that is being
-deleted is never in use, however long ago whoever deletes it made up its mind. Killed at any point, the next run goes
-on: it begins with the tombstones that are left.
+deleted is never in use, however long ago a collector decided to delete it. Killed at any point, the next run goes on:
+it begins with the tombstones that are left. A forecast says what a collection would give back, and deletes nothing.
 """
 
 from __future__ import annotations
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from holdfast.store.collection.deferred_counts import Children
     from holdfast.store.database.sql_database import Row, Session
     from holdfast.store.objects.object_store import ObjectStore
-
-
-# What a collection would give back, found out without taking anything away.
 
 
 class CollectionForecast(NamedTuple):

@@ -371,7 +371,7 @@ def _lock_key(*parts: bytes) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-# What there is to be said of the server that a catalog is on.
+# The server that a catalog is on -------------------------------------------------------------------------------------
 
 
 class ServerInfo(NamedTuple):

@@ -3,7 +3,7 @@
 All that is allowed reaches the tree as a descriptor that the keeper opened, outside of the domain. So a call that the
 keeper lets the kernel carry out as it is (a terminal, something in ``/proc``) cannot change a file, whatever another
 thread puts into its arguments in between. A domain also keeps its processes from tracing or reading the memory of
-those outside of it, and (Linux 6.12) from sending them signals: whoever looks after the tree cannot be ended by it.
+those outside of it, and (Linux 6.12) from sending them signals: the tree cannot end its keeper or its parent.
 
 What no domain can forbid (``chmod``, ``chown``, times, extended attributes) is never carried out as it is. Nor is what
 cuts a file short without opening it for writing: a domain that forbids it has every opening for reading look at all

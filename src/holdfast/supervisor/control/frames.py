@@ -1,7 +1,7 @@
-"""What a keeper and those who ask it say to each other: frames of MessagePack, in their length. Pure: no I/O.
+"""The messages between a keeper and its clients: frames of MessagePack, each after its length. Pure: no I/O.
 
 A request is ``[method, [argument, …]]``, an answer ``[result, nil]`` or ``[nil, [type, code, message, hint, data]]``.
-Every method of `UndoService` is one, and those of runs. Both sides are of one version: whoever asks finds the socket in
+The methods are those of `UndoService`, and those of runs. Both sides are of one version: a client finds the socket in
 the log, and the log has a version.
 """
 
@@ -99,15 +99,15 @@ OUTSIDE_ONLY: Final = frozenset(
         *("quiet", "redo", "resume", "settle", "signal", "undo", "visit", "write"),
     }
 )
-"""What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""
+"""What a process of a supervised tree may not ask: a tree never approves what it asks for itself (I9)."""
 
 WITH_PROOF: Final = OUTSIDE_ONLY | {"begin", "commit", "rollback"}
-"""What whoever can shows with a proof that it is outside (`holdfast.supervisor.control._unsupervised_proof`): inside,
-the last three are about the process's own run alone.
+"""With these a client sends its proof that it is outside, if it has one
+(`holdfast.supervisor.control._unsupervised_proof`). Without one, the last three are about the process's own run alone.
 """
 
 SUPERVISED = "inside_run"
-"""The code of the error where somebody asked who is inside, or has not shown that it is not."""
+"""The code of the error for a client that is inside of a tree, or has not proved that it is not."""
 
 MOST_READ_ONLY: Final = 14
 """Read-only directories of one run."""

@@ -1,4 +1,4 @@
-"""The undo log of a workspace that has a keeper, as everybody else uses it: `UndoService` over the keeper's socket."""
+"""The undo log of a workspace that has a keeper, for all other processes: `UndoService` over the keeper's socket."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ class RemoteUndoService:
         return self._ask("settle", step, exit_code)
 
     def guard(self, run: str, thresholds: Thresholds) -> None:
-        """Change when a person is asked on behalf of a run: what others ask for holds beside it, the strictest of all.
+        """Change when a person is asked on behalf of a run. The strictest of what all runs ask for holds.
 
         Raises `NotFoundError` if no such run has joined, `RefusedError` unless the run was started by this process.
         """
@@ -255,7 +255,7 @@ class RemoteUndoService:
             try:
                 self._ask("resume")
             except HoldfastError as error:
-                # Without a keeper nobody can change anything either, until the next one.
+                # Without a keeper no supervised process can change anything either, until the next keeper.
                 if error.code != GONE:
                     raise
 

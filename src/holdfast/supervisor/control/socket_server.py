@@ -1,7 +1,7 @@
-"""The keeper's private socket: whoever may speak there asks for what `UndoService` offers, and runs join.
+"""The keeper's private socket: clients ask for what `UndoService` offers, and runs join.
 
-The server never blocks: a peer that sends half a frame or does not take its answer costs a bounded buffer, and nobody
-else any time; all that come from trees cost no more than `_UNREAD_BYTES` together. A connection has one request at a
+The server never blocks: a peer that sends half a frame or does not take its answer costs a bounded buffer, and no other
+client any time; all that come from trees cost no more than `_UNREAD_BYTES` together. A connection has one request at a
 time; what it holds (a pause, a run) ends with it.
 """
 
@@ -93,7 +93,7 @@ class Client:
         self.inbox = bytearray()
         self.outbox = memoryview(b"")
         self.fds: list[int] = []
-        """Descriptors that came with the request; whoever takes one removes it."""
+        """Descriptors that came with the request; the handler that takes one removes it."""
         self.waits = False
         """A request is not answered yet. Until then it is not heard, and nothing but its end is noticed."""
         self.process = process
@@ -107,7 +107,7 @@ class Client:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the connection has ended, so that nobody waits for an answer."""
+        """Whether the connection has ended, so that no client waits for an answer."""
         return self.socket.fileno() < 0
 
     def wait(self) -> None:
@@ -152,7 +152,7 @@ class Client:
         self.drop_fds()
 
     def drop_fds(self) -> None:
-        """Close the descriptors that nobody has taken."""
+        """Close the descriptors that no handler has taken."""
         while self.fds:
             os.close(self.fds.pop())
 
@@ -193,7 +193,7 @@ class SocketServer:
         selector.register(self._socket.fileno(), _READ)
 
     def close(self) -> None:
-        """Take nobody in any more, hang up, and remove the socket."""
+        """Accept no more clients, hang up, and remove the socket."""
         os.unlink(self._path)
         self._selector.unregister(self._socket.fileno())
         self._socket.close()
@@ -265,7 +265,7 @@ class SocketServer:
         if len(client.inbox) < end:
             return
         if len(client.inbox) > end:
-            # Nobody can fill the keeper's time in advance.
+            # (One request at a time: no client can fill the keeper's time in advance.)
             client.send(encode_error(FormatError("a request came before the last one was answered")))
             self._end(client)
             return

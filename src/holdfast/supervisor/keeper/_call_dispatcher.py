@@ -1,4 +1,9 @@
-"""Calls of a supervised tree, one after the other: received, handed to their handler, answered.
+"""Calls of a supervised tree: received by several threads, carried out one after the other, answered.
+
+A signal interrupts a call that the kernel has not handed over yet: it fails with EINTR where the signal's handler has
+no ``SA_RESTART``, which natively none of these calls does. Once it is received, only a signal that kills does that. So
+what counts is how long a receiver takes to wake up: nearly always one waits in the kernel, for which it needs no
+interpreter lock, and it has a higher priority where that is allowed.
 
 A call whose handler fails by a mistake of ours fails with EIO: no caller is ever left waiting.
 """
@@ -35,18 +40,14 @@ if TYPE_CHECKING:
     from holdfast.undo.journal.records import StepId
 
 
-# Calls are received as soon as they come, by several threads, and carried out one after the other.
-#
-# A call that the kernel has not handed over yet can be interrupted by any signal, and fails with EINTR where its
-# handler has no ``SA_RESTART``; natively none of these calls does. From then on only a signal that kills does that. So
-# what counts is how long a receiver takes to wake up: nearly always one waits in the kernel, for which it needs no
-# interpreter lock, and it has a higher priority where that is allowed.
+_log = Log(__name__)
 
+_END = "exit_group"
 _RECEIVERS: Final = 2
 """Of each tree. A third made a tenth fewer calls be interrupted, and each take a sixth longer."""
 _NICE: Final = -20
 _SLICE_NS: Final = 100_000
-"""The shortest that there is: whoever asks for less at a time is given the processor earlier (Linux 6.12)."""
+"""The shortest that there is: a thread that asks for less at a time gets the processor earlier (Linux 6.12)."""
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _ATTRIBUTES = Struct("=IIQiIQQQ")
 
@@ -130,8 +131,8 @@ def _receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]
     listener = tree.listener
     _raise_thread_priority()
     try:
-        # (Not asked before each call: the kernel wakes whoever waits as the last process ends, Linux 6.11. Before that
-        # it leaves them waiting, until the keeper ends.)
+        # (Not asked before each call: as the last process ends, the kernel wakes the threads that wait, Linux 6.11.
+        # Before that it leaves them waiting, until the keeper ends.)
         while (found := listener.receive()) is not None or not listener.is_over():
             if found is not None:
                 turns.put(lambda found=found: tree.serve(found))
@@ -166,15 +167,9 @@ def restore_priority() -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, os.getpid()))
 
 
-_log = Log(__name__)
-
-
 def handler_table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str, Handler]]:
     """Number → name and handler of every call that reaches the keeper. What has no handler fails with ENOSYS."""
     return {number: (name, handlers.get(name, _refuse)) for number, name in numbers(machine, NOTIFIED | LOSING).items()}
-
-
-_END = "exit_group"
 
 
 def _refuse(_call: PendingCall, _world: Supervision) -> Reply:

@@ -48,7 +48,7 @@ class StepLifecycle:
         self._expected: set[StepId] = set()
         """Those that last until they are settled."""
         self._groups: dict[StepId, StepGroup] = {}
-        """Whose a step is, until `lives` is asked."""
+        """The group of each step, until `lives` is asked."""
 
     def of(self, group: StepGroup) -> StepId:
         """The step that the group's changes belong to now. Opens one if there is none.
@@ -124,8 +124,8 @@ class StepLifecycle:
     def close(self, group: StepGroup) -> None:
         """The group changes nothing more for now.
 
-        What its step left is looked at before anybody is served again: the next step may change it. To write it down
-        takes longer, and nobody waits for that.
+        What its step left is looked at before any call is served again: the next step may change it. To write it down
+        takes longer, and no call waits for that.
         """
         if group.step and group.step not in self._expected:
             self._close(group)
@@ -160,7 +160,7 @@ class StepLifecycle:
             if (finish := closing()) is not None:
                 self._do(finish)
         except HoldfastError as error:
-            # It stays in the journal: whoever opens the log next finishes it.
+            # It stays in the journal: the next process that opens the log finishes it.
             _log.warning("step %d could not be finished: %s", step, error, step_id=step)
 
     def _closing(self, group: StepGroup) -> Callable[[], StepInfo | None] | None:
@@ -174,8 +174,8 @@ class StepLifecycle:
 
     @staticmethod
     def _bar(group: StepGroup) -> None:
-        """Let the group change nothing for as long as a process of it lives: what was denied, or nobody has answered,
-        must not go on as another step. Whose steps are told apart by pauses alone may go on after one.
+        """Let the group change nothing for as long as a process of it lives: what was denied, or not answered in time,
+        must not go on as another step. A group whose steps are told apart by pauses alone may go on after a pause.
         """
         group.barred = not group.lives_on
 

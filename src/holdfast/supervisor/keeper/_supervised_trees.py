@@ -43,7 +43,7 @@ _log = Log(__name__)
 _JOINS_WITH = 2
 _KILLED_SECONDS = 5.0
 _OPEN_FILES = 10_000
-"""To look at so many takes about a tenth of a second, in which nobody changes anything."""
+"""To look at so many takes about a tenth of a second, in which no call changes anything."""
 
 Member: TypeAlias = "SupervisedTree | MountedTree"
 
@@ -74,7 +74,7 @@ class SupervisedTrees:
         self._mounted = mounted
         self._receive = receive
         self._gone: tuple[Member, ...] = ()
-        """Trees of which somebody may have to be known still: see `ended_trees`. (Replaced, for other threads.)"""
+        """Trees whose processes may still have to be known: see `ended_trees`. (Replaced, for other threads.)"""
         self._calls = handler_table(os.uname().machine, HANDLERS)
         self._processes = Processes(lambda pidfd: keeper.selector.register(pidfd, select.EPOLLIN))
 
@@ -193,12 +193,12 @@ class SupervisedTrees:
         return run.id
 
     def connection_lost(self, client: Client) -> None:
-        """The connection has ended. If a run came by it and has not left, its tree is to end; a mount in any case: who
-        looked after those who use it does so as long as there are any.
+        """The connection has ended. If a run came by it and has not left, its tree is to end; a mount ends in any
+        case: the process that looks after its users holds the connection as long as there are any.
         """
         run = self._runs.pop(client, None)
         if run is not None:
-            self._kill(run)  # whoever looked after the tree was killed
+            self._kill(run)  # its launcher or its parent was killed
             for tree in [tree for tree in self.trees.values() if tree.run is run]:
                 self.tree_ended(tree)
         if (mounted := self._mounted.of(client)) is not None:
@@ -243,7 +243,7 @@ class SupervisedTrees:
     def end(self) -> None:
         """End every tree, and close all steps."""
         for tree in list(self.trees.values()):
-            # (What is written through a descriptor after its step was closed would be nobody's.)
+            # (What is written through a descriptor after its step was closed would be of no step.)
             self._kill(tree.run)
             self.tree_ended(tree)
         for tree in self._mounted:
@@ -263,7 +263,7 @@ class SupervisedTrees:
             if tree.run.id == id_:
                 found |= {tgid: group.step for tgid, group in self._processes.living_groups(tree.run)}
                 # (Below a parent is the keeper too, if that one has started it.)
-                # (The agent's number may be somebody else's by now.)
+                # (The agent's number may be another process's by now.)
                 others = descendants(*(tree.anchors - {tree.run.agent}), spare=(os.getpid(),))
                 found |= {tgid: 0 for tgid in others if tgid not in found}
         return [ProcessInfo(pid=tgid, command=command_of(tgid), step=step) for tgid, step in found.items()]
@@ -321,7 +321,7 @@ class SupervisedTrees:
         return pid == run.agent or self._processes.is_below(run, pid)
 
     def is_inside(self, pid: int) -> bool:
-        """Whether a process is of a tree, or looks after one; the tree may be gone (see `ended_trees`). From any thread."""
+        """Whether a process is of a tree, or looks after one, be it among `ended_trees`. From any thread."""
         return self._is_inside(pid, (*self._gone, *self._members)) is True
 
     def _is_inside(self, pid: int, trees: Iterable[Member]) -> bool | None:
@@ -346,7 +346,7 @@ class SupervisedTrees:
             tree.settle()
 
     def retry(self) -> None:
-        """Go on with calls that nobody has to be asked about any more, and with those that made them."""
+        """Go on with calls that no person has to be asked about any more, and with the processes that made them."""
         if any(tree.held for tree in self.trees.values()):
             waiting = {ticket.id for ticket in self._service.held()}
             for tree in self.trees.values():
@@ -363,7 +363,7 @@ class SupervisedTrees:
         return any(tree.later for tree in self.trees.values())
 
     def try_again(self) -> None:
-        """Try calls anew that wait for what nobody tells of."""
+        """Try calls anew that wait for what no event says."""
         for tree in self.trees.values():
             tree.try_again()
 
@@ -375,7 +375,7 @@ class SupervisedTrees:
         self.retry()
         try:
             for tree in self._mounted:
-                # (Nobody says here when a process ends: who is known by then stays where it belongs.)
+                # (No event says here when a process begins: those that are known in time stay in their group.)
                 for _ in self._processes.living_groups(tree.run):
                     pass
             for step in self._frozen:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 _log = Log("holdfast.supervisor.keeper.keeper")  # (as a program it has another name)
 
 _AGAIN_SECONDS = 0.005
-"""Until those are tried again who wait for what nobody tells of."""
+"""Until calls are tried again that wait for what no event says."""
 _LOCK_SECONDS = 1.0
 """How long the log is waited for, where another process has it."""
 _SWITCH_SECONDS = 0.0005
@@ -130,11 +130,11 @@ class Keeper:
         recorder.on_meet = self._outsiders.hear
         self._pauses: dict[Client, ExitStack] = {}
         self._visitors: set[Client] = set()
-        """Those that the keeper must not end before they have hung up."""
+        """Clients that the keeper must not end before they have hung up."""
         self._asked = 0
         """Requests that are not answered yet."""
         self._waiting: list[Callable[[], None]] = []
-        """What a safeguard held, to be tried again when somebody may have answered."""
+        """What a safeguard held, to be tried again when a person may have answered."""
         self._due = False
         """The second thread is about to do what is due."""
         self._over = False
@@ -192,11 +192,11 @@ class Keeper:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nobody is served, as somebody else changes the tree."""
+        """Whether no call is served, as another process changes the tree."""
         return self._service.is_quiet
 
     def end_when_idle(self) -> None:
-        """Nobody is about to join any more: end as soon as no run is there. From any thread."""
+        """No run is about to join any more: end as soon as none is there. From any thread."""
         self._begun = True
         self._worker.wake()
 
@@ -243,7 +243,7 @@ class Keeper:
                 with self._outsiders.pause():
                     self._service.tick()
                 if self._service.held() != held:
-                    self._mounted.forget()  # what nobody has answered in time was taken back
+                    self._mounted.forget()  # what was not answered in time was taken back
             else:
                 self._service.tick()
         except HoldfastError as error:
@@ -318,7 +318,7 @@ class Keeper:
                 return self._ask(client, lambda: getattr(self._service, method)(*arguments))
 
     def _asking(self, client: Client) -> str | None:
-        """The run that asks; None if it is somebody outside. Raises `RefusedError` if it is neither."""
+        """The run that asks; None if a process outside does. Raises `RefusedError` if it is neither."""
         if client.is_outside:
             return None
         run = self._runs.run_of(client.peer.pid)
@@ -357,7 +357,7 @@ class Keeper:
         return getattr(self._service, method)()
 
     def _foresee(self, steps: Sequence[int], *, forward: bool) -> None:
-        self._outsiders.settle()  # (so does whoever changes the tree)
+        self._outsiders.settle()  # (as before every change of the tree)
         self._service.foresee(steps, forward=forward)
 
     def _change(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
@@ -494,7 +494,7 @@ def main(fd: int) -> int:
 
 
 def _watch(starter: socket.socket, keeper: Keeper) -> None:
-    """If whoever started the keeper dies before a run has joined, there is nothing to keep."""
+    """If the process that started the keeper dies before a run has joined, there is nothing to keep."""
 
     def wait() -> None:
         starter.recv(1)

@@ -1,4 +1,4 @@
-"""What a keeper has to know, as whoever starts one tells it."""
+"""What a keeper has to know, as the process that starts it says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     exclude: tuple[str, ...] = ()
     """Patterns of what checkpoints leave out, beside what rule files say."""
     user: tuple[bytes | None, bytes | None] = (None, None)
-    """The home and the configuration directory of whoever's global rules of Git are obeyed."""
+    """The home and the configuration directory of the user whose global rules of Git are obeyed."""
     watch: Literal["auto", "fanotify", "inotify"] = "auto"
     """How the changes of others are seen: by fanotify or inotify."""
     server: str = ""

@@ -73,7 +73,7 @@ def _freeze(keeper: socket.socket) -> None:
 
 
 def _received(keeper: socket.socket, size: int) -> bytes:
-    """One message; nothing if nobody is there any more."""
+    """One message; nothing if the other side is gone."""
     try:
         return keeper.recv(size)
     except ConnectionResetError:

@@ -1,4 +1,4 @@
-"""What the launcher of a run and the parent of its tree say to each other: MessagePack in its length, over a socket.
+"""The messages between the launcher of a run and the parent of its tree: MessagePack after its length, over a socket.
 
 Beside that the launcher sends a byte for each signal that it gets, its number, and 0 when it is asked.
 """
@@ -45,7 +45,7 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: Thresholds = OFF
     """When a person is to be asked."""
     mounted: bool = False
-    """What it changes comes by a mount, which whoever is executed for ``box`` makes, and not by a filter."""
+    """What it changes comes by a mount, which the program executed for ``box`` makes, and not by a filter."""
     box: tuple[bytes, ...] = ()
     """If the command runs in a box: what to execute for that. It starts the shim inside, with the environment above."""
     descriptors: tuple[int, ...] = ()
@@ -80,7 +80,7 @@ class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def send(to: socket.socket, value: object) -> None:
-    """Send one. Raises `OSError` if nobody is there any more."""
+    """Send one. Raises `OSError` if the other side is gone."""
     body = msgspec.msgpack.encode(value)
     to.sendall(LENGTH.pack(len(body)) + body)
 

@@ -214,7 +214,7 @@ def _follow(
                 raise kind(report.message, hint=report.hint, code=report.code)
             case "ended":
                 if report.stays:
-                    parent.returncode = 0  # it looks after what lives on: nobody waits for it
+                    parent.returncode = 0  # it looks after what lives on, and is not waited for
                 else:
                     parent.wait()
                 parted(report.parting)
@@ -237,8 +237,8 @@ def _follow(
 
 
 def _has_failed(keeper: int) -> bool:
-    """Whether a keeper, whose parent has been killed, was killed as well, or has ended by a mistake. One that somebody
-    else has started (0) is theirs to look after.
+    """Whether a keeper, whose parent has been killed, was killed as well, or has ended by a mistake. One that another
+    process has started (0) is for that one to look after.
     """
     if not keeper:
         return False
@@ -299,7 +299,7 @@ class _Relay:
         """Tell of all that have come until now."""
         with suppress(BlockingIOError):
             while got := self._awake.recv(4096):
-                with suppress(OSError):  # nobody is left
+                with suppress(OSError):  # the parent is gone
                     self._parent_socket.sendall(bytes(number for number in got if number in self._numbers))
                 if self._others >= 0:
                     with suppress(OSError):
@@ -323,7 +323,7 @@ def _signals(parent_socket: socket.socket) -> Generator[_Relay | None]:
         yield None
         return
     found = ((number, signal.getsignal(number)) for number in RELAYED)
-    # (What nohup, or somebody who is not Python, has decided stays so.)
+    # (A disposition that nohup, or code outside of Python, has set stays so.)
     before = {number: handler for number, handler in found if handler not in (signal.SIG_IGN, None)}
     awake, wake = socket.socketpair()
     with awake, wake:

@@ -1,7 +1,7 @@
 """The parent of a supervised tree: starts the command under the filter, and sees the tree to its end.
 
-Between the launcher and the tree stands this small process, so that no death leaves a tree behind that nobody looks
-after, and so that somebody may look into every process of it (`holdfast.supervisor.launch._caller_access_server`).
+Between the launcher and the tree stands this small process, so that no death leaves a tree behind unattended, and
+so that an ancestor of its processes may read their memory (`holdfast.supervisor.launch._caller_access_server`).
 Whatever is orphaned in the tree becomes its child (it is a subreaper). It ends the tree if the launcher or the keeper
 dies; if it is killed itself, the launcher does (`holdfast.supervisor.launch.supervised_run`). The command stays in the
 launcher's process group: stopping, continuing, interrupting and hanging up concern all of them together, and the shell
@@ -104,7 +104,7 @@ class _Parent:
                 end_in_order(GRACE_SECONDS, self._spared)  # (still served: all that it does at last is recorded)
             parting = remote.leave()
             stays = bool(descendants(os.getpid(), spare=self._spared))
-            # (Nobody is there to be told: the launcher was killed in the same moment.)
+            # (The launcher, which would be told, was killed in the same moment.)
             stays = self._tell(LaunchReport(kind="ended", status=status, stays=stays, parting=parting)) and stays
         if stays:
             self._stay(remote, awake)
@@ -254,7 +254,7 @@ class _Parent:
             return None
         pid, status = os.waitpid(self._child, os.WNOHANG | os.WUNTRACED)
         if not pid or (os.WIFSTOPPED(status) and found.si_code == os.CLD_TRAPPED):
-            return None  # (What is traced stands still while a person is asked, which is nobody else's business.)
+            return None  # (What is traced stands still while a person is asked, which the launcher need not follow.)
         if os.WIFSTOPPED(status):
             self._stopped(os.WSTOPSIG(status))
             return None

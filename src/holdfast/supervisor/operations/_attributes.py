@@ -220,7 +220,7 @@ def truncate(call: PendingCall, world: Supervision) -> Reply:
         resolver.check_writable(opened)
         if opened.path is not None and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
             raise SlowError
-        # It tells whether it may be done at all; and while it is open nobody gets a lease that it would wait for.
+        # (To open it tells whether it may be done at all; and while it is open no process gets a lease on it.)
         fd = resolver.held(reopen_in_time(resolver, opened.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
         if opened.path is not None:
             world.interceptor.opening(world.step(call), opened.place, opened.fd, Risk(cut=size))

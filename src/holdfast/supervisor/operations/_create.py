@@ -97,7 +97,7 @@ def _symlink(call: PendingCall, world: Supervision, target_address: int, dirfd: 
 
 
 def _check_link(resolved: ResolvedName) -> None:
-    """Raise EACCES where a link would lead to a place for an undo log, which nobody makes but Holdfast."""
+    """Raise EACCES where a link would lead to a place for an undo log, which Holdfast alone makes."""
     if keeps_log(resolved.name):
         raise failure(errno.EACCES)
 
@@ -151,7 +151,7 @@ def _name_again(
     elif opened.path is None and resolved.path is None:
         performed()
     elif opened.path is None or resolved.path is None:
-        # Changes through a name outside would be nobody's: for links, the workspace is a file system of its own.
+        # Changes through a name outside would be of no step: for links, the workspace is a file system of its own.
         raise _crossing(resolver, resolved)
     else:
         world.interceptor.link(world.step(call), opened.fd, resolved.place, performed)

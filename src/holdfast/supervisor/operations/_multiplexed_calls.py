@@ -43,7 +43,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _check_fixed(fixed: int) -> None:
-    """What nobody may change any more, undo could not change either."""
+    """Refuse flags that would make a file immutable or append-only: undo could not change it either."""
     if fixed:
         raise failure(errno.EPERM)
 

@@ -34,37 +34,10 @@ if TYPE_CHECKING:
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
-
-# ``/dev/tty`` where it cannot be left to the caller: its terminal, opened by the name that it has for everybody.
-
 _TTY_NUMBER = 4
 """The place of the terminal in ``stat``, counted from behind the name (proc_pid_stat(5), field 7)."""
 _PSEUDO = range(136, 144)
 _PSEUDO_EACH = 256
-
-
-def open_terminal(resolver: PathResolver, flags: int) -> int:
-    """The terminal that controls the caller's session, opened as ``flags`` say.
-
-    Raises `OSError`: ENXIO if it has none, as in the kernel; EACCES if it is no pseudo-terminal, and for a caller that
-    sees other file systems than the keeper: there, another terminal may go by the same number.
-    """
-    file = resolver.held(os.open(b"stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=resolver.caller.fd))
-    number = int(os.read(file, 4096).rpartition(b") ")[2].split(b" ")[_TTY_NUMBER])
-    if not number:
-        raise failure(errno.ENXIO)
-    # (The kernel has the upper bits of the minor number above the major one.)
-    device = os.makedev(number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00)
-    if os.major(device) not in _PSEUDO or resolver.caller.foreign:
-        raise failure(errno.EACCES)
-    index = (os.major(device) - _PSEUDO.start) * _PSEUDO_EACH + os.minor(device)
-    found = resolver.held(os.open(b"/dev/pts/%d" % index, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
-    about = os.fstat(found)
-    if not stat.S_ISCHR(about.st_mode) or about.st_rdev != device:
-        raise failure(errno.EACCES)
-    with resolver.acting():
-        return reopen(found, flags & (os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK) | os.O_NOCTTY | os.O_CLOEXEC)
-
 
 O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY
 _LINK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -85,7 +58,7 @@ _TRIES = 100
 _SLOW_BYTES = 1 << 20
 """Copying more takes longer than others should have to wait."""
 _OWN_TERMINAL = os.makedev(5, 0)
-"""``/dev/tty``, which is another one for everybody: see `holdfast.supervisor.operations._open`."""
+"""``/dev/tty``, which is another one for every session; see `open_terminal`."""
 _HOW = struct.Struct("=QQQ")
 
 
@@ -121,7 +94,7 @@ def open_path(call: PendingCall, world: Supervision, dirfd: int, path: bytes, wi
             try:
                 return _open_or_create(resolver, call, world, look, resolved, wish)
             except FileExistsError:
-                # Somebody outside was quicker, and it is not to be created at any price.
+                # A process outside was quicker, and with O_EXCL what is there is an error.
                 if flags & os.O_EXCL:
                     raise
         raise failure(errno.EAGAIN)
@@ -239,6 +212,30 @@ def open_found(
             os.close(fd)
             raise
     return _reply(fd, wish)
+
+
+def open_terminal(resolver: PathResolver, flags: int) -> int:
+    """The terminal that controls the caller's session, opened as ``flags`` say, for a ``/dev/tty`` that the caller may
+    not open itself. By its name in ``/dev/pts``: ``/dev/tty`` would be the keeper's own terminal.
+
+    Raises `OSError`: ENXIO if it has none, as in the kernel; EACCES if it is no pseudo-terminal, and for a caller that
+    sees other file systems than the keeper: there, another terminal may go by the same number.
+    """
+    file = resolver.held(os.open(b"stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=resolver.caller.fd))
+    number = int(os.read(file, 4096).rpartition(b") ")[2].split(b" ")[_TTY_NUMBER])
+    if not number:
+        raise failure(errno.ENXIO)
+    # (The kernel has the upper bits of the minor number above the major one.)
+    device = os.makedev(number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00)
+    if os.major(device) not in _PSEUDO or resolver.caller.foreign:
+        raise failure(errno.EACCES)
+    index = (os.major(device) - _PSEUDO.start) * _PSEUDO_EACH + os.minor(device)
+    found = resolver.held(os.open(b"/dev/pts/%d" % index, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+    about = os.fstat(found)
+    if not stat.S_ISCHR(about.st_mode) or about.st_rdev != device:
+        raise failure(errno.EACCES)
+    with resolver.acting():
+        return reopen(found, flags & (os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK) | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def _is_harmless(call: PendingCall, wish: OpenRequest) -> bool:

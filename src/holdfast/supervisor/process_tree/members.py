@@ -65,7 +65,7 @@ class StepGroup:
 
     @property
     def lives_on(self) -> bool:
-        """Whether its steps are told apart by pauses alone: it is the agent, or nobody's child."""
+        """Whether its steps are told apart by pauses alone: it is the agent, or the group of orphans."""
         return self.ambient or (self.root == self.run.agent and not self.run.one_step)
 
 
@@ -225,7 +225,7 @@ class Processes:
     def is_of(self, run: Run, tgid: int) -> bool:
         """Whether a process that lives is one of the run's that were seen, or below one. From any thread.
 
-        Not one that was orphaned unseen, though it is of the tree: nobody could tell.
+        Not one that was orphaned unseen, though it is of the tree: nothing tells that any more.
         """
         line = [tgid]
         while (known := self._processes.get(line[-1])) is None:
@@ -234,8 +234,8 @@ class Processes:
             line.append(parent)
         if known.group.run is not run or has_ended(known.pidfd) or self._processes.get(known.tgid) is not known:
             return False  # (its descriptor is closed, and so perhaps another's, after it was forgotten)
-        # Who has the same parent as before had it all the time: so nobody on the way has ended, and given its number
-        # to somebody else.
+        # A process with the same parent as before had it all the time: so none on the way has ended, and its number is
+        # still its own.
         return all(parent_of(child) == parent for child, parent in reversed([*pairwise(line)]))
 
     def _find_thread(self, run: Run, tid: int) -> Process | None:
@@ -408,7 +408,7 @@ def _stat(tgid: int) -> _Stat:
 
 
 def _exit_code(process: Process) -> int | None:
-    """How a process ended: one that nobody has waited for yet shows it in ``/proc``, one that is gone by its pidfd."""
+    """How a process ended: ``/proc`` shows it of a zombie, the pidfd of one that is gone."""
     try:
         fields = _read(b"/proc/%d/stat" % process.tgid).rpartition(b") ")[2].split()
         if fields[0] in (b"Z", b"X"):

@@ -32,7 +32,7 @@ _MOST = 256
 
 
 class Caller:
-    """A thread. Its descriptor is closed when nobody holds it any more."""
+    """A thread. Its descriptor is closed with the last reference to it."""
 
     def __init__(self, tid: int) -> None:
         """Raises `OSError` if there is no such thread."""

@@ -2,7 +2,7 @@
 
 To find a directory takes five system calls and a third of the time of a whole call; to ask whether the same words still
 lead to the same object takes one. Where that object lies is believed for two milliseconds: what moves it meanwhile is
-either the interceptor, which says so, or somebody outside, who could have done it as well a moment later.
+either the interceptor, which says so, or a process outside, which could have done it as well a moment later.
 """
 
 from __future__ import annotations

@@ -39,84 +39,11 @@ if TYPE_CHECKING:
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 
-# Resolving a path name by name, as the caller would: where the kernel, asked by the keeper, sees something else.
-
-MOST_LINKS = 40
-"""Of links that one path leads through."""
-
-
-def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool) -> int:
-    """Resolve ``path`` name by name to an object that is there."""
-    root = resolver.root()
-    top = os.fstat(root)
-    at = root if path.startswith(b"/") else start
-    follow = follow or path.endswith((b"/", b"/."))
-    waiting = _names(path)
-    links = 0
-    while waiting:
-        name = waiting.pop()
-        if name == b"..":
-            if not os.path.samestat(os.fstat(at), top):
-                at = step(resolver, at, b"..", _DIRECTORY)
-            continue
-        inner = step(resolver, at, name, _LINK)
-        found = os.fstat(inner)
-        if not stat.S_ISLNK(found.st_mode) or not (waiting or follow):
-            if waiting and not stat.S_ISDIR(found.st_mode):
-                raise _error(errno.ENOTDIR)
-            at = inner
-            continue
-        links += 1
-        if links > MOST_LINKS:
-            raise _error(errno.ELOOP)
-        target = target_of(resolver, at, name, inner)
-        if target is None:
-            at = resolver.meant = step(resolver, at, name, _OBJECT)
-            continue
-        if target.startswith(b"/"):
-            at = root
-        waiting += _names(target)
-    if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
-        raise _error(errno.ENOTDIR)
-    if stat.S_ISDIR(os.fstat(at).st_mode):
-        is_itself(resolver, at)  # (what is done to a name in it would be done by the keeper, too)
-    return at
-
-
-def step(resolver: PathResolver, at: int, name: bytes, flags: int) -> int:
-    """What is at a name in a directory, opened with the flags for ``O_PATH``.
-
-    Raises `OSError`: EACCES if the directory is what a ``/proc`` says of somebody who is not of the caller's tree.
-    """
-    # What /proc says of itself is open to the caller, but not to another process in its name.
-    with nullcontext() if is_itself(resolver, at) else resolver.acting():
-        return resolver.held(os.open(name, flags, dir_fd=at))
-
-
-def target_of(resolver: PathResolver, at: int, name: bytes, link: int) -> bytes | None:
-    """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
-    if is_in_proc(at):
-        if name in (b"self", b"thread-self"):  # (in its root, that is: no link elsewhere is called so)
-            process, thread = own_numbers(resolver, at)
-            return b"%d" % process if name == b"self" else b"%d/task/%d" % (process, thread)
-        try:
-            os.close(openat2(at, name, _OBJECT, RESOLVE_NO_MAGICLINKS))
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                return None
-    target = os.readlink(b"", dir_fd=link)
-    if not target:
-        raise _error(errno.ENOENT)
-    return target
-
-
-def _names(path: bytes) -> list[bytes]:
-    return [name for name in reversed(path.split(b"/")) if name not in (b"", b".")]
-
-
 T = TypeVar("T")
 
 AT_FDCWD = -100
+MOST_LINKS = 40
+"""Of links that one path leads through, as in the kernel."""
 
 _OBJECT = os.O_PATH | os.O_CLOEXEC
 _LINK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -259,9 +186,9 @@ class PathResolver:
     def check_waiting(self) -> None:
         """Raise `OSError` (EINTR) if the caller does not wait any more. To be called right before something changes.
 
-        Who is killed does not wait for the keeper, and its parent may act on its end: natively, nothing that it had
-        begun happens after that. What dies between this check and the change is left: it is a few microseconds, and
-        to end takes a process longer.
+        A caller that is killed does not wait for the keeper, and its parent may act on its end: natively, nothing that
+        it had begun happens after that. What dies between this check and the change is left: it is a few microseconds,
+        and to end takes a process longer.
         """
         if not self._world.is_valid(self._call):
             raise _error(errno.EINTR)
@@ -595,6 +522,81 @@ class PathResolver:
     def root(self) -> int:
         """The caller's root directory."""
         return self.held(os.open(b"root", _DIRECTORY, dir_fd=self.caller.fd))
+
+
+# Name by name, where the kernel, asked by the keeper, would see something else than the caller ----------------------
+
+
+def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool) -> int:
+    """Resolve ``path`` name by name to an object that is there."""
+    root = resolver.root()
+    top = os.fstat(root)
+    at = root if path.startswith(b"/") else start
+    follow = follow or path.endswith((b"/", b"/."))
+    waiting = _names(path)
+    links = 0
+    while waiting:
+        name = waiting.pop()
+        if name == b"..":
+            if not os.path.samestat(os.fstat(at), top):
+                at = step(resolver, at, b"..", _DIRECTORY)
+            continue
+        inner = step(resolver, at, name, _LINK)
+        found = os.fstat(inner)
+        if not stat.S_ISLNK(found.st_mode) or not (waiting or follow):
+            if waiting and not stat.S_ISDIR(found.st_mode):
+                raise _error(errno.ENOTDIR)
+            at = inner
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            raise _error(errno.ELOOP)
+        target = target_of(resolver, at, name, inner)
+        if target is None:
+            at = resolver.meant = step(resolver, at, name, _OBJECT)
+            continue
+        if target.startswith(b"/"):
+            at = root
+        waiting += _names(target)
+    if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
+        raise _error(errno.ENOTDIR)
+    if stat.S_ISDIR(os.fstat(at).st_mode):
+        is_itself(resolver, at)  # (what is done to a name in it would be done by the keeper, too)
+    return at
+
+
+def step(resolver: PathResolver, at: int, name: bytes, flags: int) -> int:
+    """What is at a name in a directory, opened with the flags for ``O_PATH``.
+
+    Raises `OSError`: EACCES if the directory is what a ``/proc`` says of a process that is not of the caller's tree.
+    """
+    # What /proc says of itself is open to the caller, but not to another process in its name.
+    with nullcontext() if is_itself(resolver, at) else resolver.acting():
+        return resolver.held(os.open(name, flags, dir_fd=at))
+
+
+def target_of(resolver: PathResolver, at: int, name: bytes, link: int) -> bytes | None:
+    """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
+    if is_in_proc(at):
+        if name in (b"self", b"thread-self"):  # (in its root, that is: no link elsewhere is called so)
+            process, thread = own_numbers(resolver, at)
+            return b"%d" % process if name == b"self" else b"%d/task/%d" % (process, thread)
+        try:
+            os.close(openat2(at, name, _OBJECT, RESOLVE_NO_MAGICLINKS))
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return None
+    target = os.readlink(b"", dir_fd=link)
+    if not target:
+        raise _error(errno.ENOENT)
+    return target
+
+
+def _names(path: bytes) -> list[bytes]:
+    return [name for name in reversed(path.split(b"/")) if name not in (b"", b".")]
+
+
+# Paths --------------------------------------------------------------------------------------------------------------
 
 
 def split(path: bytes) -> tuple[bytes, bytes, bytes]:

@@ -1,4 +1,10 @@
-"""``/proc`` as one process sees it: which process a path in it means, and what is mounted."""
+"""What is the caller's own in ``/proc``, ``/dev`` and ``/sys``, and which process a directory of a ``/proc`` is about.
+
+What a ``/proc`` says of a process leads to what is that process's own. The kernel asks who looks, and lets a process of
+a tree see what belongs to its own tree alone (landlock(7)). Asked by the keeper it would let the keeper see: what the
+keeper looks after, what is outside, and itself. So the keeper decides here, before it opens anything there, and by the
+process that a directory is about, whatever path, mount or number leads to it.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +28,11 @@ _CUTTING = frozenset({b"afs", b"ceph", b"cifs", b"lustre", b"nfs", b"nfs4", b"sm
 kernel's ``atomic_open``). On others a file is found first.
 """
 _PROC_SUPER_MAGIC = 0x9FA0
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_NAMESPACE = "ns/pid"
+"""What a ``/proc`` has of every process, and nowhere else."""
+_SELF = "self"
+"""What it has in its root alone."""
 
 
 def is_native(fd: int, where: Location, mode: int) -> bool:
@@ -59,20 +70,6 @@ def may_cut_unasked() -> bool:
     return any(mount.type in _CUTTING for mount in mounts())
 
 
-# Whose directory of a ``/proc`` it is: what it says of a process leads to what is that process's own.
-#
-# The kernel asks who looks, and lets a process of a tree see what belongs to its own tree alone (landlock(7)). Asked by
-# the keeper it would let the keeper see: what the keeper looks after, what is outside, and itself. So it is decided
-# here, before anything there is opened, and by the process that a directory is about, whatever path, mount or number
-# leads to it.
-
-_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_NAMESPACE = "ns/pid"
-"""What a ``/proc`` has of every process, and nowhere else."""
-_SELF = "self"
-"""What it has in its root alone."""
-
-
 class Process(NamedTuple):
     """A process, by the same words whichever ``/proc`` tells of it."""
 
@@ -101,7 +98,7 @@ def is_itself(resolver: PathResolver, directory: int) -> bool:
         found = identify(at)
         if found == resolver.caller.process:
             return True
-        # (Nobody gets the number of a process that is there, from the first look to the last.)
+        # (No other process gets the number of one that is there, from the first look to the last.)
         if resolver.holds(_number(at, found)) and identify(at) == found:
             return False
     finally:

@@ -23,8 +23,8 @@ SELF_FD = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 """The keeper's descriptors, by number, as links to what they are. Not for a process that was forked off since."""
 
 _FRESH_NS = 20_000_000
-"""For so long, the workspace and Holdfast's home are taken to be where they were: only somebody outside, who is not
-held up by anything here, moves them."""
+"""For so long, the workspace and Holdfast's home are taken to be where they were: only a process outside, which
+nothing here holds up, moves them."""
 _MOST_VIEWS = 16
 _TOP = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 _ANY_LOG = b"/" + UNDO_LOG_IN_TREE + b"/"
@@ -48,7 +48,7 @@ class Location(NamedTuple):
 
 
 class ReadOnly:
-    """A directory that a tree may not change, nor anything beneath: what a descriptor refers to, wherever somebody
+    """A directory that a tree may not change, nor anything beneath: what a descriptor refers to, wherever a process
     outside moves that, and whatever comes to lie at its path instead. For several threads at once.
     """
 
@@ -94,7 +94,7 @@ class Territory:
         looked, _ = self._shown.get(caller.view, (0, ()))
         if now - looked > _FRESH_NS:
             shown = self._shown | {caller.view: (now, mounts_of(caller.fd))}
-            # (Replaced, for other threads. To keep what nobody sees at a path any more does no harm.)
+            # (Replaced, for other threads. To keep what no process sees at a path any more does no harm.)
             self._shown = dict(list(shown.items())[-_MOST_VIEWS:])
             self.forget()
 

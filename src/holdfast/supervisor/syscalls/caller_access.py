@@ -44,7 +44,7 @@ MOST_NUMBERS: Final = 1000
 
 _ANSWER_BYTES = ANSWER.size + 4096
 _PATIENCE_SECONDS = 0.05
-"""How long other calls wait for a parent that does not answer: somebody may have stopped it."""
+"""How long other calls wait for a parent that does not answer: it may be stopped."""
 _DESCRIPTOR = struct.Struct("=i")
 _TIMEVAL = struct.Struct("@ll")
 _SYS_PIDFD_GETFD = 438
@@ -90,7 +90,7 @@ class CallerAccess:
         self._answered = 0
         """The request that was answered last."""
         self._is_late = False
-        """The parent has let somebody wait for too long, and has not answered since."""
+        """The parent has let a call wait for too long, and has not answered since."""
 
     @property
     def is_own(self) -> bool:
@@ -109,7 +109,7 @@ class CallerAccess:
             try:
                 return look(call.tid, address, size)
             except PermissionError:
-                pass  # not to us, that is; or to nobody
+                pass  # the keeper may not look; perhaps the parent may
         found = self._ask(call, MEMORY, call.tid, address, size)[0]
         self._permission.is_own = False
         return found, len(found)
@@ -157,7 +157,7 @@ class CallerAccess:
                     continue
                 if self._answered == self._number:
                     break
-                # It is for somebody who did not wait for it.
+                # It answers an earlier request, whose thread did not wait for it.
                 if descriptor >= 0:
                     os.close(descriptor)
         except BlockingIOError:

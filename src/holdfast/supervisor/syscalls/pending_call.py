@@ -29,7 +29,7 @@ class PendingCall(NamedTuple):
     reach: CallerAccess
     """To what is the caller's own."""
     patient: bool = False
-    """It is handled on a thread where nobody else waits for it: it may copy a large file, or block."""
+    """It is handled on a thread of its own: it may copy a large file, or block."""
 
 
 class Reply(NamedTuple):
@@ -56,7 +56,7 @@ class SlowError(Exception):
 
 
 class LaterError(Exception):
-    """Nothing has happened yet, and what it waits for nobody tells of: call the handler again in a moment."""
+    """Nothing has happened yet, and no event will say when the wait is over: call the handler again in a moment."""
 
     def __init__(self, pipe: Pipe | None = None) -> None:
         """``pipe``: it waits for a reader of that one."""

@@ -1,4 +1,4 @@
-"""The barriers of an undo log: what somebody else has changed, which undo does not cross unless forced (I8).
+"""The barriers of an undo log: what other processes have changed, which undo does not cross unless forced (I8).
 
 They live in the journal, which begins anew with those that a step still has to do with. Edits of one party that no step
 comes between are one barrier, and one that names very many paths names the root instead: anything. When each path of
@@ -116,7 +116,7 @@ class Barriers:
 
         A record that follows the last one directly, or shortly after, by the same party, takes its place: its number is
         the later. What a step comes upon is one barrier, however long that takes it. The journal is told of each piece
-        by piece: whoever reads it knows when which path was changed.
+        by piece: a reader knows when which path was changed.
         """
         barrier = self._all[-1] if self._all else None
         last = None if barrier is None else barrier.record

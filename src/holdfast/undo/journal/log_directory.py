@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LOCK = b"lock"
-"""The file in a log's directory that whoever keeps it has locked."""
+"""The file in a log's directory that its keeper has locked."""
 
 _DYING_SECONDS = 5.0
 _PAUSE = 0.005

@@ -1,4 +1,6 @@
-"""What the records of a step come to: where its objects ended, and what it has in common with another step."""
+"""What the records of a step come to: where its objects ended, what it has in common with another step, and which new
+objects stand for old ones.
+"""
 
 from __future__ import annotations
 
@@ -325,12 +327,10 @@ def _made(records: Iterable[Mutation]) -> dict[int, Identity]:
     return {record.make: record.identity for record in records if isinstance(record, Made)}
 
 
-# Objects that had to be made anew when they were brought back: what the records call by the old identity is the new
-# object.
-
-
 class Aliases:
-    """Which object stands for which. For one thread at a time."""
+    """Which new object stands for one that had to be made anew when it was brought back: the records still name it by
+    the old identity. For one thread at a time.
+    """
 
     def __init__(self) -> None:
         self._new: dict[Identity, Identity] = {}

@@ -42,8 +42,8 @@ _TOLD = 1000
 def undo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> ReversalResult:
     """Reverse finished steps, all of them or none. Mutations by others wait meanwhile.
 
-    Raises `NotFoundError`; `RefusedError` if a later step or somebody else has changed the same since, or a step is not
-    protected (``force`` goes ahead: whatever is lost can be had back by redo); `IntegrityError` if a preimage is
+    Raises `NotFoundError`; `RefusedError` if a later step or another process has changed the same since, or a step is
+    not protected (``force`` goes ahead: whatever is lost can be had back by redo); `IntegrityError` if a preimage is
     missing or damaged.
     """
     return _change(log, list(steps), "done", force=force)
@@ -79,7 +79,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
 def foresee(log: UndoLog, steps: Iterable[StepId], *, forward: bool) -> None:
     """Raise what `undo` (``forward``: `redo`) would refuse of these steps as things are now. Changes nothing.
 
-    But for what shows only in the doing: damage, and files that somebody has a lease on.
+    But for what shows only in the doing: damage, and files that a process has a lease on.
     """
     with log.recorder.gate:
         settle(log)
@@ -191,7 +191,7 @@ def _edited_since(log: UndoLog, one: Sealed) -> Iterator[Identity]:
 
 
 def _by_force(state: State) -> str:
-    """What to do about it if steps in this state are not reversed for what somebody else has changed."""
+    """The hint if steps in this state are not reversed for what another process has changed."""
     done, back = ("undoes", "redo") if state == "done" else ("redoes", "undo")
     return f"--force {done} it nevertheless; {back} gives their version back"
 
@@ -254,7 +254,7 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
 
 
 def _refuse_leases(log: UndoLog, sealed: Sequence[Sealed]) -> None:
-    """What cannot be written to at once would stop the reversal in the middle, and nobody is to wait so long."""
+    """Refuse files that cannot be written to at once: a lease would stop the reversal in the middle, and all wait."""
     records = ordered_records(sealed)
     written = {record.identity for record in records if isinstance(record, Content)}
     for path in sorted(path for path, object_ in whereabouts(records).items() if object_ in written):

@@ -6,8 +6,8 @@ permissions from the directory that it is made in: what is private stays so.
 
 Others may change the same file. Keeping a large one takes a while, and what they write to it meanwhile would be neither
 in what was kept nor in what is written: so the file is looked at before, and again directly before it is cut. From then
-on, whoever opens it waits until it is whole again, if the kernel lets us have that (a write lease); else what a process
-writes in that moment that had it open before may be lost.
+on, a process that opens it waits until it is whole again, if the kernel grants a write lease. Without one, a process
+that had it open before and writes in that moment may lose what it writes.
 """
 
 from __future__ import annotations
@@ -150,11 +150,13 @@ def _overwrite(interceptor: FileInterceptor, step: StepId, place: Place, content
 def _rewrite(
     interceptor: FileInterceptor, step: StepId, place: Place, held: int, content: int, expected: bytes | None
 ) -> bool:
-    """Write to the file ``held``; False if somebody was quicker, nothing has happened, and it may be tried again."""
+    """Write to the file ``held``; False if another process was quicker, nothing has happened, and it may be tried
+    again.
+    """
     looked = _look(place, held)
     if expected is not None and _hash(os.open(through(held), os.O_RDONLY | AT_ONCE)) != expected:
         return False
-    # Before anything is recorded; from here on, nobody gets a lease on it.
+    # Before anything is recorded; from here on, no process gets a lease on it.
     fd = os.open(through(held), os.O_WRONLY | AT_ONCE)
     try:
         is_kept_now = interceptor.opening(step, place, held, risk_of(os.O_WRONLY | os.O_TRUNC))

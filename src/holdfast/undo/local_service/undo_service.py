@@ -1,6 +1,6 @@
 """The port of undo (`holdfast.undo.service`) on a log that this process keeps, and what its keeper does beside it.
 
-Whoever feeds the interceptor opens and closes steps here, asks `LocalUndoService.explicit` and
+The process that feeds the interceptor opens and closes steps here, asks `LocalUndoService.explicit` and
 `LocalUndoService.ambient` where a mutation belongs that is no command's, calls `LocalUndoService.tick` a few times a
 second, and keeps operations back while `LocalUndoService.is_quiet`.
 """
@@ -70,7 +70,7 @@ class LocalUndoService:
     """See the module. Implements `UndoService`; safe for several threads.
 
     No method waits for a person. `close`, `commit`, `rollback` and `answer` wait for operations of the step that are in
-    flight, `undo` and `redo` for all: whoever serves them is on another thread.
+    flight, `undo` and `redo` for all: operations are served on another thread.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class LocalUndoService:
         unfinished: Sequence[StepId] = (),
     ) -> None:
         """``safeguards`` are those that ``log`` was opened with. ``intercepts``: mutations by others come through.
-        ``own`` are directories in which nothing is written for anybody, as in the log's. ``unfinished``: for one that
+        ``own`` are directories in which `write` writes nothing, as in the log's. ``unfinished``: for one that
         only looks, the steps whose reversal was cut short and is left so.
         """
         self.unfinished = unfinished
@@ -96,7 +96,7 @@ class LocalUndoService:
         self._ambient_quiet = ambient_quiet
         self._ambient: StepId | None = None
         self._explicit: dict[str, StepId] = {}
-        """The explicit steps that are open, by the run of which a process has opened it; "" for somebody outside."""
+        """The explicit steps that are open, by the run of which a process has opened it; "" for a process outside."""
         self._denied: dict[StepId, StepInfo] = {}
         """Those of runs' own processes that were denied: they are shown as open, and all that would belong to them
         fails, until they are closed or the run's next one is opened.
@@ -104,10 +104,10 @@ class LocalUndoService:
         self._quiets = 0
         self._finisher = StepFinisher(log)
 
-    # For whoever feeds the interceptor --------------------------------------------------------------------------
+    # For the process that feeds the interceptor ---------------------------------------------------------------------
 
     def explicit(self, run: str) -> StepId | None:
-        """The explicit step that is open and takes in what ``run`` changes: its own, else that of somebody outside,
+        """The explicit step that is open and takes in what ``run`` changes: its own, else that of a process outside,
         which takes in everything.
         """
         # (Nearly always, none is open.)
@@ -147,7 +147,7 @@ class LocalUndoService:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether mutations have to wait: somebody has entered `quiet`."""
+        """Whether mutations have to wait: a client has entered `quiet`."""
         return self._quiets > 0
 
     def open(
@@ -218,7 +218,7 @@ class LocalUndoService:
                     self._undo_log.beat()
 
     def tick(self) -> None:
-        """Do what is due: the sign of life, tickets that nobody answered, an ambient step that has become quiet.
+        """Do what is due: the sign of life, tickets that were not answered, an ambient step that has become quiet.
 
         To be called a few times a second while a step is open or a ticket waits.
         """
@@ -246,7 +246,7 @@ class LocalUndoService:
     def outside(
         self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True, objects: Iterable[Identity] = ()
     ) -> None:
-        """Somebody else changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
+        """Another process changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
 
         ``blocks`` is false with the policy ``warn``. ``objects`` are those that were written to or described, as far as
         that is known: they may have other names. Raises `StorageError`.
@@ -381,7 +381,7 @@ class LocalUndoService:
             return self._explicit[run]
 
     def commit(self, step: StepId, *, run: str | None = None) -> StepInfo:
-        """See `UndoService.commit`. ``run``: the one whose own process asks for it; None for somebody outside."""
+        """See `UndoService.commit`. ``run``: the one whose own process asks for it; None for a process outside."""
         return step_info(self._close_explicit(step, run))
 
     def rollback(self, step: StepId, *, run: str | None = None) -> UndoReport:

@@ -1,4 +1,4 @@
-"""What the steps left last, so that a step that comes upon something else knows: somebody else has changed it.
+"""What the steps left last, so that a step that comes upon something else knows that others have changed it.
 
 An undo of that step gives back what it came upon, and that must not be taken for what an earlier step left. So it is
 told of at the first touch, as a barrier (`holdfast.undo.journal.barriers`).
@@ -89,7 +89,7 @@ class LastState:
                 self._objects[found.key] = known[0], found
 
     def brought(self, paths: Iterable[tuple[bytes, Signature | None]]) -> None:
-        """Holdfast has brought to paths what a checkpoint holds, which looks so: nobody else has changed it."""
+        """Holdfast has brought to paths what a checkpoint holds, which looks so: that is no edit by others."""
         for path, now in paths:
             self._brought[path] = now
             left = self._places.get(path)

@@ -96,18 +96,19 @@ class Recorder:
         self.known = LastState(device)
         """What the finished steps left."""
         self.on_strange: Callable[[OpenStep, tuple[bytes, ...], str], object] = lambda _step, _paths, _who: None
-        """Is told of paths at which a step comes upon what somebody else has changed, or Holdfast itself by a
-        checkpoint (who: `OURSELVES`), with the gate held."""
+        """Called, with the gate held, when a step touches paths that another process changed, or Holdfast itself by a
+        checkpoint (who: `OURSELVES`).
+        """
         self.on_meet: Callable[[int, Callable[[], bool]], object] = lambda _changed, _is_own: None
-        """Is told when what a step comes upon was changed last (its ctime, ns), and how to ask whether the step has
-        made it, with the gate held: whoever watches for edits by others makes those known that came before.
+        """Called, with the gate held, when a step touches an object: with the object's ctime (ns) and a function that
+        says whether the step has made it. The watcher of edits by others notes those that came before.
         """
         self.on_drop: Callable[[OpenStep], object] = lambda _step: None
-        """Is told of every step that is closed to further mutations, with the gate held."""
+        """Called, with the gate held, for every step that is closed to further mutations."""
         self.is_paused = False
         """Every mutation has to wait. Changed with the gate held."""
         self.gate = threading.RLock()
-        """Whoever holds it keeps every mutation waiting."""
+        """Every mutation waits while it is held."""
         self.calm = threading.Condition(self.gate)
         """Is notified when an operation is not in flight any more."""
         names, contents = NameChanges(self, preimages, clock), ContentChanges(self, preimages, clock)

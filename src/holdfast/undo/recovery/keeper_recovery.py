@@ -1,7 +1,7 @@
 """What a killed keeper left: open steps are rolled back, and what was being reversed is reversed to the end (I3).
 
 Recovery goes by the journal alone and can itself be killed at any point: the next one continues. What was changed after
-the keeper's last sign of life is somebody else's, and stays.
+the keeper's last sign of life is not the steps', and stays.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     from holdfast.undo.log import UndoLog
 
 
-# What the program's log says of the undo log, where that takes more than a line.
-
 _log = Log(__name__)
 
 _SHOWN = 10
 
 
 def log_outstanding(left: Outstanding) -> None:
-    """Say what a killed keeper had left undone, and is left so as somebody only looks."""
+    """Log what a killed keeper had left undone, where a command that only looks leaves it so."""
     if left.rolled_back:
         _log.warning(
             "the process that recorded changes here was killed in the middle of %s: the next command that changes "
@@ -51,7 +49,7 @@ def log_outstanding(left: Outstanding) -> None:
 
 
 def log_recovery(recovered: Recovered, aside: Quarantine) -> Recovered:
-    """Say what a killed keeper had left undone, and what lies ``aside`` since; returns the former."""
+    """Log what a killed keeper had left undone, and what lies ``aside`` since; returns the former."""
     back = recovered.rolled_back
     if back is not None and back.steps:
         _log.warning(
@@ -122,7 +120,7 @@ def recover(log: UndoLog) -> Recovered:
 
 
 def is_cut_off(log: UndoLog) -> bool:
-    """Whether the journal tells of anything but barriers: whoever kept the log was killed, and `recover` has work."""
+    """Whether the journal tells of anything but barriers: its keeper was killed, and `recover` has work."""
     return any(not isinstance(record, Outside) for record in log.found)
 
 

@@ -41,7 +41,7 @@ class ObjectRestorer:
     def bring_back(self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata) -> bool:
         """Bring the object back at ``path``; whether anything was changed for that. Where it cannot be, that is noted.
 
-        Raises `OSError` where the system fails, `BlockingIOError` where somebody has a lease.
+        Raises `OSError` where the system fails, `BlockingIOError` where a process has a lease.
         """
         try:
             return self._is_brought_back(path, type_, object_, keeping, metadata)

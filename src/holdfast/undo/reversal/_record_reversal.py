@@ -3,8 +3,8 @@
 Every record says what was about to happen. So a reversal looks first what is there: a place that does not hold the
 object of the record was not filled by it, a preimage that is not in the log was not taken or was given back already.
 That makes reversing idempotent: one that was cut short is continued from the record at which it stopped, and a record
-that is reversed twice does nothing the second time. What is there and is not what the step left is somebody else's: it
-is not touched, what belongs there is put aside (`holdfast.undo.journal.quarantine`), and the conflict is reported.
+that is reversed twice does nothing the second time. What is there and is not what the step left belongs to others:
+it is not touched, what belongs there is put aside (`holdfast.undo.journal.quarantine`), and the conflict is reported.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Reversal:
         dated: Mapping[StepId, Mapping[Identity, bool]] = MappingProxyType({}),
         unseen: Iterable[Identity] = (),
     ) -> None:
-        """``theirs`` are the objects that somebody else has changed since: they are left as they are.
+        """``theirs`` are the objects that others have changed since: they are left as they are.
 
         ``known`` are the conflicts of the part that was done before it was cut short. ``dated`` are directories that
         keep the mtime that they have now, unless the step knows of an older one (False), by the steps of which that is
@@ -110,7 +110,7 @@ class Reversal:
         the record before has changed.
 
         Holds the gate of the recorder throughout: mutations of others wait. Raises `OSError` where the system fails,
-        `StorageError` where somebody has a lease on a file: call again with the last position.
+        `StorageError` where a process has a lease on a file: call again with the last position.
         """
         self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
         self._context.created = frozenset(self._made.values())

@@ -49,7 +49,7 @@ class ResumePoint(NamedTuple):
     conflicts: tuple[Conflict, ...] = ()
     """Those that it had met."""
     theirs: frozenset[Identity] = frozenset()
-    """Objects that somebody else has changed since: they stay as they are, and no step left them so."""
+    """Objects that others have changed since: they stay as they are, and no step left them so."""
 
 
 _FROM_THE_START = ResumePoint(None)
@@ -60,7 +60,7 @@ def reverse(
 ) -> ReversalResult:
     """Reverse finished steps without asking whether they may be; what conflicts is left and reported.
 
-    ``theirs`` is given by a recovery: what somebody else has changed since, which is left as it is. Raises as
+    ``theirs`` is given by a recovery: what others have changed since, which is left as it is. Raises as
     `carry_out` does.
     """
     ids = tuple(one.head.id for one in sealed)
@@ -243,7 +243,7 @@ def _unseen(sealed: Iterable[Sealed]) -> Iterator[Identity]:
 
 
 class _Theirs(NamedTuple):
-    """Where a reversal leaves what somebody else has changed, or brings that back: no step left it."""
+    """Where a reversal leaves what others have changed, or brings that back: no step left it."""
 
     paths: frozenset[bytes]
     spared: frozenset[bytes]

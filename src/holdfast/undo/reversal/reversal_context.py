@@ -1,4 +1,4 @@
-"""What a reversal works on: the tree, the log, what is somebody else's, and what it has changed and noted so far."""
+"""What a reversal works on: the tree, the log, what others have changed, and what it has changed and noted so far."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ UNPROTECTED: Final = "it was not kept, as the step was not protected any more"
 APART: Final = "its other names were not found: it is an object of its own now"
 MOVED: Final = "another step has brought it here"
 OF_NOBODY: Final = frozenset({UNPROTECTED, APART, MOVED})
-"""Conflicts with nobody: what is there is what the reversal left."""
+"""Conflicts with no other change: what is there is what the reversal left."""
 
 
 class Conflict(NamedTuple):
