@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
-from holdfast.undo.completion.step_sealer import Left, disown, look, seal
+from holdfast.undo.completion.step_sealer import Left, StepEnd, disown, look, seal
 from holdfast.undo.completion.unchanged_objects import drop_unchanged, drop_what_went
 from holdfast.undo.foreign_edits.detection import theirs
 from holdfast.undo.journal.records import End
@@ -46,7 +46,7 @@ class StepFinisher:
     def finishing(
         self, opened: OpenStep, exit_code: int | None, *, take_back: bool = False
     ) -> Callable[[], StepInfo | None]:
-        """Look at what a step that has ended left; the gate is held, so that nobody changes it meanwhile. Returns what
+        """Look at what a step that has ended left; the gate is held, so that no mutation comes between. Returns what
         is left to do, without the gate.
         """
         ended_at = self._log.clock.now() * 1000
@@ -74,7 +74,7 @@ class StepFinisher:
             if is_step and left is not None:
                 self._log.notice()  # what was edited up to the look may be told of only now
                 left = disown(self._log, opened, left)
-                head = seal(self._log, opened, state="done", ended_at=ended_at, exit_code=exit_code, left=left)
+                head = seal(self._log, opened, StepEnd("done", ended_at, exit_code), left=left)
                 for number in needless:  # (not before: killed until then, the step is finished by all of its records)
                     self._log.preimages.discard(number)
             with self._log.recorder.gate:

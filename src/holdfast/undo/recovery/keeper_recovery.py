@@ -12,7 +12,7 @@ from holdfast.model.log import Log
 from holdfast.model.message_text import named_steps
 from holdfast.model.paths import display
 from holdfast.undo.completion.late_writes import forsake
-from holdfast.undo.completion.step_sealer import seal
+from holdfast.undo.completion.step_sealer import StepEnd, seal
 from holdfast.undo.foreign_edits.detection import theirs
 from holdfast.undo.journal.records import Outside
 from holdfast.undo.recovery.interrupted_reversals import StepRecords, finish, sort_records, unfinished
@@ -152,7 +152,7 @@ def _seal_as_found(log: UndoLog, part: StepRecords) -> None:
     for record in log.found:
         if isinstance(record, Outside) and record.finder is None:
             closed.edited(record)
-    seal(log, closed, state="done", ended_at=at, exit_code=code, alive_until=log.last_sign + _SLACK)
+    seal(log, closed, StepEnd("done", at, code), alive_until=log.last_sign + _SLACK)
 
 
 def _collect(log: UndoLog) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.log import Log
-from holdfast.undo.completion.step_sealer import Together, look, numbers, seal
+from holdfast.undo.completion.step_sealer import StepEnd, Together, look, numbers, seal
 from holdfast.undo.foreign_edits.detection import edited_elsewhere, left_by_steps
 from holdfast.undo.journal.records import Content, Made, Meta, Put, Reverse, Reversed, Touch
 from holdfast.undo.journal.step_file import Trouble
@@ -148,11 +148,8 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
         seal(
             log,
             opened,
-            state=state,
-            ended_at=head.ended_at,
-            exit_code=head.exit_code,
+            StepEnd(state, head.ended_at, head.exit_code, troubles),
             before=head,
-            conflicts=troubles,
             left=left._replace(paths=(*left.paths, *stays.items())),
             spared=theirs.spared,
         )
