@@ -1,4 +1,4 @@
-"""The port through which everybody but the interceptor's own callers uses the undo log of a workspace.
+"""The port to the undo log of a workspace, for all but those that feed the interceptor.
 
 There is one keeper at a time. It implements the port on its log (`holdfast.undo.local_service.undo_service`); every
 other process reaches that over the keeper's private socket, and without a keeper opens the log itself and is the keeper

@@ -120,7 +120,7 @@ def keep_in() -> bool:
 
 
 def keep_abstract_sockets_apart() -> bool:
-    """Keep this process and all it starts from connecting to abstract Unix sockets of anybody else, which a network
+    """Keep this process and all it starts from connecting to abstract Unix sockets of other processes, which a network
     namespace that is shared does not. Needs `holdfast.supervisor.confinement.seccomp_notify.give_up_privileges`.
     Returns False if the kernel cannot (Linux 6.12).
     """

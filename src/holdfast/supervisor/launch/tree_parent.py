@@ -69,7 +69,7 @@ class _Parent:
         self._early: list[int] = []
         """Signals that came before the command's process was there."""
         self._noted: dict[int, _Noted] = {}
-        """Signals of which it is not known yet who has got them."""
+        """Signals of which it is not known yet which processes have got them."""
         self._asked: tuple[int, ...] = ()
         """Those of them that the launcher is asked about."""
 

@@ -226,8 +226,8 @@ class OutsideWatcher:
             self._news.append(_News(path, object_, bool(mask & NAMES), pid, party))
 
     def _decide(self, news: Iterable[_News]) -> dict[str, _Edits]:
-        """What others have changed, by who it was. Of those who may be ours, one who did a single thing that nothing
-        explains is not.
+        """What others have changed, by their names. A process that may be ours is not if the log does not explain even
+        one of its changes.
         """
         found: dict[str, _Edits] = {}
         unsure: dict[int, list[_News]] = {}

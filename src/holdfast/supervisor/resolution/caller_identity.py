@@ -131,7 +131,7 @@ class Callers:
                 self._known.pop(known.tid, None)
 
     def distrust(self) -> None:
-        """Somebody is going to change its view of the file systems, which others may share: from now on everybody is
+        """A process is going to change its view of the file systems, which others may share: from now on every one is
         looked at anew for every call.
         """
         self._steady = False

@@ -43,14 +43,16 @@ def is_native(fd: int, where: Location, mode: int) -> bool:
 
 
 def is_in_proc(fd: int) -> bool:
-    """Whether the object is of a file system in which a path means something else to everybody who looks, wherever and
-    for whomever that is mounted.
+    """Whether the object is of a file system in which a path means something else to each process that looks, wherever
+    that is mounted.
     """
     return file_system(fd) == _PROC_SUPER_MAGIC
 
 
 def is_setting(fd: int, where: Location) -> bool:
-    """Whether the object is a file in ``/proc`` that is about no process: a setting of the kernel's, for everybody."""
+    """Whether the object is a file in ``/proc`` that is about no process: a setting of the kernel's, for the whole
+    machine.
+    """
     if not is_in_proc(fd):
         return False
     parts = where.absolute.split(b"/")[1:]

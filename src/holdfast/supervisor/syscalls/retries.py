@@ -1,4 +1,4 @@
-"""Calls that are tried again until they can be carried out, since nobody tells when that is.
+"""Calls that are tried again until they can be carried out, since no event says when that is.
 
 Who waits in the kernel to open a named pipe for writing counts as a writer of it already: a reader sees its end only
 when all of them have come and gone. Those who wait here are opened one after the other, a few at a time, and the first

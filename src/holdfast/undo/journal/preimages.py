@@ -125,8 +125,8 @@ class Preimages:
         return copied
 
     def break_off(self, number: int) -> int:
-        """Put a copy in the place of a file or an empty directory that is kept itself: whoever has it open does not
-        change the preimage.
+        """Put a copy in the place of a file or an empty directory that is kept itself: a process that has it open does
+        not change the preimage.
 
         Atomic. Returns the bytes that were copied.
         """
@@ -192,7 +192,7 @@ class Preimages:
         """How many names of an object are in the log: a process that has the object open, or shows another of its
         names, does not count them.
 
-        From any thread. The first one who asks has the whole log listed; from then on it is known.
+        From any thread. The first question has the whole log listed; from then on it is known.
         """
         if found.st_dev != self._device:
             return 0

@@ -187,7 +187,7 @@ class LocalUndoService:
     def closing(
         self, step: StepId, exit_code: int | None = None, *, take_back: bool = False
     ) -> Callable[[], StepInfo | None] | None:
-        """`close`, in two parts: what is to be seen before anybody changes anything more is done at once.
+        """`close`, in two parts: what has to see the tree before another change is done at once.
 
         The rest (preimages are summed up, the step is written, and with ``take_back`` reversed) is what is returned,
         for another thread; it takes long if the step is large. None if there is nothing more to do.

@@ -58,7 +58,7 @@ class LastState:
                 self._missed.discard(found.key)
 
     def forget(self, left: Iterable[tuple[bytes, Signature]]) -> None:
-        """Those who are served go on writing to these: nobody can say how they are to be found."""
+        """Supervised processes go on writing to these: nothing says how they are to be found."""
         linked: set[ObjectKey] = set()
         for path, found in left:
             self._places.pop(path, None)
@@ -107,7 +107,9 @@ class LastState:
         return (now.key, now.mode, now.ctime) == (self.key(found), found.st_mode, found.st_ctime_ns)
 
     def told(self, paths: Iterable[bytes]) -> None:
-        """Barriers name these now, for what steps have left there until here: nobody need name them again for that."""
+        """Barriers name these now, for what steps have left there until here: no further barrier need name them for
+        that.
+        """
         for path in paths:
             left = self._places.get(path)
             if left is not None and (known := self._objects.get(left.key)) is not None and known[0] == path:
