@@ -85,7 +85,7 @@ class Reversal:
         self._context = ReversalContext(tools, theirs, known)
         self._recorder, self._directories = tools.recorder, tools.directories
         self._aliases = self._context.aliases
-        self._comeback = ObjectRestorer(self._context)
+        self._restorer = ObjectRestorer(self._context)
         self._dated = dated
         self._unseen = set(unseen)
         self._opened: set[bytes] = set()
@@ -114,7 +114,7 @@ class Reversal:
         """
         self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
         self._context.created = frozenset(self._made.values())
-        self._context.elsewhere = OtherLinks(self._directories, self._aliases, records)
+        self._context.other_links = OtherLinks(self._directories, self._aliases, records)
         start = len(records) - 1 if cut is None else cut
         with self._recorder.gate:
             left: tuple[Signature, ...] = ()
@@ -264,7 +264,7 @@ class Reversal:
     def _bring_back(
         self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata
     ) -> None:
-        if self._comeback.bring_back(path, type_, object_, keeping, metadata):
+        if self._restorer.bring_back(path, type_, object_, keeping, metadata):
             self.paths += 1
 
     def _move_back(self, record: Move) -> None:
@@ -307,7 +307,7 @@ class Reversal:
         if record.type == "d" or flags & RENAME_EXCHANGE:
             self._directories.forget(record.path)
             self._directories.forget(record.target)
-            self._context.elsewhere.directories_moved()
+            self._context.other_links.directories_moved()
         self.paths += 1
 
     def _rewrite(self, record: Content) -> None:

@@ -70,7 +70,7 @@ class ReversalContext:
         self.conflicts = list(known)
         self.created: frozenset[Identity] = frozenset()
         """What the steps had made: where it is gone again, nothing of it is missing."""
-        self.elsewhere = OtherLinks(self.directories, self.aliases, ())
+        self.other_links = OtherLinks(self.directories, self.aliases, ())
         self._changed: list[int] = []
         """Descriptors of the objects that the reversal of this record has changed."""
 
