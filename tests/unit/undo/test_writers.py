@@ -10,7 +10,7 @@ from holdfast.files.linux.metadata import through
 from holdfast.model.errors import RefusedError
 from holdfast.testing.tree_actor import Actor
 from holdfast.undo.completion.late_writes import settle
-from holdfast.undo.completion.step_sealer import seal
+from holdfast.undo.completion.step_sealer import StepEnd, seal
 from holdfast.undo.interceptor import Place
 from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -69,7 +69,7 @@ def test_a_file_that_is_still_open_for_writing_is_not_undone(bench: Bench) -> No
         with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
             fd = actor.open(b"file", os.O_WRONLY)
             os.write(fd, b"after")
-            seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
+            seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
             with pytest.raises(RefusedError, match="still has file open for writing"):
                 undo(log, [step])
             os.close(fd)

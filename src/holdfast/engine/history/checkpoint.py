@@ -35,7 +35,7 @@ from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.model.log import Log
 from holdfast.model.message_text import visible
 from holdfast.model.paths import display, under_any
-from holdfast.store.blobs.lazy_writer import LateWriter
+from holdfast.store.blobs.lazy_writer import LazyWriter
 from holdfast.store.catalog_records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
 
 if TYPE_CHECKING:
@@ -364,7 +364,7 @@ def _take_part(
         return None
     parent = context.catalog.checkpoint(cursor.head)
     now = present(context, gone_is_empty=True)
-    writer = LateWriter(context.store.writer)
+    writer = LazyWriter(context.store.writer)
     try:
         changes: list[Change] = []
         for change in now.changes():
@@ -434,7 +434,7 @@ def _attempt(
     cursor = catalog.cursor(context.workspace.id)
     parent = None if cursor.head is None else catalog.checkpoint(cursor.head)
     make_room(context, 0, refuse=not is_way_back)
-    writer = LateWriter(context.store.writer)
+    writer = LazyWriter(context.store.writer)
     try:
         scan = context.tree.scan(
             writer,

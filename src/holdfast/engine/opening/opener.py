@@ -294,7 +294,7 @@ class Opener:
             try:
                 self._store = self._open_store()
             except StorageError:
-                if not self._freeing or not disk_reserve.give_up(self.home):
+                if not self._freeing or not disk_reserve.release(self.home):
                     raise
                 self._store = self._open_store()
                 self._store.save_space()

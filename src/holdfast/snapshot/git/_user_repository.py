@@ -130,7 +130,7 @@ def refuse_unfinished(source: Source) -> None:
 
 
 def refuse_pipes(source: Source, stores: Iterable[bytes], directory: bytes) -> None:
-    """Raise `RefusedError` (``git_pipe``) if there is a pipe that Git would read, and wait for whoever writes: in the
+    """Raise `RefusedError` (``git_pipe``) if there is a pipe that Git would read, and wait for a writer: in the
     repository, in its ``stores`` of objects, or included by its configuration, which Git parses in ``directory``.
     """
     borrowed = (os.path.join(store, b"info/alternates") for store in stores)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from holdfast.store.blobs.content_writer import BlobWriter, Written
 
 
-class LateWriter:
+class LazyWriter:
     """A `BlobSink` before a `BlobWriter`. One use: `finish` or `abort` ends it."""
 
     def __init__(self, make: Callable[[], BlobWriter]) -> None:

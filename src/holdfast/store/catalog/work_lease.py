@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 LASTS = 300 * 1_000_000
-"""Microseconds after which a lease that is not renewed is lost, if nobody can tell that its process is gone. The clocks
-of machines that share a catalog may differ by less than this.
+"""Microseconds after which a lease that is not renewed is lost, where it cannot be told that its process is gone. The
+clocks of machines that share a catalog may differ by less than this.
 """
 
 
@@ -39,8 +39,8 @@ def of_this_boot(owner: str) -> bool:
 
 
 def may_run(owner: str) -> bool:
-    """False if the process that `this_process` named so, or as the owner of a lease, is surely gone; True if it runs or
-    nobody can tell.
+    """False if the process that `this_process` named so, or as the owner of a lease, is surely gone; True if it runs
+    or that cannot be told.
     """
     boot, _, rest = owner.partition(" ")
     boot = "/".join(boot.split("/")[:2])
@@ -51,7 +51,7 @@ def may_run(owner: str) -> bool:
 
 
 def process_named(owner: str) -> int | None:
-    """The number of the process that `this_process` named so; None if it is gone, or nobody can tell."""
+    """The number of the process that `this_process` named so; None if it is gone, or that cannot be told."""
     boot, _, rest = owner.partition(" ")
     pid, _, began = rest.partition(" ")
     if boot != _boot() or not pid.isdigit() or not began or _began(int(pid)) != began:
@@ -60,8 +60,8 @@ def process_named(owner: str) -> int | None:
 
 
 _LEFT: set[str] = set()
-"""Owners of leases, of this process, that could not be given back, or of which nobody knows whether they were got: what
-was so is nobody's, and whoever comes next in this process takes it.
+"""Owners of leases, of this process, that could not be given back, or may not have been got: the next acquirer in
+this process takes them over.
 """
 
 

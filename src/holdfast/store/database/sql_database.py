@@ -443,7 +443,7 @@ def _translate(error: sqlite3.Error, path: str) -> HoldfastError:
     )
 
 
-# Calling again what a lost connection has cut short, where that does no harm: for catalogs elsewhere than here.
+# Calling again what a lost connection has cut short, for catalogs on other machines ----------------------------------
 
 
 def repeat(part: object, methods: Iterable[str], again: Again) -> None:
