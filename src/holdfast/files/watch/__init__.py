@@ -89,19 +89,19 @@ def open_watcher(
     can tell. Every means that was tried and cannot be had is logged with the reason. Raises `NotFoundError` if there is
     no such directory, `UnsupportedError` if ``backend`` was named and cannot be had.
     """
-    from holdfast.files.watch.watched_root import WatchedRoot
+    from holdfast.files.watch.watched_root import WatchedRoot, is_remote
 
     if backend not in BACKENDS:
         raise UsageError(f"no such way to watch: {backend!r} (one of {', '.join(BACKENDS)})")
-    mount = WatchedRoot(root)
-    remote = mount.mount()
-    mount.close()
+    watched = WatchedRoot(root)
+    mount = watched.mount()
+    watched.close()
     choices = [backend] if backend != "auto" else ["fanotify", "inotify", "polling"]
-    if backend == "auto" and remote.remote:
+    if backend == "auto" and is_remote(mount):
         _log.warning(
             "%s is on %s, where changes are made that this kernel does not see: looking at all of it every %g s",
             display(root),
-            display(remote.type),
+            display(mount.type),
             poll_interval,
         )
         choices = ["polling"]

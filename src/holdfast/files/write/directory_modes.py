@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from holdfast.files.git.configuration import read_regular
+from holdfast.files.linux.regular_file import read_regular
 from holdfast.files.note_file import sync_directory
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import hash_bytes
