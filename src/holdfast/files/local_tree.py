@@ -12,7 +12,7 @@ from holdfast.files.index.stat_index import StatIndex, load
 from holdfast.files.scan.baseline import Findings, Trust
 from holdfast.files.scan.file_capture import failure, is_racy, peek
 from holdfast.files.scan.file_content import KEPT
-from holdfast.files.scan.parallel_scan import recall_ahead
+from holdfast.files.scan.parallel_scan import end_early
 from holdfast.files.scan.scanner import REPLACED, Scanner
 from holdfast.files.scan.tree_descent import open_directory, rules_above
 from holdfast.files.tree import ROOT_GONE, Scan
@@ -313,6 +313,11 @@ class LocalTree:
         except OSError as error:
             raise _no_root(self.root, error) from error
 
+    def _rooted_to_write(self, modes: DirectoryModes | None = None) -> Root:
+        """As `_rooted`, for changing the tree. An early scan ends: it may have seen what is changed now."""
+        end_early()
+        return self._rooted(find_reserved(self.root, self._never), modes)
+
     def read(self, path: bytes) -> Content:
         """See `Tree.read`."""
         with self._rooted() as root:
@@ -377,10 +382,9 @@ class LocalTree:
         from holdfast.files.write.directory_modes import DirectoryModes
         from holdfast.files.write.ownership import owner_for
 
-        recall_ahead()
         uid, gid = self._owner
         modes = DirectoryModes(self._modes_path)
-        with self._rooted(find_reserved(self.root, self._never), modes) as root:
+        with self._rooted_to_write(modes) as root:
             observed = _Observed(self.index, self._findings, self._pending)
             try:
                 return Applier(root, observed, owner=owner_for(root.fd, uid=uid, gid=gid)).apply(
@@ -393,8 +397,7 @@ class LocalTree:
         """See `Tree.clean`."""
         from holdfast.files.write.applier import Applier
 
-        recall_ahead()
-        with self._rooted(find_reserved(self.root, self._never)) as root:
+        with self._rooted_to_write() as root:
             return Applier(root, self.index).clean(nonce)
 
     def excluded_paths(self) -> Iterator[bytes]:

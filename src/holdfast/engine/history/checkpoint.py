@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from holdfast.engine.opening.context import saved_in
-from holdfast.engine.opening.early_scan import note as note_place
+from holdfast.engine.opening.early_scan import note_place
 from holdfast.engine.opening.home import GIT_HEADS
 from holdfast.engine.opening.identity import refuse_other_mount
 from holdfast.engine.opening.undo_log import noting

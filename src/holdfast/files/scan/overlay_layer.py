@@ -204,7 +204,7 @@ class Unchanged:
         self._before = before
         self._now = now
 
-    def has_seen(self, path: bytes) -> bool:
+    def claim(self, path: bytes) -> bool:
         """True if the directory ``path`` is as the index has it, under the rules that it names."""
         if path in self._now or path in self._before:
             return False
@@ -215,9 +215,6 @@ class Unchanged:
             and (source := _source(self._now, path)) is not None
             and source == _source(self._before, path)
         )
-
-    def recall(self) -> None:
-        """Nothing is under way."""
 
 
 def _source(sources: Sources, path: bytes) -> bytes | None:

@@ -27,7 +27,7 @@ from holdfast.files.index.stat_index import (
 from holdfast.files.scan import file_capture
 from holdfast.files.scan._directory_listing import Listing, encode
 from holdfast.files.scan.file_content import KEPT, Reader, unseen
-from holdfast.files.scan.parallel_scan import LINKED, send, take_over
+from holdfast.files.scan.parallel_scan import UNCHANGED_WITH_LINKS, adopt_early, start
 from holdfast.files.scan.tree_descent import DIRECTORY, open_directory, rules_in
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from holdfast.files.ignore.rules import DirectoryRules
     from holdfast.files.scan.baseline import Findings, Trust
     from holdfast.files.scan.overlay_layer import Unchanged
-    from holdfast.files.scan.parallel_scan import Scout
+    from holdfast.files.scan.parallel_scan import SecondScanner
     from holdfast.files.scan.tree_descent import Unreadable
     from holdfast.files.tree import Lookup, Saved
     from holdfast.model.content import BlobSink, Progress
@@ -99,9 +99,11 @@ class Scanner:
             credentials=credentials,
             also=also,
         )
-        self._scout: Scout | Unchanged | None = None
-        self._taken_up: dict[bytes, tuple[bytes, DirectoryRules, list[bytes]]] = {}
-        """What was looked at out of turn: the fingerprint of the rules above, and what `_directory` returned."""
+        self._unchanged: SecondScanner | Unchanged | None = None
+        """Knows directories that need not be scanned."""
+        self._done_early: dict[bytes, tuple[bytes, DirectoryRules, list[bytes]]] = {}
+        """Directories that were scanned before their turn: the fingerprint of the rules above, and what `_directory`
+        returned."""
         self._seen = 0
         self._reported = 0
 
@@ -120,39 +122,39 @@ class Scanner:
         """Bring everything up to date; ``outer`` are the rules that hold above the root, ``meanwhile`` as `Tree.scan`
         has it, ``unchanged`` tells what need not be looked at.
         """
-        scout = None
-        if self._trust.everywhere and unchanged is not None:
-            self._scout, meanwhile = unchanged, None
-        elif self._trust.everywhere:
-            self._scout = scout = take_over(self._index, root_fd) or send(self._index, root_fd, self._reserved.places)
+        second = None
+        if self._trust.everywhere:
+            if unchanged is None:
+                second = adopt_early(self._index, root_fd) or start(self._index, root_fd, self._reserved.places)
+            self._unchanged = second or unchanged
         try:
-            if self._scout is not None and meanwhile is not None:
-                meanwhile()
-            if scout is not None:
-                self._take_up(scout, root_fd, outer)
+            if second is not None:
+                if meanwhile is not None:
+                    meanwhile()
+                self._scan_changed_first(second, root_fd, outer)
             self.walk(root_fd, b"", os.dup(root_fd), outer)
         finally:
-            if self._scout is not None:
-                self._scout.recall()
-                self._scout = None
-        self.visited.difference_update(self._taken_up)  # which nothing leads to any more
+            self._unchanged = None
+            if second is not None:
+                second.end()
+        self.visited.difference_update(self._done_early)  # the walk has not come to these: they are gone
         for path in set(self._index.directories).difference(self.visited):
             self.forget(path)
 
-    def _take_up(self, scout: Scout, root_fd: int, outer: DirectoryRules) -> None:
-        """Look at what the scout has found changed so far, while it walks on. Only where it is plain what rules are in
-        force, the same as before; all else has its turn.
+    def _scan_changed_first(self, second: SecondScanner, root_fd: int, outer: DirectoryRules) -> None:
+        """Scan the directories that the second process has found changed so far, while it walks on. Only where the same
+        rules as before are surely in force; the walk comes to all others in their turn.
         """
         try:
             rules = rules_in(root_fd, b"", outer)
         except OSError:
-            return  # the walk will hear it, too
+            return  # the walk meets the same error, and reports it
         plain = {b"": True}
-        for path in scout.changed():
+        for path in second.changed_directories():
             record = self._index.directories.get(path)
             if not path or record is None or not record.key.startswith(rules.fingerprint):
                 continue
-            if not self._is_plain(path.rpartition(b"/")[0], scout, plain):
+            if not self._is_plain(path.rpartition(b"/")[0], second, plain):
                 continue
             if any(under(path, one) for one in self._reserved.paths):
                 continue
@@ -162,17 +164,17 @@ class Scanner:
                 continue
             try:
                 if not self._reserved.is_one(fd):
-                    self._taken_up[path] = (rules.fingerprint, *self._directory(fd, path, rules, True))
+                    self._done_early[path] = (rules.fingerprint, *self._directory(fd, path, rules, True))
             finally:
                 os.close(fd)
 
-    def _is_plain(self, path: bytes, scout: Scout, known: dict[bytes, bool]) -> bool:
+    def _is_plain(self, path: bytes, second: SecondScanner, known: dict[bytes, bool]) -> bool:
         """True if neither the directory nor any above it, but for the root, has changed or has rules of its own."""
         found = known.get(path)
         if found is None:
             record = self._index.directories.get(path)
-            same = record is not None and _IGNORE not in record.key and scout.is_same(path)
-            found = known[path] = same and self._is_plain(path.rpartition(b"/")[0], scout, known)
+            same = record is not None and _IGNORE not in record.key and second.is_unchanged(path)
+            found = known[path] = same and self._is_plain(path.rpartition(b"/")[0], second, known)
         return found
 
     def walk(self, root_fd: int, path: bytes, fd: int, above: DirectoryRules, *, recursive: bool = True) -> None:
@@ -194,15 +196,15 @@ class Scanner:
                         os.close(descriptors.pop(at))
                     continue
                 inner = at + b"/" + name if at else name
-                taken_up = self._taken_up.pop(inner, None)
-                if taken_up is not None and taken_up[0] == rules.fingerprint:
-                    frames.append((inner, taken_up[1], iter(taken_up[2])))
+                done = self._done_early.pop(inner, None)
+                if done is not None and done[0] == rules.fingerprint:
+                    frames.append((inner, done[1], iter(done[2])))
                     continue
-                if self._scout is not None and (mark := self._scout.has_seen(inner)):
-                    seen = self._seen_by_scout(inner, rules)
-                    if seen is not None:
-                        self._findings.linked |= mark == LINKED
-                        frames.append((inner, rules, iter(seen)))
+                if self._unchanged is not None and (mark := self._unchanged.claim(inner)):
+                    kept = self._keep_unchanged(inner, rules)
+                    if kept is not None:
+                        self._findings.linked |= mark == UNCHANGED_WITH_LINKS
+                        frames.append((inner, rules, iter(kept)))
                         continue
                 inner_fd = self._open(root_fd, at, inner, name, descriptors)
                 if inner_fd < 0:
@@ -219,10 +221,11 @@ class Scanner:
             for open_fd in descriptors.values():
                 os.close(open_fd)
 
-    def _seen_by_scout(self, path: bytes, rules: DirectoryRules) -> list[bytes] | None:
-        """The names of the directories in one that the scout has found unchanged; None if it has to be looked at here:
-        it may hold what is stored nowhere, it is decided under other rules than these ``rules``, those of its parent,
-        has some of its own, which whatever is below must be given, or is not to be walked at all.
+    def _keep_unchanged(self, path: bytes, rules: DirectoryRules) -> list[bytes] | None:
+        """Keep the record of an unchanged directory; the names of the directories in it. ``rules`` are its parent's.
+
+        None if the directory has to be scanned all the same: its files may be stored nowhere; its record was made under
+        other rules; it has rules of its own, which those below it need; or it is reserved.
         """
         record = self._index.directories[path]
         if (

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from holdfast.files.index.stat_index import Signature
-    from holdfast.files.write._parallel_write import Mate
+    from holdfast.files.write._parallel_write import SecondWriter
     from holdfast.files.write.displaced_file import Taken
     from holdfast.files.write.ownership import Owner
     from holdfast.files.write.rooted_access import Root
@@ -33,7 +33,7 @@ TREE_ERRORS = (EscapeError, NotFoundError, RefusedError, StorageError, OSError)
 """What one path may fail with while the others go on; a damaged blob is not among them."""
 
 MIN_FILES = 512
-"""From how many files on there is a mate: making a process takes as long as writing some fifty."""
+"""How many files it takes for a second process: to make one takes as long as to write some fifty files."""
 
 _PORTION_FILES = 64
 _PORTION_BYTES = 1 << 20
@@ -101,40 +101,40 @@ class Creator:
         ``heard`` is told how many there are so far. Raises what the supply raises; then, or if the iterator is closed
         before its end, what it did not give out is not there.
         """
-        if len(orders) < MIN_FILES or not forked_worker.pays():
+        if len(orders) < MIN_FILES or not forked_worker.is_worthwhile():
             yield from self._fetched(orders, supply, heard, 0)
             return
         located = supply.locate([order.change for order in orders])
-        device = self._cover_device()  # what the other one writes is not in `content`
-        sent = self._send(orders, located)
-        if sent is None:
+        device = self._cover_device()  # the second process cannot add the files that it makes to `content`
+        second = self._start_second(orders, located)
+        if second is None:
             yield from self._fetched(orders, supply, heard, 0)
             return
-        theirs = set(range(len(orders)))
+        left_to_second = set(range(len(orders)))
         try:
             done = 0
-            while (portion := sent.take()) is not None:
-                theirs.difference_update(portion)
+            while (portion := second.take_portion()) is not None:
+                left_to_second.difference_update(portion)
                 for made in self._here([orders[number] for number in portion], located, supply):
                     done += 1
                     yield made
-                heard(done + sent.made)
-            sent.wait()
+                heard(done + second.files_made)
+            second.wait()
             again: list[Order] = []
-            for number in sorted(theirs):
+            for number in sorted(left_to_second):
                 order = orders[number]
-                seen = sent.look(number, device)
-                if seen is None:
-                    self._unmake(order)
+                signature = second.signature_of(number, device)
+                if signature is None:
+                    self._remove(order)
                     again.append(order)
                 else:
-                    theirs.remove(number)
-                    yield order, seen
-            theirs.clear()
+                    left_to_second.remove(number)
+                    yield order, signature
+            left_to_second.clear()
         finally:
-            sent.end()
-            for number in theirs:
-                self._unmake(orders[number])
+            second.end()
+            for number in left_to_second:
+                self._remove(orders[number])
         yield from self._fetched(again, supply, heard, len(orders) - len(again))
 
     def _cover_device(self) -> int:
@@ -144,13 +144,13 @@ class Creator:
         self.devices.add(device)
         return device
 
-    def _send(self, orders: Sequence[Order], located: Located) -> Mate | None:
+    def _start_second(self, orders: Sequence[Order], located: Located) -> SecondWriter | None:
         own: list[Creator] = []
 
-        def make(portion: range) -> Iterator[tuple[int, Signature, int]]:
+        def make_files(portion: range) -> Iterator[tuple[int, Signature, int]]:
             if not own:
                 own.append(Creator(self._root, self._owner))
-                own[0]._cover_device()  # noqa: SLF001 - one of us; its files are only closed, and synced by the other
+                own[0]._cover_device()  # noqa: SLF001 - so it only closes its files; the first process syncs them
             contents = located([orders[number].change for number in portion])
             for number in portion:
                 _, after, directory, name, _, _ = orders[number]
@@ -162,7 +162,7 @@ class Creator:
 
         from holdfast.files.write import _parallel_write as parallel_write
 
-        return parallel_write.send(_portions(orders), make)
+        return parallel_write.start(_portions(orders), make_files)
 
     def _here(
         self, orders: Sequence[Order], located: Located, supply: Supply
@@ -196,8 +196,8 @@ class Creator:
         except TREE_ERRORS as error:
             return error
 
-    def _unmake(self, order: Order) -> None:
-        """Remove what the other process may have begun to make."""
+    def _remove(self, order: Order) -> None:
+        """Remove what the second process may have begun to make."""
         try:
             os.unlink(order.name, dir_fd=self._root.directory(order.directory))
         except TREE_ERRORS:
