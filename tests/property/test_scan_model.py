@@ -76,7 +76,8 @@ class Model:
         self.open()
 
     def open(self) -> None:
-        self.tree = LocalTree(self.root, index=self.index, dirty=self.recorder if self.watched else None)
+        self.tree = LocalTree(self.root, index=self.index)
+        self.tree.dirty = self.recorder if self.watched else None
 
     def start_early(self) -> None:
         """As a command does before it loads the index; the early scan is at its end then, or anywhere."""

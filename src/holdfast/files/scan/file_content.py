@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.files.index.stat_index import StatIndex
     from holdfast.files.scan.baseline import Findings
     from holdfast.files.tree import Lookup, Saved
+    from holdfast.model.config.settings import Capture
     from holdfast.model.content import BlobSink
     from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
@@ -41,22 +42,23 @@ class Reader:
         index: StatIndex,
         findings: Findings,
         sink: BlobSink,
+        capture: Capture,
         *,
-        max_file_bytes: int,
         lookup: Lookup | None,
         saved: Saved | None,
-        credentials: bool,
         also: Container[bytes],
     ) -> None:
-        """``credentials``: files of credentials are captured; else those that are ``saved``, and ``also`` these."""
+        """Unless ``capture`` includes all files of credentials, those that are ``saved``, and those in ``also``, are
+        captured.
+        """
         self.files_read = 0
         self._index = index
         self._findings = findings
         self._sink = sink
-        self._max_file_bytes = max_file_bytes
+        self._max_file_bytes = capture.max_file_bytes
         self._lookup = lookup
         self._saved = saved
-        self._credentials = credentials
+        self._credentials = capture.credentials
         self._also = also
         self._stillness = Stillness()
 

@@ -26,7 +26,7 @@ from holdfast.files.index.stat_index import (
 )
 from holdfast.files.scan import file_capture
 from holdfast.files.scan._directory_listing import Listing, encode
-from holdfast.files.scan.file_content import KEPT, Reader, unseen
+from holdfast.files.scan.file_content import KEPT, unseen
 from holdfast.files.scan.parallel_scan import UNCHANGED_WITH_LINKS, adopt_early, start
 from holdfast.files.scan.tree_descent import DIRECTORY, open_directory, rules_in
 from holdfast.model.errors import HoldfastError, StorageError
@@ -37,16 +37,17 @@ from holdfast.model.paths import MAX_PATH_BYTES, display, under
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from holdfast.files.ignore.reserved_paths import Reserved
     from holdfast.files.ignore.rules import DirectoryRules
     from holdfast.files.scan.baseline import Findings, Trust
+    from holdfast.files.scan.file_content import Reader
     from holdfast.files.scan.overlay_layer import Unchanged
     from holdfast.files.scan.parallel_scan import SecondScanner
     from holdfast.files.scan.tree_descent import Unreadable
-    from holdfast.files.tree import Lookup, Saved
-    from holdfast.model.content import BlobSink, Progress
+    from holdfast.files.tree import Saved
+    from holdfast.model.content import Progress
     from holdfast.model.entries import Entry
 
 SWAPPED = "unstable: it was replaced while it was looked at"
@@ -70,18 +71,16 @@ class Scanner:
         self,
         index: StatIndex,
         findings: Findings,
-        sink: BlobSink,
         trust: Trust,
+        reader: Reader,
         *,
-        max_file_bytes: int,
         reserved: Reserved,
-        lookup: Lookup | None = None,
         saved: Saved | None = None,
         progress: Progress | None = None,
-        credentials: bool = False,
-        also: Container[bytes] = (),
     ) -> None:
-        """``credentials`` and ``also`` as `Reader` has them."""
+        """``trust`` says which remembered hashes hold; all other files are read by the ``reader``, and what cannot be
+        read is as ``saved`` has it. Nothing ``reserved`` is scanned.
+        """
         self.visited: set[bytes] = set()
         self._index = index
         self._findings = findings
@@ -89,16 +88,7 @@ class Scanner:
         self._reserved = reserved
         self._saved = saved
         self._progress = progress
-        self._reader = Reader(
-            index,
-            findings,
-            sink,
-            max_file_bytes=max_file_bytes,
-            lookup=lookup,
-            saved=saved,
-            credentials=credentials,
-            also=also,
-        )
+        self._reader = reader
         self._unchanged: SecondScanner | Unchanged | None = None
         """Knows directories that need not be scanned."""
         self._done_early: dict[bytes, tuple[bytes, DirectoryRules, list[bytes]]] = {}
@@ -106,11 +96,6 @@ class Scanner:
         returned."""
         self._seen = 0
         self._reported = 0
-
-    @property
-    def files_read(self) -> int:
-        """How many files had to be read."""
-        return self._reader.files_read
 
     def walk_all(
         self,
