@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from holdfast.model.fast_namedtuple import NamedTuple
 
+_REMOTE = frozenset(b"nfs nfs4 cifs smb3 smbfs 9p ceph afs ncpfs vboxsf lustre gpfs prl_fs".split())
+"""File systems that others change behind this kernel's back, which then makes no events."""
+
 
 class Mount(NamedTuple):
     """A line of the table."""
@@ -16,6 +19,11 @@ class Mount(NamedTuple):
     type: bytes
     source: bytes
     """What was mounted: a device, or a name that the file system gives a meaning to."""
+
+    @property
+    def remote(self) -> bool:
+        """True if changes may happen on it that this kernel does not see."""
+        return self.type in _REMOTE or self.type.startswith(b"fuse")
 
 
 def mounts() -> list[Mount]:

@@ -89,7 +89,7 @@ def open_watcher(
     can tell. Every means that was tried and cannot be had is logged with the reason. Raises `NotFoundError` if there is
     no such directory, `UnsupportedError` if ``backend`` was named and cannot be had.
     """
-    from holdfast.files.watch.watched_root import WatchedRoot, is_remote
+    from holdfast.files.watch.watched_root import WatchedRoot
 
     if backend not in BACKENDS:
         raise UsageError(f"no such way to watch: {backend!r} (one of {', '.join(BACKENDS)})")
@@ -97,7 +97,7 @@ def open_watcher(
     mount = watched.mount()
     watched.close()
     choices = [backend] if backend != "auto" else ["fanotify", "inotify", "polling"]
-    if backend == "auto" and is_remote(mount):
+    if backend == "auto" and mount.remote:
         _log.warning(
             "%s is on %s, where changes are made that this kernel does not see: looking at all of it every %g s",
             display(root),

@@ -11,30 +11,6 @@ from holdfast.model.paths import display
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
-REMOTE = frozenset(
-    (
-        b"nfs",
-        b"nfs4",
-        b"cifs",
-        b"smb3",
-        b"smbfs",
-        b"9p",
-        b"ceph",
-        b"afs",
-        b"ncpfs",
-        b"vboxsf",
-        b"lustre",
-        b"gpfs",
-        b"prl_fs",
-    )
-)
-"""File systems that others change behind this kernel's back, which then makes no events."""
-
-
-def is_remote(mount: Mount) -> bool:
-    """True if changes may happen on the ``mount`` that this kernel does not see."""
-    return mount.type in REMOTE or mount.type.startswith(b"fuse")
-
 
 class WatchedRoot:
     """A root directory, held open: as long as it is, no other directory can have its inode number.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from holdfast.files.linux.mount_table import Mount, mounts, parse_mounts
-from holdfast.files.watch.watched_root import is_remote
 
 
 def test_the_table_is_parsed() -> None:
@@ -19,7 +18,7 @@ def test_the_table_is_parsed() -> None:
         Mount(30, b"0:26", b"/a\tb", b"/mnt/a b\\c", b"nfs4", b"host:/x y"),
         Mount(31, b"0:27", b"/", b"/home/u/s3", b"fuse.s3fs", b"s3fs"),
     ]
-    assert [is_remote(mount) for mount in found] == [False, True, True]
+    assert [mount.remote for mount in found] == [False, True, True]
 
 
 def test_the_root_of_this_process_is_in_it() -> None:
