@@ -1,7 +1,7 @@
-"""Walks a tree by directory descriptors, compares it with the stat index, and reads what is not known to be unchanged.
+"""Scans a tree: compares each directory with the stat index, and reads every file that is not known to be unchanged.
 
 Every directory is opened by its name in its parent's descriptor, without following a link (I7), and listed through its
-own descriptor: whatever is renamed or swapped meanwhile, nothing outside the root is read.
+own descriptor. So nothing outside of the root is read, also where another process renames or swaps directories.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _NO_HASH = bytes(HASH_BYTES)
 _MAX_DESCRIPTORS = 64
 _PROGRESS_EVERY = 1000
 _IGNORE = b"ignore"
-"""In the names of both rule files. Most records have it not: then they need not be searched twice."""
+"""A part of both rule files' names. Most records do not contain it, and need not be searched for either name."""
 _GITIGNORE = os.fsdecode(GITIGNORE)
 _CHECKPOINTIGNORE = os.fsdecode(CHECKPOINTIGNORE)
 
@@ -104,8 +104,10 @@ class Scanner:
         meanwhile: Callable[[], None] | None = None,
         unchanged: Unchanged | None = None,
     ) -> None:
-        """Bring everything up to date; ``outer`` are the rules that hold above the root, ``meanwhile`` as `Tree.scan`
-        has it, ``unchanged`` tells what need not be looked at.
+        """Bring the index up to date with the whole tree.
+
+        ``outer`` are the rules above the root, ``meanwhile`` is called as `Tree.scan` says, and ``unchanged`` knows
+        directories that need not be scanned.
         """
         second = None
         if self._trust.everywhere:
@@ -163,7 +165,8 @@ class Scanner:
         return found
 
     def walk(self, root_fd: int, path: bytes, fd: int, above: DirectoryRules, *, recursive: bool = True) -> None:
-        """Bring the directory ``path``, open as ``fd``, up to date, and those below it: all, or the unknown ones.
+        """Bring the directory ``path``, open as ``fd``, up to date, and those below it: all of them, or (not
+        ``recursive``) those that the index does not have.
 
         ``fd`` is closed. Neither the descriptors in use nor the call stack grow with the depth of the tree.
         """
@@ -199,6 +202,7 @@ class Scanner:
                 if names:
                     frames.append((inner, inner_rules, iter(names)))
                     if len(descriptors) > _MAX_DESCRIPTORS:
+                        # The oldest is needed last. `_open` opens it again, by its path.
                         os.close(descriptors.pop(next(iter(descriptors))))
                 else:
                     os.close(descriptors.pop(inner))
@@ -225,7 +229,7 @@ class Scanner:
         return record.directories()
 
     def _open(self, root_fd: int, at: bytes, inner: bytes, name: bytes, descriptors: dict[bytes, int]) -> int:
-        """The descriptor of the directory ``inner``; -1 if it is not to be walked, which is then written down."""
+        """Open the directory ``inner``; -1 if it is not to be walked, which index and findings then say."""
         if inner in self._reserved.paths:
             return -1
         if len(inner) > MAX_PATH_BYTES:
@@ -241,14 +245,16 @@ class Scanner:
         except OSError as error:
             self.lose(inner, error)
             return -1
-        if self._reserved.is_one(fd):
+        if self._reserved.is_one(fd):  # by another path than it is known by: it was moved, or mounted here as well
             os.close(fd)
             self.forget(inner)
             return -1
         return fd
 
     def lose(self, path: bytes, error: OSError) -> None:
-        """Write down that the directory ``path`` could not be opened or listed, and keep what was saved below it."""
+        """Enter in the findings that the directory ``path`` could not be opened or listed, and keep in the index what
+        was saved below it.
+        """
         if error.errno in REPLACED:
             self._list(path, SWAPPED)
             return
@@ -266,7 +272,7 @@ class Scanner:
             self._findings.not_captured[path] += KEPT
 
     def _list(self, path: bytes, reason: str) -> None:
-        """Write down that nothing of the directory ``path`` is captured."""
+        """Enter in the findings that nothing of the directory ``path`` is captured, and the reason."""
         if not path:
             raise StorageError(f"the workspace's root is {reason}")
         self.forget(path)
@@ -274,9 +280,9 @@ class Scanner:
         self._findings.again.add(path)
 
     def touch(self, root_fd: int, path: bytes, names: Iterable[bytes]) -> bool:
-        """Bring the record of the directory ``path`` up to date as far as ``names`` go: nothing else changed in it.
+        """Bring the record of the directory ``path`` up to date, in which nothing but ``names`` has changed.
 
-        False, and nothing is changed, unless each of them is known and still no directory: then `walk` is needed.
+        False, and the record stays as it is, if that takes a `walk`: a name is new, gone, or a directory by now.
         """
         columns = Columns(self._index.directories[path])
         if columns.fingerprint == UNKNOWN_FINGERPRINT:
@@ -298,7 +304,7 @@ class Scanner:
         for name in names:
             at = positions.get(name)
             if name in logs or any(name + end in logs for end in LOGS):
-                return False  # they are looked at together
+                return False  # a database and its logs are read together
             try:
                 info = None if at is None else os.stat(name, dir_fd=fd, follow_symlinks=False)
             except OSError:
@@ -334,7 +340,7 @@ class Scanner:
         return True
 
     def forget(self, path: bytes) -> None:
-        """The directory ``path`` is no more, or is not captured any more."""
+        """Drop the directory ``path`` from index and findings: it is gone, or not captured any more."""
         self._index.forget(path)
         self._findings.forget(path)
 
@@ -383,7 +389,9 @@ class Scanner:
         return self._saved is not None and any(inner != path for inner, _ in self._saved.entries(path))
 
     def _onward(self, path: bytes, listing: Listing, recursive: bool) -> list[bytes]:
-        """The directories to go on with: all, or those without a record (new, or not reached by a scan that failed)."""
+        """The names of the directories to scan next: all, or (not ``recursive``) those without a record, which are new
+        or were not reached by a scan that failed.
+        """
         self._findings.linked |= listing.linked
         names, known = listing.directories(), self._index.directories
         return [name for name in names if recursive or (path + b"/" + name if path else name) not in known]
@@ -392,7 +400,7 @@ class Scanner:
         self, fd: int, path: bytes, above: DirectoryRules, record: Directory, unreadable: Unreadable
     ) -> tuple[Listing, DirectoryRules, bool]:
         """What the directory holds, the rules in force there, and whether it is as its ``record`` has it. Changes
-        nothing; raises `OSError`. ``unreadable`` as `_rules` has it.
+        nothing; raises `OSError`. ``unreadable`` as `rules_in` has it.
         """
         listing = Listing(record)
         listing.fill(fd)
@@ -426,7 +434,8 @@ class Scanner:
         """Make the new record of a directory that is not as it was, reading every file whose content is not known."""
         findings = self._findings
         prefix = path + b"/" if path else b""
-        # Nothing is noted before the record is whole: a scan that fails must leave the two in agreement.
+        # The index notes the changes only once the record is complete: a scan that fails in between must leave the two
+        # in agreement.
         notes: list[tuple[bytes, Entry | None, Entry | None]] = []
         columns = Columns()
         columns.fingerprint = rules.fingerprint
@@ -461,7 +470,7 @@ class Scanner:
                 raw = Signature(*listing.stats[number * COLUMNS : (number + 1) * COLUMNS])
                 found = self._reader.look(fd, name, inner, raw, before, moment)
                 if found is not None and found.database:
-                    # (It may have got a log since the directory was listed.)
+                    # (A log of it may have been made since the directory was listed.)
                     seen = {} if file_capture.is_racy(found.signature, moment) else {name: found.signature}
                     together |= self._reader.look_together(
                         fd, prefix, name, seen, lambda one: self._entry_before(old, positions, one)
@@ -508,7 +517,7 @@ class Scanner:
         old: Columns | None,
         positions: Mapping[bytes, int],
     ) -> dict[bytes, file_capture.Captured | None]:
-        """What came of looking at those of ``names`` that are databases with logs, or such logs, and have changed."""
+        """Read the databases with logs among ``names`` that have changed, each together with its logs; the results."""
         logs = [name for name in names if name.endswith(LOGS)]
         if not logs:
             return {}
@@ -538,8 +547,9 @@ class Scanner:
         return None if old is None or at is None else old.entry(at)
 
     def _saved_rules(self, path: bytes, error: OSError) -> bytes | None:
-        """What stands for the rule file ``path``, which cannot be read: it as it was saved, if it was. Otherwise what
-        it had left out would be saved, and then be deleted by a restore.
+        """The content of the rule file ``path``, which cannot be read, as it was saved last; None if it was not saved.
+
+        Without it, the files that it leaves out would be saved, and a later restore would delete them.
         """
         if self._saved is None:
             return None
