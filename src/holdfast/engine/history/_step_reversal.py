@@ -15,7 +15,6 @@ from holdfast.engine.history.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.history.status import present
 from holdfast.engine.history.undo_guards import crossing, foresee, kept, refusal, with_processes
 from holdfast.engine.opening import operation_journal
-from holdfast.engine.opening.early_scan import recall
 from holdfast.engine.opening.operation_journal import UndoNote
 from holdfast.engine.opening.undo_log import infos, noting, touched
 from holdfast.engine.results.command_results import Request, RestoreResult
@@ -239,7 +238,6 @@ def reverse_steps(
     note = _note(context, "undo", steps)
     seen = [service.changes(step) for step in note.steps]
     try:
-        recall()
         with _noted(context, note):
             crossing(context, service, note.steps, service.undo, force=force)
     except RefusedError as error:
@@ -298,7 +296,6 @@ def _bring_forward(
     progress: Progress | None,
 ) -> RestoreResult:
     note = _note(context, "redo", reversible(service, steps, backward=False), target)
-    recall()
     with _noted(context, note):
         crossing(context, service, note.steps, service.redo, force=force)
     return enter_redone(context, service, note, progress)

@@ -10,12 +10,13 @@ from __future__ import annotations
 from contextlib import suppress
 
 from holdfast.engine.opening.context import saved_in
-from holdfast.engine.opening.early_scan import note as note_place
+from holdfast.engine.opening.early_scan import note_place
 from holdfast.engine.opening.home import GIT_HEADS
 from holdfast.engine.opening.identity import refuse_other_mount
 from holdfast.engine.opening.undo_log import noting
 from holdfast.engine.results.command_results import CheckpointResult, Request, beginnings
-from holdfast.files.git.configuration import find_repository, read_bounded
+from holdfast.files.git.configuration import find_repository
+from holdfast.files.linux.regular_file import read_bounded
 from holdfast.files.note_file import NoteFile
 from holdfast.files.scan.secret_files import is_environment
 from holdfast.model.checkpoint import KINDS, Checkpoint, Provenance

@@ -11,8 +11,8 @@ from functools import partial
 
 from holdfast.engine.opening import operation_journal
 from holdfast.engine.opening.current_run import current_run
-from holdfast.engine.opening.early_scan import recall
 from holdfast.engine.opening.home import UNDO_LOG, own_directories
+from holdfast.files.scan.parallel_scan import end_early
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, StorageError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
@@ -106,6 +106,10 @@ def reached(
     elif not _is_there(context, directory):
         yield None
         return
+    if not looking:
+        # The tree changes from here on, behind the back of an early scan: what a killed keeper left is rolled back, and
+        # the caller may reverse steps, which a keeper does in its own process.
+        end_early()
     from holdfast.supervisor.control.remote_service import visit
 
     deadline = context.clock.monotonic() + context.settings.lock.timeout
@@ -115,8 +119,6 @@ def reached(
             with keeper, _at_hand(context, None if looking else keeper):
                 yield keeper
             return
-        if not looking:
-            recall()  # what a killed keeper left is rolled back now
         wait = context.clock.monotonic() < deadline
         own = _open(context, directory, told, own_limits or limits(context), wait=wait, looking=looking)
         if own is not None:

@@ -14,7 +14,8 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from holdfast.files.git.configuration import find_repository, read_regular
+from holdfast.files.git.configuration import find_repository
+from holdfast.files.linux.regular_file import read_regular
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display

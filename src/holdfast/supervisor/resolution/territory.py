@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.linux.long_paths import DELETED, open_below
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
-from holdfast.supervisor.resolution.mount_table import Mount, mounts, mounts_of, other_paths
+from holdfast.supervisor.resolution.mount_table import mounts, mounts_of, other_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from holdfast.files.linux.mount_table import Mount
     from holdfast.supervisor.resolution.caller_identity import Caller
     from holdfast.supervisor.resolution.supervision import Supervision
 
