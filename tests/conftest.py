@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 import holdfast
 from holdfast.engine.opening import identity
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.files.watch.watched_root import parse_mounts
+from holdfast.files.linux.mount_table import mounts
 from holdfast.model.errors import UnsupportedError
 from holdfast.supervisor.process_tree.descendants import descendants
 
@@ -125,8 +125,7 @@ def _nobody_serves_any_more(request: pytest.FixtureRequest) -> Iterator[None]:
         return
     place = bytes(request.getfixturevalue("tmp_path")) + b"/"
     yield
-    with open("/proc/self/mountinfo", "rb") as file:
-        left = [mount.point for mount in parse_mounts(file.read()) if mount.point.startswith(place)]
+    left = [mount.point for mount in mounts() if mount.point.startswith(place)]
     libc = ctypes.CDLL(None, use_errno=True)
     for path in reversed(left):
         libc.umount2(path, _MNT_DETACH)

@@ -102,8 +102,9 @@ def around(where, name):
         point()
         return done
     setattr(where, name, killed)
-for where, name in ((identities, "change"), (identities, "make"), (row_copy, "copy"), (row_copy, "clear"),
-        (copying, "_prove"), (claims, "hold"), (local_store.LocalObjects, "put"), (remote_store.RemoteObjects, "put")):
+for where, name in ((store_identity, "change"), (store_identity, "make"), (row_copy, "copy"), (row_copy, "clear"),
+        (store_copy, "_prove"), (bucket_claim, "hold"), (local_store.LocalObjects, "put"),
+        (remote_store.RemoteObjects, "put")):
     around(where, name)
 opener = Opener(home=os.fsencode(sys.argv[2]))
 store_copies.copy(opener, to_home=os.fsencode(sys.argv[3]), to_objects=sys.argv[4] or None)

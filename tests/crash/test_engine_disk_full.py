@@ -491,8 +491,8 @@ def test_what_was_saved_can_be_looked_at_on_a_disk_that_is_full(lived: Place, sm
     with lived.open() as workspace:
         names = [checkpoint.id for checkpoint in workspace.log().checkpoints]
     small.leave(0)
-    for words in (["log"], ["log", "--all"], ["show"], ["status"], ["diff"], ["diff", "@-", "@"], ["stats"]):
-        done = on(small, lived, *words)
+    for words in ("log", "log --all", "show", "status", "diff", "diff @- @", "stats", "verify"):
+        done = on(small, lived, *words.split())
         assert done.returncode == 0, (words, done)
     assert [item["id"] for item in json.loads(on(small, lived, "log", "--json").stdout)["checkpoints"]] == names
     assert on(small, lived, "restore", "first", "--dry-run").returncode == 0

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.ids import WorkspaceId
-from holdfast.store._shared_catalog import endure
+from holdfast.store._shared_catalog import retry_lost_connections
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.objects._local_store import LocalObjects
 from holdfast.store.store import Store
@@ -42,7 +42,7 @@ def opened(url: str, place: Path, *, repeating: bool = True) -> Generator[Store]
     with closing(database):
         catalog = Catalog(database, "local", ManualClock())
         if repeating:
-            endure(catalog, database)
+            retry_lost_connections(catalog, database)
         yield Store(LocalObjects(str(place / "objects")), catalog)
 
 

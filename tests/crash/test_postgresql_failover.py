@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.model.errors import StorageError
 from holdfast.model.ids import WorkspaceId
-from holdfast.store._shared_catalog import endure
+from holdfast.store._shared_catalog import retry_lost_connections
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.objects._local_store import LocalObjects
 from holdfast.store.postgresql.database import PostgresDatabase
@@ -58,7 +58,7 @@ def test_a_standby_takes_over_and_nothing_is_lost_or_there_twice(pair: tuple[Ser
 
     with closing(open_catalog(url, timeout=60)) as database:
         catalog = Catalog(database, "local", ManualClock())
-        endure(catalog, database)
+        retry_lost_connections(catalog, database)
         store = Store(LocalObjects(str(tmp_path / "objects")), catalog)
         saver = Saver(store, WorkspaceId("1" * 16), catalog.clock, random.Random(4).randbytes)
         saver.create(b"/work")

@@ -33,14 +33,14 @@ from holdfast.store.objects._local_store import LocalObjects
 from holdfast.store.postgresql.database import PostgresDatabase
 from holdfast.store.postgresql.catalog_url import parse
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
-from holdfast.store._shared_catalog import endure
+from holdfast.store._shared_catalog import retry_lost_connections
 from holdfast.store.store import Store
 from holdfast.testing.dict_saver import Saver
 
 url, objects, number, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 database = PostgresDatabase(parse(url), MIGRATIONS, tenant="local", application_id=APPLICATION_ID, timeout=300)
 catalog = Catalog(database, "local", SystemClock(), machine=f"{number:032x}")
-endure(catalog, database)
+retry_lost_connections(catalog, database)
 store = Store(LocalObjects(objects), catalog)
 chance = random.Random(number)
 saver = Saver(store, WorkspaceId(f"{number:016x}"), SystemClock(), chance.randbytes)

@@ -24,7 +24,7 @@ import pytest
 
 from holdfast.bridge.mount.fuse_device import clear_dead
 from holdfast.bridge.passthrough import served_tree as passing
-from holdfast.bridge.passthrough._node_registry import Objects
+from holdfast.bridge.passthrough._node_registry import NodeRegistry
 from holdfast.bridge.server import loop as serving
 from holdfast.files.linux.file_lease import Writer, writer_of
 from holdfast.model.clock import SystemClock
@@ -344,7 +344,7 @@ def test_a_full_disk_loses_nothing(place: Path) -> None:
 @AS_ROOT
 def test_a_tree_may_hold_more_than_the_kernel_may_know_at_a_time(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Case 12."""
-    monkeypatch.setattr(passing, "Objects", partial(Objects, most=2500))
+    monkeypatch.setattr(passing, "NodeRegistry", partial(NodeRegistry, most=2500))
     for directory in range(20):
         (place / "tree" / f"{directory}").mkdir()
         for file in range(200):

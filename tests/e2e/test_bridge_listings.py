@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.bridge.passthrough import _listing_cache as listing_cache
-from holdfast.bridge.passthrough.change_watcher import Outside
+from holdfast.bridge.passthrough.change_watcher import ChangeWatcher
 from holdfast.bridge.passthrough.served_tree import PassthroughTree
 from holdfast.model.clock import SystemClock
 from holdfast.testing import bridged as serving
@@ -84,7 +84,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(name="untold")
 def _untold(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel hears of no edit beside the mount."""
-    monkeypatch.setattr(Outside, "_notice", lambda *_: None)
+    monkeypatch.setattr(ChangeWatcher, "_notice", lambda *_: None)
 
 
 def settle(directory: Path) -> None:
@@ -242,8 +242,8 @@ def test_the_rest_of_what_was_kept_and_dropped_is_listed(place: Path, removes: b
         if removes:
             for name in read[::2]:
                 (tree / name).unlink()
-        mounts[0].tree.teller.everything()
-        assert mounts[0].tree.teller.settle(20)
+        mounts[0].tree.invalidator.everything()
+        assert mounts[0].tree.invalidator.settle(20)
         read += [entry.name for entry in reader]
         assert ASKED[Opcode.READDIR] + ASKED[Opcode.READDIRPLUS]
         assert len(read) == len(set(read))

@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
-from holdfast.supervisor.control.remote_service import Remote
+from holdfast.supervisor.control.remote_service import RemoteUndoService
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.service import PRESET, StepInfo, Thresholds
 
@@ -32,7 +32,7 @@ for line in sys.stdin:
 class Host:
     """Gives an agent commands."""
 
-    def __init__(self, place: Place, agent: subprocess.Popen[str], remote: Remote) -> None:
+    def __init__(self, place: Place, agent: subprocess.Popen[str], remote: RemoteUndoService) -> None:
         self.place = place
         self.agent = agent
         self.remote = remote

@@ -21,7 +21,7 @@ from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, Re
 from holdfast.model.ids import hash_bytes
 from holdfast.supervisor.process_tree.descendants import descendants
 from holdfast.testing.tree_state import differences, photograph
-from holdfast.undo.journal.heartbeat import Beat, encode
+from holdfast.undo.journal.heartbeat import Heartbeat, encode
 from holdfast.undo.service import OFF, PRESET, Limits
 
 from ..processes import command_of
@@ -450,7 +450,7 @@ def process(name: bytes) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", [b"sandbox/shim.py", b"engine.hosting.launcher", b"supervisor.keeper", b"supervisor.parent"]
+    "name", [b"sandbox/shim.py", b"engine.hosting._launcher", b"supervisor.keeper", b"supervisor.launch.tree_parent"]
 )
 def test_whatever_is_killed_the_next_command_works(stage: Stage, name: bytes) -> None:
     """I3."""
@@ -519,7 +519,7 @@ def test_a_log_of_another_version_with_a_half_done_step_is_an_event_and_can_be_d
     hosted.write_file(b"f", b"1")
     (version,) = stage.home.glob("**/undo/version")
     version.write_text("holdfast-undo 999\n")
-    (version.parent / "beat").write_bytes(encode(Beat(5, 1, 0, 9)))
+    (version.parent / "beat").write_bytes(encode(Heartbeat(5, 1, 0, 9)))
     for _ in range(2):
         with pytest.raises(HoldfastError) as caught:
             hosted.start()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.supervisor.control.remote_service import Remote, connect
+from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.service import TicketInfo
 
@@ -65,9 +65,9 @@ def _bench(cli: Cli) -> Iterator[Cli]:
         assert [json.loads(line) for line in notes.read_text().splitlines()] == []
 
 
-def kept(cli: Cli) -> Remote:
+def kept(cli: Cli) -> RemoteUndoService:
     """The keeper."""
-    found: list[Remote] = []
+    found: list[RemoteUndoService] = []
 
     def look() -> bool:
         found.extend(filter(None, (connect(os.fsencode(log)) for log in cli.home.glob("workspaces/*/undo"))))
@@ -77,7 +77,7 @@ def kept(cli: Cli) -> Remote:
     return found[0]
 
 
-def next_ticket(keeper: Remote, running: subprocess.Popen[bytes], last: int) -> TicketInfo:
+def next_ticket(keeper: RemoteUndoService, running: subprocess.Popen[bytes], last: int) -> TicketInfo:
     """The one that waits, after one of this number."""
     wait_until(lambda: any(ticket.id > last for ticket in keeper.held()) or running.poll() is not None)
     (ticket,) = keeper.held()

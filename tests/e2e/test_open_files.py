@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.files.linux.private_socket import peer
 from holdfast.model.errors import RefusedError
-from holdfast.supervisor.control.remote_service import Remote, connect
+from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 
@@ -129,7 +129,7 @@ class Site(NamedTuple):
     def desk(self) -> AbstractContextManager[LocalUndoService]:
         return afterwards.desk(self.log, self.tree)
 
-    def remote(self) -> Remote:
+    def remote(self) -> RemoteUndoService:
         remote = connect(os.fsencode(self.log))
         assert remote is not None
         return remote
@@ -146,7 +146,7 @@ def tell(run: subprocess.Popen[str]) -> None:
     run.stdin.flush()
 
 
-def opened(site: Site, run: subprocess.Popen[str], remote: Remote) -> int:
+def opened(site: Site, run: subprocess.Popen[str], remote: RemoteUndoService) -> int:
     """The step in which the file was opened; it is over."""
     step = remote.begin("opens")
     tell(run)

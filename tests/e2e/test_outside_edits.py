@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.files.watch import open_watcher
 from holdfast.model.errors import RefusedError, UnsupportedError
-from holdfast.supervisor.control.remote_service import Remote, connect
+from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.service import BarrierInfo
 
@@ -36,7 +36,7 @@ class Site(NamedTuple):
     watch: str
 
     @contextmanager
-    def running(self, script: str) -> Generator[Remote]:
+    def running(self, script: str) -> Generator[RemoteUndoService]:
         """Run the script, and after it wait with the processes still there; in the block it has come so far."""
         words = [sys.executable, "-P", "-m", "holdfast.supervisor.launch.supervised_run"]
         words += ["--log", str(self.log), "--root", str(self.tree), "--watch", self.watch, "--"]
@@ -59,7 +59,7 @@ class Site(NamedTuple):
         """Somebody else at work."""
         subprocess.run(["sh", "-c", script], cwd=self.tree, check=True)
 
-    def barriers(self, remote: Remote) -> dict[bytes, BarrierInfo]:
+    def barriers(self, remote: RemoteUndoService) -> dict[bytes, BarrierInfo]:
         return {path: barrier for barrier in remote.barriers() for path in barrier.paths}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.supervisor.control.remote_service import Remote, connect
+from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.process_tree.descendants import descendants
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.testing.yama_stub import keepers_that_see_nothing
@@ -25,12 +25,12 @@ ROOT = Path(__file__).parents[2]
 
 _LAUNCH = """
 import os, sys
-from holdfast.supervisor.launch.supervised_run import supervise
+from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
 from holdfast.supervisor.keeper.keeper_settings import Settings
 from holdfast.undo.safeguards.tickets import Thresholds
 root, log, deletes, timeout, *command = map(os.fsencode, sys.argv[1:])
 thresholds = Thresholds(deletes=int(deletes), timeout=float(timeout))
-sys.exit(supervise(command, Settings(root=root, log=log), thresholds=thresholds))
+sys.exit(supervise(SupervisedCommand(command, thresholds=thresholds), Settings(root=root, log=log)))
 """
 
 
@@ -53,9 +53,9 @@ class Place:
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(self.path)}
         return subprocess.Popen(words, cwd=self.tree, text=True, env=environment, stdout=subprocess.PIPE)
 
-    def kept(self) -> Remote:
+    def kept(self) -> RemoteUndoService:
         """The keeper."""
-        remote: list[Remote] = []
+        remote: list[RemoteUndoService] = []
 
         def found() -> bool:
             connected = connect(os.fsencode(self.log))
@@ -66,7 +66,7 @@ class Place:
         wait_until(found)
         return remote[0]
 
-    def held(self, remote: Remote) -> TicketInfo:
+    def held(self, remote: RemoteUndoService) -> TicketInfo:
         """The first ticket, as soon as there is one."""
         wait_until(lambda: bool(remote.held()))
         return remote.held()[0]

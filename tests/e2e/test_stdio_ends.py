@@ -264,7 +264,7 @@ def test_what_looks_after_the_commands_is_killed_alone_and_the_step_stays(start:
     client.begin()
     running = client.send("agent.execute", command="touch half; echo up; sleep 1000")
     client.event("terminal_output")
-    parent = next(pid for pid in descendants(client.process.pid) if b"supervisor.parent" in command_of(pid))
+    parent = next(pid for pid in descendants(client.process.pid) if b"supervisor.launch.tree_parent" in command_of(pid))
     os.kill(parent, signal.SIGKILL)
     failed = client.answer(running)["error"]
     assert failed["code"] == "parent_gone"
@@ -286,7 +286,7 @@ def test_what_looks_after_the_commands_is_killed_with_the_keeper_and_the_step_is
     client.event("terminal_output")
     keeper, parent = (
         next(pid for pid in descendants(client.process.pid) if name in command_of(pid))
-        for name in (b"supervisor.keeper", b"supervisor.parent")
+        for name in (b"supervisor.keeper", b"supervisor.launch.tree_parent")
     )
     os.kill(parent, signal.SIGSTOP)
     os.kill(keeper, signal.SIGKILL)

@@ -24,12 +24,12 @@ import json, os, sys
 from holdfast.sandbox.namespace import Namespace
 from holdfast.sandbox.policy import Files, Policy, parse_network
 from holdfast.supervisor.keeper.keeper_settings import Settings
-from holdfast.supervisor.launch.supervised_run import supervise
+from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
 tree, log, network, *command = sys.argv[1:]
 tree, log = os.fsencode(tree), os.fsencode(log)
 box = Namespace(Policy(Files(tree, (log,)), parse_network(*json.loads(network))))
 settings = Settings(root=tree, log=log)
-sys.exit(supervise([os.fsencode(word) for word in command], settings, directory=tree, box=box))
+sys.exit(supervise(SupervisedCommand([os.fsencode(word) for word in command], directory=tree), settings, box=box))
 """
 
 LOOK = """

@@ -24,7 +24,7 @@ import pytest
 
 from holdfast.files.linux.private_socket import address, peer
 from holdfast.model.paths import KEEPER_SOCKET
-from holdfast.supervisor.control.remote_service import Remote, connect
+from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.process_tree.descendants import descendants, end_descendants
 from holdfast.testing.tree_state import Seen, differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -74,7 +74,7 @@ class Place(NamedTuple):
             remote.close()
         return remote is not None
 
-    def remote(self) -> Remote:
+    def remote(self) -> RemoteUndoService:
         """The keeper."""
         remote = connect(os.fsencode(self.log))
         assert remote is not None

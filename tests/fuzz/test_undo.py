@@ -40,7 +40,7 @@ from holdfast.undo.journal.records import (
 from holdfast.undo.journal.segments import Journal, read_journal
 from holdfast.undo.journal.step_file import Head, Preimage, Sealed, read_head, read_step, write_step
 from holdfast.undo.log import UndoLog
-from holdfast.undo.recovery.interrupted_reversals import tell
+from holdfast.undo.recovery.interrupted_reversals import sort_records
 from holdfast.undo.recovery.keeper_recovery import recover
 
 from ..sampling import examples
@@ -132,7 +132,7 @@ def test_records_of_each_kind(kind: int, fields: list[object]) -> None:
     if isinstance(record, Anew):
         return  # (it is the journal's own, and tells nothing)
     try:
-        tell([record])
+        sort_records([record])
     except FormatError:
         pass
 

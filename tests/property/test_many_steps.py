@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 from holdfast.files.linux.file_handle import Identity
 from holdfast.undo.completion.step_sealer import Together
 from holdfast.undo.journal.records import Made, Mutation
-from holdfast.undo.journal.step_footprint import Meetings, Reach
+from holdfast.undo.journal.step_footprint import Footprint, FootprintIndex
 
 NAMES = st.sampled_from([b"a", b"b", b"a/a", b"a/b", b"b/a", b"a/a/a", b"a/a/b", b"b/a/b"])
 OBJECTS = st.dictionaries(st.sampled_from([Identity(b"one"), Identity(b"two"), Identity(b"three")]), NAMES, max_size=2)
 
 
 @st.composite
-def reaches(draw: st.DrawFn) -> Reach:
+def reaches(draw: st.DrawFn) -> Footprint:
     paths = draw(st.frozensets(NAMES, max_size=3))
     trees = draw(st.frozensets(st.sampled_from(sorted(paths)), max_size=2)) if paths else frozenset[bytes]()
-    return Reach(paths, trees, draw(OBJECTS))
+    return Footprint(paths, trees, draw(OBJECTS))
 
 
 @given(reaches(), st.lists(reaches(), max_size=8))
-def test_all_that_meet_one_are_found(one: Reach, others: list[Reach]) -> None:
-    meetings = Meetings[int]()
+def test_all_that_meet_one_are_found(one: Footprint, others: list[Footprint]) -> None:
+    meetings = FootprintIndex[int]()
     for number, other in enumerate(others):
         meetings.add(number, other)
     assert set(meetings.having(one)) == {number for number, other in enumerate(others) if one.meets(other) is not None}

@@ -76,15 +76,16 @@ class Model:
         self.open()
 
     def open(self) -> None:
-        self.tree = LocalTree(self.root, index=self.index, dirty=self.recorder if self.watched else None)
+        self.tree = LocalTree(self.root, index=self.index)
+        self.tree.dirty = self.recorder if self.watched else None
 
-    def send_ahead(self) -> None:
-        """As a command does that is about to load the index; the scout is at the end of its way then, or anywhere."""
+    def start_early(self) -> None:
+        """As a command does before it loads the index; the early scan is at its end then, or anywhere."""
         self.tree.save_index()
         self.open()
-        parallel_scan.send_ahead(self.root, self.index)
-        if parallel_scan._ahead is not None and self.rng.random() < 0.7:
-            os.waitid(os.P_PID, parallel_scan._ahead.process, os.WEXITED | os.WNOWAIT)
+        parallel_scan.start_early(self.root, self.index)
+        if parallel_scan._early is not None and self.rng.random() < 0.7:
+            os.waitid(os.P_PID, parallel_scan._early.process, os.WEXITED | os.WNOWAIT)
 
     def path(self) -> bytes:
         return b"/".join(self.rng.choices(NAMES, k=self.rng.choice([1, 1, 2, 2, 3])))
@@ -171,16 +172,16 @@ class Model:
 SEEDS = range(int(os.environ.get("SCAN_SEEDS", "10")))
 
 
-def histories(seed: int, base: Path, *, watched: bool, ahead: bool = False) -> None:
+def histories(seed: int, base: Path, *, watched: bool, early: bool = False) -> None:
     rng = random.Random(seed)
     model = Model(rng, base, watched=watched)
     for _ in range(40):
         for _ in range(rng.choice([0, 1, 1, 3, 10])):
             model.change()
-        if ahead and rng.random() < 0.8:
-            model.send_ahead()
+        if early and rng.random() < 0.8:
+            model.start_early()
         model.check()
-        parallel_scan.recall_ahead()
+        parallel_scan.end_early()
         if rng.random() < 0.15:
             model.tree.save_index()
             model.open()
@@ -192,13 +193,13 @@ def test_random_histories(seed: int, watched: bool, tmp_path: Path) -> None:
     histories(seed, tmp_path, watched=watched)
 
 
-@pytest.mark.parametrize("ahead", ["", "ahead"])
+@pytest.mark.parametrize("early", ["", "early"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_histories_with_a_scout(seed: int, ahead: str, tmp_path: Path) -> None:
-    # In a process of its own: no scout is sent out by one that has threads, as that of the tests may have.
-    subprocess.run([sys.executable, __file__, str(seed), str(tmp_path), ahead], check=True)
+def test_random_histories_with_a_second_process(seed: int, early: str, tmp_path: Path) -> None:
+    # In a process of its own: one that has threads, as that of the tests may, starts no second process.
+    subprocess.run([sys.executable, __file__, str(seed), str(tmp_path), early], check=True)
 
 
 if __name__ == "__main__":
     parallel_scan.MIN_FILES = 1
-    histories(int(sys.argv[1]), Path(sys.argv[2]), watched=False, ahead=bool(sys.argv[3]))
+    histories(int(sys.argv[1]), Path(sys.argv[2]), watched=False, early=bool(sys.argv[3]))

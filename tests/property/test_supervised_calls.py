@@ -20,7 +20,7 @@ from holdfast.supervisor.syscalls.pending_call import SlowError
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
 from holdfast.testing.scripted_process import Outcome, Puppet, World
 from holdfast.testing.tree_state import Seen, differences, photograph
-from holdfast.undo.completion.step_sealer import seal
+from holdfast.undo.completion.step_sealer import StepEnd, seal
 from holdfast.undo.local_service._undo_redo import undo
 from holdfast.undo.log import UndoLog
 
@@ -107,7 +107,7 @@ def recording(base: Path) -> Generator[World]:
         log.recorder.begin(step, "api")
         yield World(log.recorder, root, step, (home,))
         log.beat()
-        seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
+        seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.journal.restart()
         assert undo(log, [step]).conflicts == ()
         assert differences(before, photograph(base / "tree" / "ws")) == []

@@ -20,7 +20,7 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
 from holdfast.testing.tree_actor import act_at_random
 from holdfast.testing.tree_state import Seen, differences, photograph
-from holdfast.undo.completion.step_sealer import seal
+from holdfast.undo.completion.step_sealer import StepEnd, seal
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -57,7 +57,7 @@ def keeper(base: Path) -> Generator[UndoLog]:
 
 def finish(log: UndoLog, step: StepId) -> None:
     log.beat()
-    seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
+    seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
     log.journal.restart()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.model.fast_namedtuple import NamedTuple
 
 
-class Looks(NamedTuple):
+class CheckpointAppearance(NamedTuple):
     """How the files of a mounted checkpoint look."""
 
     uid: int

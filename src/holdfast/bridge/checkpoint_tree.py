@@ -1,4 +1,4 @@
-"""A checkpoint as a file system that nobody can change.
+"""A checkpoint as a read-only file system.
 
 Nothing is kept for the kernel: a node's number says by itself what it is. It is made of the position of an entry in the
 sorted list of paths, and of a depth: 0 for that entry itself, and n for the directory that the first n parts of its
@@ -23,7 +23,7 @@ from holdfast.wire.fuse.replies import FOREVER, Attributes, Entry, Listing, Open
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.bridge.checkpoint_appearance import Looks
+    from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
     from holdfast.bridge.server.loop import Operation, Reply
     from holdfast.model import entries
     from holdfast.wire.fuse import request_bodies
@@ -52,7 +52,7 @@ _WISHED: Final = (
     | Init.NO_OPENDIR_SUPPORT
     | Init.NO_EXPORT_SUPPORT
 )
-"""Attributes come with every listing, and nobody asks when something is opened: nothing can have changed.
+"""Attributes come with every listing, and the kernel need not ask when something is opened: nothing can have changed.
 There are no file handles: overlayfs would find by one what a file above was copied from, and then fail to look whether
 that still has its name (ESTALE).
 """
@@ -143,7 +143,7 @@ def number_of_file(position: int) -> int:
 class CheckpointTree:
     """`FileSystem` of one checkpoint."""
 
-    def __init__(self, content: Content, looks: Looks) -> None:
+    def __init__(self, content: Content, looks: CheckpointAppearance) -> None:
         self._content = content
         self._looks = looks
         seconds, rest = divmod(looks.changed_at, _SECOND)

@@ -28,7 +28,7 @@ T = TypeVar("T")
 class Console:
     """Where a command reads its global options and puts its words."""
 
-    __slots__ = ("_scouting", "directory", "home", "json", "log_level", "paint", "quiet", "verbose")
+    __slots__ = ("_early_scan", "directory", "home", "json", "log_level", "paint", "quiet", "verbose")
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Console:
         self.quiet = quiet
         self.verbose = verbose
         self.log_level: Level | None = log_level
-        self._scouting = False
+        self._early_scan = False
         self.paint = Palette(wants_colour(sys.stdout, os.environ) and not json)
 
     @classmethod
@@ -113,14 +113,14 @@ class Console:
 
         A wrong ``holdfast.toml`` in the workspace is a warning, unless the command is ``strict``: one that begins to
         save by its rules. ``freeing``: one that can do on a full disk. ``scan``: one that will look at the whole tree,
-        which begins at once (`close` ends that).
+        which starts to scan at once (`close` ends that).
         """
         where = self.directory or here()
         if scan:
             from holdfast.engine.opening import early_scan
 
-            self._scouting = True
-            early_scan.send(where, self.home, os.environ)
+            self._early_scan = True
+            early_scan.start(where, self.home, os.environ)
         import holdfast
 
         workspace = holdfast.open(where, home=self.home, lenient=not strict, freeing=freeing)
@@ -134,11 +134,11 @@ class Console:
         return workspace
 
     def close(self) -> None:
-        """End what `open` may have begun, and the command has not come to use."""
-        if self._scouting:
-            from holdfast.engine.opening import early_scan
+        """End the early scan that `open` has started, if the command has not used it."""
+        if self._early_scan:
+            from holdfast.files.scan.parallel_scan import end_early
 
-            early_scan.recall()
+            end_early()
 
     def open_home(self, *, freeing: bool = False) -> Home:
         """Open the home, which needs no workspace."""

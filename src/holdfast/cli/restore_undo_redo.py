@@ -5,14 +5,14 @@ from __future__ import annotations
 from holdfast import RefusedError, UsageError
 from holdfast.cli.command import HELD, Command, text, whole_number
 from holdfast.cli.phrases import files, left_alone, reasons, short
-from holdfast.cli.steps_barriers_safeguard import step_number
+from holdfast.cli.steps_barriers_safeguard import step_numbers
 from holdfast.cli.terminal import ask, show_path
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.message_text import listed, named_steps, visible
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from holdfast import RestoreResult, Workspace
     from holdfast.cli.console import Console
@@ -79,7 +79,7 @@ def _configure_undo(parser: argparse.ArgumentParser) -> None:
         "--run", metavar="ID", nargs="?", const="", type=text, help="all that a run did (default: the newest)"
     )
     chosen.add_argument(
-        "--step", metavar="ID", type=step_number, action="append", help="this step alone (several: together)"
+        "--step", metavar="ID", type=step_numbers, action="append", help="this step alone (several, or 3-9: together)"
     )
     parser.add_argument(
         "--stop", action="store_true", help="with --run: end what the run has left running first, such as a server"
@@ -92,11 +92,15 @@ def _configure_redo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--step",
         metavar="ID",
-        type=step_number,
+        type=step_numbers,
         action="append",
-        help="this step, whatever came since (several: together)",
+        help="this step, whatever came since (several, or 3-9: together)",
     )
     parser.add_argument("--force", action="store_true", help="also over what somebody else has changed since")
+
+
+def _steps(arguments: argparse.Namespace) -> Sequence[int] | None:
+    return [step for steps in arguments.step for step in steps] if arguments.step else None
 
 
 def _count(arguments: argparse.Namespace, *, alone: bool) -> int:
@@ -113,7 +117,7 @@ def _undo(console: Console, arguments: argparse.Namespace) -> int:
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         return workspace.undo(
             count,
-            step=arguments.step,
+            step=_steps(arguments),
             run=arguments.run,
             stop=arguments.stop,
             force=arguments.force,
@@ -129,7 +133,7 @@ def _redo(console: Console, arguments: argparse.Namespace) -> int:
 
     def work(workspace: Workspace, progress: Progress | None) -> RestoreResult:
         return workspace.redo(
-            count, step=arguments.step, force=arguments.force, dry_run=arguments.dry_run, progress=progress
+            count, step=_steps(arguments), force=arguments.force, dry_run=arguments.dry_run, progress=progress
         )
 
     return _go(console, work, _FORWARD, asks=not arguments.dry_run)

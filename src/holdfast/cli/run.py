@@ -152,7 +152,7 @@ def _summary(result: RunResult) -> Iterator[str]:
     if result.forgotten:
         yield (
             f"the run had {plural(len(result.steps) + result.forgotten, 'step')}; the undo log was full "
-            f"(undo.max_log_bytes) and forgot {result.forgotten:,} of them"
+            f"(undo.max_log_bytes, undo.max_steps) or discarded, and forgot {result.forgotten:,} of them"
         )
     standing, left = result.standing, result.left
     whole = [step.id for step in result.steps if step not in standing and step not in left]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.cli.console import Console
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo
 
+_MOST_STEPS = 1_000_000
 _LETTERS = {"added": "A", "modified": "M", "deleted": "D", "renamed": "R", "metadata": "M"}
 
 
@@ -28,6 +29,19 @@ def step_number(argument: str) -> int:
         return int(argument)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{argument!r} is not the id of a step") from None
+
+
+def step_numbers(argument: str) -> Sequence[int]:
+    """The id of a step, or those from one to another: ``3-400``."""
+    import argparse
+
+    first, _, last = argument[1:].partition("-")
+    if not last:
+        return (step_number(argument),)
+    found = range(step_number(argument[:1] + first), step_number(last) + 1)
+    if not 0 < len(found) <= _MOST_STEPS:
+        raise argparse.ArgumentTypeError(f"{argument!r} are not the ids of steps")
+    return found
 
 
 # -- steps ------------------------------------------------------------------------------------------------------------

@@ -11,12 +11,13 @@ from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, IgnoreSourc
 from holdfast.files.index.stat_index import StatIndex, load
 from holdfast.files.scan.baseline import Findings, Trust
 from holdfast.files.scan.file_capture import failure, is_racy, peek
-from holdfast.files.scan.file_content import KEPT
-from holdfast.files.scan.parallel_scan import recall_ahead
+from holdfast.files.scan.file_content import KEPT, Reader
+from holdfast.files.scan.parallel_scan import end_early
 from holdfast.files.scan.scanner import REPLACED, Scanner
 from holdfast.files.scan.tree_descent import open_directory, rules_above
 from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.files.write.rooted_access import Root, open_root
+from holdfast.model.config.settings import Capture, Files
 from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES, HashSink
 from holdfast.model.entries import Entry, NotCaptured
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, StorageError, room_hint
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import Hash
 
 _RULE_FILES = (GITIGNORE, CHECKPOINTIGNORE)
+_CAPTURE, _FILES = Capture(), Files()
 _log = Log(__name__)
 
 
@@ -56,32 +58,25 @@ class LocalTree:
         index: bytes | None = None,
         modes: bytes | None = None,
         never: Iterable[bytes] = (),
-        max_file_bytes: int = 1 << 30,
-        credentials: bool = False,
-        exclude: Sequence[str] = (),
+        capture: Capture = _CAPTURE,
+        files: Files = _FILES,
         user: User | None = None,
-        uid: int | None = None,
-        gid: int | None = None,
-        dirty: DirtySource | None = None,
         layer: Layer | None = None,
     ) -> None:
-        """``root`` is absolute. ``index`` is the index's file (None: it is kept in memory only), ``modes``
-        that of `DirectoryModes`. ``never`` are absolute
-        paths of directories that are ours (I14). ``exclude`` are more patterns in gitignore syntax.
-        ``credentials``: files of credentials are captured, too. ``user`` says whose
-        global excludes are obeyed. What `apply` creates belongs to ``uid`` and ``gid``, by default to the root's owner.
-        ``layer`` is the upper one if the tree is an overlay: what is not in it is not looked at.
+        """``root`` is absolute. ``index`` is the index's file (None: it is kept in memory only), ``modes`` that of
+        `DirectoryModes`. ``never`` are absolute paths of directories that are ours (I14). ``capture`` says what a scan
+        captures, ``files`` to whom belongs what `apply` creates, and ``user`` whose global excludes are obeyed. If the
+        tree is an overlay, ``layer`` is its upper layer: a scan looks at nothing else.
         """
         self.root = root
-        self.dirty = dirty
+        self.dirty: DirtySource | None = None
         self._index_path = index
         self._modes_path = modes
         self._index: StatIndex | None = None
         self._never = tuple(never)
-        self._max_file_bytes = max_file_bytes
-        self._credentials = credentials
-        self._sources = IgnoreSources(root, user=user, exclude=exclude)
-        self._owner = (uid, gid)
+        self._capture = capture
+        self._sources = IgnoreSources(root, user=user, exclude=capture.exclude)
+        self._owner = tuple(None if number < 0 else number for number in files)
         self._layer = layer
         self._findings = Findings()
         self._pending: set[bytes] = set()
@@ -190,19 +185,8 @@ class LocalTree:
                 self._findings = Findings()
                 if self._excluded is not None:
                     self._excluded.refresh()
-            scanner = Scanner(
-                index,
-                self._findings,
-                sink,
-                trust,
-                max_file_bytes=self._max_file_bytes,
-                reserved=reserved,
-                lookup=lookup,
-                saved=saved,
-                progress=progress,
-                credentials=self._credentials,
-                also=also,
-            )
+            reader = Reader(index, self._findings, sink, self._capture, lookup=lookup, saved=saved, also=also)
+            scanner = Scanner(index, self._findings, trust, reader, reserved=reserved, saved=saved, progress=progress)
             if whole:
                 index.close()
                 unchanged = None if self._layer is None else self._layer.unchanged(index)
@@ -229,8 +213,8 @@ class LocalTree:
         not_captured = [NotCaptured(path, reason) for path, reason in sorted(self._findings.not_captured.items())]
         if base is not None and index.root == base:
             changes: dict[bytes, Entry | None] = {path: after for path, (_, after) in index.delta.items()}
-            return Scan(base, changes, not_captured, scanner.files_read)
-        return Scan(None, dict(index.entries()), not_captured, scanner.files_read)
+            return Scan(base, changes, not_captured, reader.files_read)
+        return Scan(None, dict(index.entries()), not_captured, reader.files_read)
 
     def _scan_some(self, scanner: Scanner, fd: int, trust: Trust) -> None:
         """Look at what may have changed: known files, directories with others in them, dirty directories whole."""
@@ -313,6 +297,11 @@ class LocalTree:
         except OSError as error:
             raise _no_root(self.root, error) from error
 
+    def _rooted_to_write(self, modes: DirectoryModes | None = None) -> Root:
+        """As `_rooted`, for changing the tree. An early scan ends: it may have seen what is changed now."""
+        end_early()
+        return self._rooted(find_reserved(self.root, self._never), modes)
+
     def read(self, path: bytes) -> Content:
         """See `Tree.read`."""
         with self._rooted() as root:
@@ -377,10 +366,9 @@ class LocalTree:
         from holdfast.files.write.directory_modes import DirectoryModes
         from holdfast.files.write.ownership import owner_for
 
-        recall_ahead()
         uid, gid = self._owner
         modes = DirectoryModes(self._modes_path)
-        with self._rooted(find_reserved(self.root, self._never), modes) as root:
+        with self._rooted_to_write(modes) as root:
             observed = _Observed(self.index, self._findings, self._pending)
             try:
                 return Applier(root, observed, owner=owner_for(root.fd, uid=uid, gid=gid)).apply(
@@ -393,8 +381,7 @@ class LocalTree:
         """See `Tree.clean`."""
         from holdfast.files.write.applier import Applier
 
-        recall_ahead()
-        with self._rooted(find_reserved(self.root, self._never)) as root:
+        with self._rooted_to_write() as root:
             return Applier(root, self.index).clean(nonce)
 
     def excluded_paths(self) -> Iterator[bytes]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast.files.git.configuration import read_regular
+from holdfast.files.linux.regular_file import read_regular
 from holdfast.model.errors import FormatError, StorageError, room_hint
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import hash_bytes

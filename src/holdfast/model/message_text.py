@@ -29,11 +29,25 @@ def named_steps(steps: Iterable[int]) -> str:
     return f"step{'s' if len(numbers) > 1 else ''} {listed(numbers if len(numbers) <= _FEW else _ranges(numbers))}"
 
 
-def _ranges(numbers: Sequence[int]) -> Iterator[str]:
-    first = numbers[0]
+def step_options(steps: Iterable[int]) -> str:
+    """What a command is told the steps by, with a space before: `` --step 3 --step 4``, each as it comes; of many,
+    `` --step 3-400 --step 402``, by their numbers.
+    """
+    numbers = list(dict.fromkeys(steps))
+    if len(numbers) <= _FEW:
+        return "".join(f" --step {number}" for number in numbers)
+    # (A range of ambient steps, which are below 0, could not be read.)
+    ambient = sorted(number for number in numbers if number < 0)
+    return "".join(
+        f" --step {each}" for each in (*ambient, *_ranges(sorted({*numbers}.difference(ambient)), between="-"))
+    )
+
+
+def _ranges(numbers: Sequence[int], between: str = " to ") -> Iterator[str]:
+    first = numbers[0] if numbers else 0
     for number, following in zip(numbers, (*numbers[1:], None), strict=True):
         if following != number + 1:
-            yield str(first) if first == number else f"{first} to {number}"
+            yield str(first) if first == number else f"{first}{between}{number}"
             first = following or 0
 
 

@@ -100,7 +100,7 @@ class Worker:
 
 
 def read_order() -> bytes:
-    """In such a process, once: what it is to do; empty if whoever has started it is gone, or wants nothing."""
+    """In such a process, once: what it is to do; empty if the process that started it is gone, or wants nothing."""
     data = bytearray()
     while len(data) < _MOST_BYTES and (piece := os.read(_IN, _MOST_BYTES)):
         data += piece
@@ -112,7 +112,7 @@ def read_order() -> bytes:
 
 def say(what: bytes) -> None:
     """In such a process, once: how it went. What is printed from now on goes to standard error."""
-    with suppress(OSError):  # whoever started it is gone, and asks no more
+    with suppress(OSError):  # the process that started it is gone, and asks no more
         while what:
             what = what[os.write(_OUT, what) :]
     os.dup2(_ERR, _OUT)

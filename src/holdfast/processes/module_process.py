@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 
 def decode_outcome(said: bytes) -> Outcome:
-    """What was said. Raises `FormatError`: whoever was to say it was ended before."""
+    """What was said. Raises `FormatError` if the process was ended before it said anything."""
     try:
         fields: dict[str, Any] = json.loads(said)
         return Outcome(**fields)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.model.errors import UsageError
 from holdfast.model.paths import display
+from holdfast.sandbox.policy import Disabled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from holdfast.sandbox.policy import Files
+    from holdfast.sandbox.policy import Files, Policy
 
 TMP = (b"/tmp", b"/var/tmp")
 SOCKETS = (b"/run", b"/var/run", b"/var/lib/lxd", b"/var/snap/lxd")
@@ -114,27 +115,26 @@ def arguments(
     bwrap: bytes,
     made: Sequence[Mount],
     directory: bytes,
-    hostname: str,
+    policy: Policy,
     *,
     uid: int,
     gid: int,
-    offline: bool,
     filter_fd: int,
-    disk: int = 0,
 ) -> list[bytes]:
-    """The arguments that end where the command begins. ``uid`` and ``gid`` are what the command sees itself as, and
-    ``disk`` is how many bytes each of its temporary directories holds; 0: any number.
+    """The arguments that end where the command begins. ``uid`` and ``gid`` are what the command sees itself as;
+    ``made`` are the `mounts` of the policy's files.
     """
+    disk = policy.quota.disk
     found = [
         bwrap, b"--unshare-user", b"--uid", b"%d" % uid, b"--gid", b"%d" % gid, b"--disable-userns",
         b"--unshare-pid", b"--unshare-ipc", b"--unshare-cgroup-try",
-        b"--unshare-uts", b"--hostname", hostname.encode(),
+        b"--unshare-uts", b"--hostname", policy.hostname.encode(),
         b"--cap-drop", b"ALL", b"--die-with-parent", b"--seccomp", b"%d" % filter_fd,
         b"--ro-bind", b"/", b"/", b"--dev", b"/dev", b"--proc", b"/proc",
     ]  # fmt: skip
     for path in _KERNEL:
         found += [b"--ro-bind-try", path, path]
-    if offline:
+    if isinstance(policy.network, Disabled):
         found.append(b"--unshare-net")
     closed: list[bytes] = []
     if disk:

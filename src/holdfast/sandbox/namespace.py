@@ -75,12 +75,10 @@ class Namespace:
                 os.fsencode(find_program("bwrap", "bubblewrap")),
                 bubblewrap.mounts(files, needed, _look(questions), resolver),
                 directory,
-                policy.hostname,
+                policy,
                 uid=os.geteuid(),
                 gid=os.getegid(),
-                offline=isinstance(network, Disabled),
                 filter_fd=filter_fd,
-                disk=policy.quota.disk,
             )
             group, limits = context.enter_context(quota.enforced(policy.quota))
             way = _way(policy, [*keep, *fds])._replace(group=group, limits=limits)

@@ -103,7 +103,7 @@ def _enter(way: Way, bwrap: list[bytes]) -> None:
 
 
 def _close_all_but(keep: Sequence[int]) -> None:
-    """Nothing that whoever started this has open is let in by accident."""
+    """Let in no descriptor that the starting process has open by accident."""
     last = 2
     for fd in sorted(keep):
         os.closerange(last + 1, fd)

@@ -1,10 +1,10 @@
-"""Runs one command for whoever started it, and lets nothing of it live on: neither after its end, nor after the end of
-whoever started it.
+"""Runs one command, and lets nothing of it live on: neither after its end, nor after the end of the process that
+started this.
 
 A program of its own, of the standard library alone. It takes over the children that the command's processes leave
 behind (PR_SET_CHILD_SUBREAPER, prctl(2)), so that a process that makes itself a daemon is found all the same. It ends
 with 0 when all is done, and has written one JSON object to the descriptor that it was given: ``exit_code``, and
-``ended``, which is empty, or says that the command was ended for its ``time`` or its ``memory``, as somebody wanted it
+``ended``, which is empty, or says that the command was ended for its ``time`` or its ``memory``, on request
 (``stopped``), or that it could not be begun (``start``).
 """
 
@@ -28,7 +28,7 @@ _ROUNDS = 200
 
 
 class Stop(Exception):
-    """Whoever started this wants it to end, or is gone."""
+    """The process that started this wants it to end, or is gone."""
 
 
 def main(fd: int, order: str, *command: str) -> None:

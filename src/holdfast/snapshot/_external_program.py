@@ -1,4 +1,4 @@
-"""Running a program of somebody else's: no shell, nothing of ours but its input, and an end to it, come what may."""
+"""Runs a program that is none of ours: no shell, nothing of ours but its input, and an end to it, come what may."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import select
 import signal
 import subprocess
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError, UnsupportedError
@@ -48,26 +49,35 @@ class _Gate:
         os.close(self._free)
 
 
+class ProgramLimits(NamedTuple):
+    """How much a program may take."""
+
+    output: int
+    """Bytes that it may write to its standard output."""
+    seconds: float
+    slow: str
+    """The code of the error when it takes longer."""
+    hint: str | None = None
+    """And the hint."""
+    resources: Mapping[int, int] = MappingProxyType({})
+    """Limits of `resource`, by their numbers there."""
+
+
 def execute(
     words: Sequence[str | bytes],
     environ: Mapping[str, str | bytes],
     directory: bytes,
+    limits: ProgramLimits,
     *,
     stdin: bytes = b"",
-    limit: int,
-    seconds: float,
-    slow: str,
-    hint: str | None = None,
-    limits: Mapping[int, int] | None = None,
 ) -> Ended:
     """Run a program in a session of its own, with nothing of ours but its standard input; none of it is left when this
-    returns or raises, nor when this process is killed. ``limits`` are of `resource`, by their numbers there.
+    returns or raises, nor when this process is killed.
 
-    Raises `StorageError` with the code ``slow``, and ``hint``, if it takes more than so many ``seconds``;
-    `UnsupportedError` if it writes more than ``limit`` bytes; `OSError`.
+    Raises `StorageError` if it takes too long, `UnsupportedError` if it writes too much, `OSError`.
     """
     given = os.memfd_create("stdin", os.MFD_CLOEXEC)
-    gate = _Gate() if limits else None
+    gate = _Gate() if limits.resources else None
     try:
         with open(given, "wb", closefd=False) as file:
             file.write(stdin)
@@ -93,17 +103,21 @@ def execute(
         try:
             if gate is not None:
                 try:
-                    for kind, most in (limits or {}).items():
+                    for kind, most in limits.resources.items():
                         resource.prlimit(child.pid, kind, (most, most))
                     gate.open()
                 finally:
                     gate.close()
             try:
-                out, errors = _read(child, time.monotonic() + seconds, limit)
+                out, errors = _read(child, time.monotonic() + limits.seconds, limits.output)
             except TimeoutError:
-                raise StorageError(f"{name} was stopped, as it took too long", hint=hint, code=slow) from None
-            if len(out) > limit:
-                raise UnsupportedError(f"{name} says more than {limit} bytes: there is too much for this provider")
+                raise StorageError(
+                    f"{name} was stopped, as it took too long", hint=limits.hint, code=limits.slow
+                ) from None
+            if len(out) > limits.output:
+                raise UnsupportedError(
+                    f"{name} says more than {limits.output} bytes: there is too much for this provider"
+                )
             return Ended(child.wait(), out, errors)
         finally:
             if child.poll() is None:

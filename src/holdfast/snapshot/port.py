@@ -72,9 +72,7 @@ class View(NamedTuple):
     """A snapshot, to look at."""
 
     path: bytes
-    """A directory that the system lets nobody write to, or in which nothing has a permission to write: that stops
-    whoever is not root.
-    """
+    """A directory that is read-only, or in which nothing has a permission to write, which stops all users but root."""
     token: Token
 
 
@@ -87,7 +85,7 @@ class Allocation(NamedTuple):
     """Where it lies, if it is a directory."""
     created_at: int
     complete: bool
-    """False if whoever made it was cut short: it is of no use."""
+    """False if its maker was cut short: it is of no use."""
 
 
 class Provider(Protocol):
@@ -110,9 +108,9 @@ class Provider(Protocol):
         ...
 
     def prepare(self, mode: Mode, *, base: Snapshot | None = None, with_git: bool = True) -> Prepared:
-        """Make something to work in: as ``base`` has it, or (None) as the workspace is now. Not ``with_git``: whoever
-        asks takes all that is called ``.git`` out of it before anything runs there, if it holds such; then it is no
-        matter where that leads, and nothing is looked through for it.
+        """Make something to work in: as ``base`` has it, or (None) as the workspace is now. Not ``with_git``: the
+        caller removes all that is called ``.git`` from it before anything runs there. So it does not matter where that
+        leads, and nothing is searched for it.
 
         The mode ``in-place`` makes nothing: its path is the workspace. Raises `UnsupportedError` for a mode that it
         does not have, `RefusedError` where the workspace is in a state that cannot be captured.
@@ -126,7 +124,7 @@ class Provider(Protocol):
         ...
 
     def settle(self, token: Token) -> None:
-        """Whoever has just written files of what was prepared anew, as the workspace has them, says so: what Git in it
+        """To be called after files of what was prepared were written anew, as the workspace has them: what Git in it
         believes of its files is brought up to date. Changes no file. Raises `NotFoundError` if it was cleaned up.
         """
         ...

@@ -70,7 +70,7 @@ def open_catalog(
     )
     try:
         catalog = Catalog(database, settings.store.tenant, clock, machine)
-        endure(catalog, database)
+        retry_lost_connections(catalog, database)
         if not becoming:
             _refuse_half_copied(catalog)
             _check_place(home, settings.store.url, objects, catalog, random)
@@ -84,7 +84,7 @@ def open_catalog(
 _MARK: Final = b"a catalog of Holdfast has its objects here\n"
 
 
-def endure(catalog: Catalog, database: PostgresDatabase) -> None:
+def retry_lost_connections(catalog: Catalog, database: PostgresDatabase) -> None:
     """Let a lost connection cost a catalog's callers some time, and nothing else."""
     catalog.again = database.again
     repeat(catalog, _REPEATED, database.again)

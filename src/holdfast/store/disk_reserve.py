@@ -21,7 +21,7 @@ _SHARE = 8
 _BLOCK = 4096
 
 
-def lay(home: bytes, *, again: bool = False) -> None:
+def reserve(home: bytes, *, again: bool = False) -> None:
     """Make the ballast, if there is none and the disk has room for it. Best effort: a failure is no failure.
 
     ``again``: it was given up a moment ago, and takes back what is left of its room, however full the disk is.
@@ -55,7 +55,7 @@ def _allocate(fd: int, size: int) -> bool:
     return True
 
 
-def give_up(home: bytes) -> bool:
+def release(home: bytes) -> bool:
     """Remove the ballast if the disk is too full to go on without it; True if that has freed something."""
     with suppress(OSError):
         if _free(home) < MOST_BYTES:

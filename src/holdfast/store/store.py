@@ -11,7 +11,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import display
 from holdfast.model.store_location import local_directory
 from holdfast.store import disk_reserve
-from holdfast.store.blobs.prepared_content import Ahead
+from holdfast.store.blobs.prepared_content import PreparedContent
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.database.sql_database import SqliteDatabase
@@ -69,7 +69,7 @@ class Store:
         self._tight = False
         self._reader: BlobReader | None = None
         self._pages: CachedPages | None = None
-        self.ahead = Ahead()
+        self.ahead = PreparedContent()
 
     @classmethod
     def open(
@@ -101,7 +101,7 @@ class Store:
         if settings.store.catalog:
             from holdfast.store._shared_catalog import open_catalog
 
-            disk_reserve.lay(folder)
+            disk_reserve.reserve(folder)
             catalog = open_catalog(folder, settings, objects, clock=clock, random=random, becoming=becoming)
         else:
             catalog = _own_catalog(folder, settings, objects, clock, becoming=becoming)
@@ -296,7 +296,7 @@ class Store:
 
     def give_way(self) -> bool:
         """Give up the ballast if the disk is full, and save space from now on; False if that has freed nothing."""
-        if self._home is None or not disk_reserve.give_up(self._home):
+        if self._home is None or not disk_reserve.release(self._home):
             return False
         self.save_space()
         return True
@@ -309,7 +309,7 @@ class Store:
     def lay_ballast(self) -> None:
         """Make the ballast again, if it was given up and there is room for it."""
         if self._home is not None:
-            disk_reserve.lay(self._home, again=True)
+            disk_reserve.reserve(self._home, again=True)
 
     def used_bytes(self) -> int:
         """What the store takes, the catalog itself not counted."""
@@ -343,7 +343,7 @@ def _own_catalog(folder: bytes, settings: Settings, objects: ObjectStore, clock:
     database = SqliteDatabase(
         path, MIGRATIONS, application_id=APPLICATION_ID, timeout=settings.lock.timeout, check_new=check_new
     )
-    disk_reserve.lay(folder)
+    disk_reserve.reserve(folder)
     try:
         catalog = Catalog(database, settings.store.tenant, clock)
         if not becoming:

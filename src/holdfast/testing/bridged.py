@@ -15,10 +15,10 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from holdfast.bridge.mount.fuse_device import Device, mount
-from holdfast.bridge.passthrough.change_watcher import watched
+from holdfast.bridge.passthrough.change_watcher import watch_changes
 from holdfast.bridge.passthrough.served_tree import PassthroughTree
-from holdfast.bridge.server.loop import Server
-from holdfast.bridge.server.request_threads import Threads
+from holdfast.bridge.server.loop import FuseServer
+from holdfast.bridge.server.request_threads import ServingThreads
 from holdfast.files.linux.metadata import through
 from holdfast.model.clock import SystemClock
 from holdfast.testing.tree_actor import SystemActor
@@ -64,19 +64,19 @@ class Bridged:
         self.world = OneStep(log, root_fd, step)
         flags = os.fstatvfs(root_fd).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
         # (Where something is mounted over the tree, it could not be looked at any more.)
-        own = Threads()
-        self._outside = watched(os.fsencode(os.readlink(through(root_fd))), own) if watches else None
+        own = ServingThreads()
+        self._outside = watch_changes(os.fsencode(os.readlink(through(root_fd))), own) if watches else None
         self._device: Device = mount(directory, allow_other=os.geteuid() == 0, flags=flags)
         device = self._device.descriptor
         self.tree = PassthroughTree(
             self.world, log.preimages, device, passes=passthrough, is_told=self._outside is not None
         )
         log.writers = self.tree.objects.held_for_writing
-        self.server = Server(self._device.descriptor, self.tree, own=own)
+        self.server = FuseServer(self._device.descriptor, self.tree, own=own)
         self.server.start()
-        self.tree.teller.start()
+        self.tree.invalidator.start()
         if self._outside is not None:
-            self._outside.start(self.tree.teller)
+            self._outside.start(self.tree.invalidator)
 
     def __enter__(self) -> Bridged:
         """Return itself."""
@@ -89,7 +89,7 @@ class Bridged:
         self._device.unmount()
         if self._outside is not None:
             self._outside.stop()
-        if self.server.stop() and self.tree.teller.stop():
+        if self.server.stop() and self.tree.invalidator.stop():
             self._device.close()
             self.tree.close()
 

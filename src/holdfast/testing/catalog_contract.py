@@ -17,7 +17,7 @@ from holdfast.model.entries import NotCaptured, count_changes
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId, Hash, PackId, WorkspaceId, hash_bytes
 from holdfast.store.catalog.merge_parents import newest_common
-from holdfast.store.catalog.reapply_rows import Reapplies, Reapply
+from holdfast.store.catalog.reapply_rows import ReapplyRow, ReapplyRows
 from holdfast.store.catalog_records import (
     Cursor,
     HistoryEvent,
@@ -486,9 +486,9 @@ class CatalogContract:
             self.catalog.note_taken_in(ours[1], TakenIn(theirs[1], base))
 
     def test_a_change_that_waits_is_asked_once_held_by_one_and_answered_once(self) -> None:
-        waiting = Reapplies(self.catalog.database, self.catalog.tenant)
+        waiting = ReapplyRows(self.catalog.database, self.catalog.tenant)
         here, there = WorkspaceId("a" * 16), WorkspaceId("b" * 16)
-        asked = Reapply("1" * 32, here, b"f", "{}", b"now", None, b"after", deadline=100, created_at=1)
+        asked = ReapplyRow("1" * 32, here, b"f", "{}", b"now", None, b"after", deadline=100, created_at=1)
         assert waiting.ask(asked) == waiting.ask(asked._replace(now=b"other")) == asked
         waiting.ask(asked._replace(id="2" * 32, workspace=there, created_at=2))
         assert [one.id[0] for one in waiting.open(50, 10)] == ["1", "2"]
@@ -508,17 +508,17 @@ class CatalogContract:
         assert [one.id[0] for one in waiting.open(50, 10)] == ["2"]
 
     def test_changes_that_wait_are_bounded_and_what_is_overdue_makes_room(self) -> None:
-        waiting = Reapplies(self.catalog.database, self.catalog.tenant)
+        waiting = ReapplyRows(self.catalog.database, self.catalog.tenant)
         here = WorkspaceId("a" * 16)
 
         def ask(number: int, most: int = 3, most_bytes: int = 1000, size: int = 100, deadline: int = 1000) -> bool:
-            asked = Reapply(f"{number:032}", here, b"f", "{}", b"x" * (size - 3), None, None, deadline=deadline)
+            asked = ReapplyRow(f"{number:032}", here, b"f", "{}", b"x" * (size - 3), None, None, deadline=deadline)
             return waiting.ask(asked._replace(created_at=number), 500, most=most, most_bytes=most_bytes) is not None
 
         def there() -> list[int]:
             return [number for number in range(10) if waiting.get(f"{number:032}")]
 
-        waiting.show(Reapply("s" * 32, here, b"f", "shown", b"x" * 999, None, None, "shown"))
+        waiting.show(ReapplyRow("s" * 32, here, b"f", "shown", b"x" * 999, None, None, "shown"))
         assert [ask(number) for number in (1, 2, 3, 4)] == [True, True, True, False]
         assert ask(3, most=1), "it is there already"
         assert ask(4, most=9, most_bytes=399) is False

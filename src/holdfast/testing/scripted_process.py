@@ -15,8 +15,8 @@ import socket
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.supervisor.operations import HANDLERS
-from holdfast.supervisor.syscalls.caller_access import Permission, Reach
-from holdfast.supervisor.syscalls.pending_call import Call, Reply
+from holdfast.supervisor.syscalls.caller_access import CallerAccess, DirectAccess
+from holdfast.supervisor.syscalls.pending_call import PendingCall, Reply
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -53,7 +53,7 @@ class World:
         self._tree = tree
         self._step = step
 
-    def step(self, call: Call) -> StepId:
+    def step(self, call: PendingCall) -> StepId:
         """See `Supervision.step`."""
         assert self.is_valid(call)
         return self._step
@@ -62,7 +62,7 @@ class World:
         """See `Supervision.holds`."""
         return tgid in self._tree
 
-    def is_valid(self, call: Call) -> bool:
+    def is_valid(self, call: PendingCall) -> bool:
         """See `Supervision.is_valid`."""
         assert call
         return True
@@ -96,7 +96,7 @@ class Puppet:
                 os._exit(0)
         other.close()
         self._nobody, parent = socket.socketpair()  # we are the parent, and may do what there is to do
-        self._reach = Reach(parent, Permission())
+        self._reach = CallerAccess(parent, DirectAccess())
         self.run("getpid")  # it is where it should be as soon as it answers
 
     def __enter__(self) -> Puppet:
@@ -129,7 +129,7 @@ class Puppet:
         """Let the call ``name`` be carried out by its handler."""
         placed = [*self._placed(arguments), 0, 0, 0, 0, 0, 0][:6]
         registers = placed[0], placed[1], placed[2], placed[3], placed[4], placed[5]
-        call = Call(1, self.pid, name, registers, self._reach, patient)
+        call = PendingCall(1, self.pid, name, registers, self._reach, patient)
         try:
             reply: Reply = HANDLERS[name](call, world)
         except OSError as error:

@@ -1,13 +1,13 @@
 """The port that every mutating operation on a workspace passes before it happens.
 
-Whoever serves operations (the supervisor of a process tree, a file system server) resolves where an operation leads,
-and then calls the method of the interceptor for it, with a function that performs it. The interceptor journals what
+A server of operations (the supervisor of a process tree, a file system server) resolves where an operation leads, and
+then calls the method of the interceptor for it, with a function that performs it. The interceptor journals what
 reverses the operation, keeps what would be lost, and calls the function; where it can do the same in a cheaper way (a
 removed file is renamed into the log), it does that instead. So nothing can happen before it can be reversed.
 
-Every method may raise `HeldError` before anything has happened: a safeguard asks a person first, or (ticket 0) somebody
-else changes the tree. The caller keeps the operation back and calls again when the decision is there, or in a moment.
-So it does with `EndedError`. `OSError` is the answer for whoever asked for the operation.
+Every method may raise `HeldError` before anything has happened: a safeguard asks a person first, or (ticket 0) another
+process changes the tree. The caller keeps the operation back and calls again when the decision is there, or in a
+moment. So it does with `StepEndedError`. `OSError` is the answer to the operation.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class EndedError(KeyError):
-    """The step has ended meanwhile, and nothing has happened: whoever asks anew which one it is learns another."""
+class StepEndedError(KeyError):
+    """The step has ended meanwhile, and nothing has happened: the operation belongs to another step by now."""
 
 
 class Place(NamedTuple):
@@ -44,7 +44,7 @@ class Place(NamedTuple):
         return self.path.rpartition(b"/")[0]
 
 
-def unasked() -> None:
+def no_check() -> None:
     """The ``own`` of those whom nothing keeps from going on."""
 
 
@@ -68,13 +68,13 @@ class Interceptor(Protocol):
         ...
 
     def unlink(
-        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = unasked
+        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = no_check
     ) -> None:
         """Remove the name of anything but a directory."""
         ...
 
     def rmdir(
-        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = unasked
+        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = no_check
     ) -> None:
         """Remove an empty directory."""
         ...
@@ -87,7 +87,7 @@ class Interceptor(Protocol):
         flags: int,
         perform: Callable[[], None],
         *,
-        own: Callable[[], None] | None = unasked,
+        own: Callable[[], None] | None = no_check,
     ) -> None:
         """Rename, with ``RENAME_NOREPLACE`` or ``RENAME_EXCHANGE`` if ``flags`` say so."""
         ...

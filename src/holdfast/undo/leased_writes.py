@@ -8,8 +8,8 @@ import os
 from holdfast.model.paths import display
 
 AT_ONCE = os.O_NONBLOCK | os.O_CLOEXEC
-"""For opening files while others wait: a lease on one (fcntl(2)) fails it with EAGAIN, rather than that whoever has the
-lease decides how long. They are asked to give it up by that.
+"""For opening files while others wait: a lease on one (fcntl(2)) fails it with EAGAIN, so that the holder of the lease
+does not decide how long. The kernel asks the holder to give it up by that.
 """
 TRY_AGAIN = "it has been asked to give that up; try again in a moment"
 

@@ -1,7 +1,7 @@
-"""The undo log of a workspace: its open steps, its finished ones, and who may change them.
+"""The undo log of a workspace: its open steps and its finished ones.
 
-Whoever opens it is the keeper until it is closed; there is one at a time. Opening finishes what a killed keeper left
-(see `holdfast.undo.recovery.keeper_recovery`).
+The process that opens it is the keeper until it closes it; there is one at a time. Opening finishes what a killed
+keeper left (see `holdfast.undo.recovery.keeper_recovery`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from holdfast.model.errors import FormatError, IntegrityError, NotFoundError, St
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.undo.journal.barriers import Barriers
-from holdfast.undo.journal.forgotten_runs import Forgotten
-from holdfast.undo.journal.heartbeat import BEAT, NONE, Beat, decode, encode
+from holdfast.undo.journal.forgotten_runs import ForgottenRuns
+from holdfast.undo.journal.heartbeat import BEAT, NONE, Heartbeat, decode, encode
 from holdfast.undo.journal.log_directory import begin_version, check_version, locked
 from holdfast.undo.journal.preimages import Preimages
-from holdfast.undo.journal.quarantine import Aside
+from holdfast.undo.journal.quarantine import Quarantine
 from holdfast.undo.journal.records import Alias, Begin, Outside
 from holdfast.undo.journal.segments import Journal, read_journal, segments
 from holdfast.undo.journal.step_file import Head, Sealed, read_head, read_step, write_step
-from holdfast.undo.recorder.last_state import recall
+from holdfast.undo.recorder.last_state import load_last_state
 from holdfast.undo.recorder.recorder import Recorder
 from holdfast.undo.service import Limits
 from holdfast.undo.tree.rooted_directories import Directories
@@ -52,7 +52,7 @@ class UndoLog:
         limits: Limits | None = None,
         *,
         sync: bool = False,
-        least: Beat = NONE,
+        least: Heartbeat = NONE,
     ) -> None:
         """Open the log in ``directory`` (made if it is missing) of the tree whose root ``root_fd`` (borrowed) is.
 
@@ -89,8 +89,8 @@ class UndoLog:
             """The last sign of life of the keeper before this one."""
             self.journal = Journal(directory, sync=sync)
             self.preimages = Preimages(os.path.join(directory, b"kept"))
-            self.aside = Aside(os.path.join(directory, b"aside"), self.preimages)
-            self.forgotten = Forgotten(os.path.join(directory, b"forgotten"))
+            self.quarantine = Quarantine(os.path.join(directory, b"aside"), self.preimages)
+            self.forgotten = ForgottenRuns(os.path.join(directory, b"forgotten"))
             self.forgotten_steps = Counter[str]()
             """How many of each run, since the log was opened."""
             self.directories = Directories(root_fd)
@@ -133,14 +133,14 @@ class UndoLog:
 
         for old, new in self._aliases():
             self.recorder.aliases.add(old, new)
-        recall(self.recorder.known, self.heads, self.barriers.records)
+        load_last_state(self.recorder.known, self.heads, self.barriers.records)
         self.recorder.on_strange = self._came_upon
 
     def close(self) -> None:
         """Give the log up. Open steps stay in the journal: the next keeper rolls them back."""
         self.directories.close()
         self.preimages.close()
-        self.aside.close()
+        self.quarantine.close()
         self.journal.close()
         os.close(self._beat_fd)
         os.close(self._lock)
@@ -173,11 +173,11 @@ class UndoLog:
     def mark(self) -> None:
         """Note that something is about to be half done, unless that is noted already. Raises `StorageError`."""
         if not self._signed:
-            # (No time: how long a killed keeper has lived is not for whoever recovers to say.)
+            # (No time: recovery cannot say how long a killed keeper has lived.)
             self._sign(1)
 
     def moment(self) -> int:
-        """A sequence number for this moment, larger than all before it, which whoever reads the sign of life knows from
+        """A sequence number for this moment, larger than all before it, which a reader of the sign of life tells from
         now on. The gate is held. Raises `StorageError`.
         """
         seq = self.recorder.next_seq()
@@ -185,7 +185,7 @@ class UndoLog:
         return seq
 
     def _sign(self, at: int) -> None:
-        beat = Beat(at, self._next_step, self._next_ambient, self.recorder.seq)
+        beat = Heartbeat(at, self._next_step, self._next_ambient, self.recorder.seq)
         try:
             os.pwrite(self._beat_fd, encode(beat), 0)
             if self.sync and not self._signed:
@@ -227,7 +227,7 @@ class UndoLog:
         finder: StepId | None = None,
         objects: Iterable[Identity] = (),
     ) -> Outside:
-        """Record that somebody else changed ``paths``: a barrier, unless it does not block. Raises `StorageError`.
+        """Record that another process changed ``paths``: a barrier, unless it does not block. Raises `StorageError`.
 
         ``finder`` is the step that came upon it. ``objects`` as `Outside` has them.
         """

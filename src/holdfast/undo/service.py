@@ -1,4 +1,4 @@
-"""The port through which everybody but the interceptor's own callers uses the undo log of a workspace.
+"""The port to the undo log of a workspace, for all but those that feed the interceptor.
 
 There is one keeper at a time. It implements the port on its log (`holdfast.undo.local_service.undo_service`); every
 other process reaches that over the keeper's private socket, and without a keeper opens the log itself and is the keeper
@@ -106,7 +106,7 @@ class StepInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Why undo cannot bring back everything; empty if it can."""
     exit_code: int | None
     barrier_after: bool
-    """Somebody else changed the tree after it, and before the next one."""
+    """Another process changed the tree after it, and before the next one."""
 
 
 class Settled(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,8 +226,8 @@ class UndoService(Protocol):
         ...
 
     def conflicts(self, step: StepId) -> Sequence[ConflictInfo]:
-        """What was left as it is when a finished step was last undone, redone or rolled back, whoever did that: also
-        where it was cut short, and finished by another process. Raises `NotFoundError`.
+        """What was left as it is when a finished step was last undone, redone or rolled back, by any process: also
+        where that was cut short, and another process finished it. Raises `NotFoundError`.
         """
         ...
 
@@ -244,16 +244,16 @@ class UndoService(Protocol):
         ...
 
     def written_late(self) -> Sequence[tuple[StepId, bytes]]:
-        """The finished steps through whose descriptors files were written to after their ends, with the path of each:
-        as far as nobody else is known to have changed it since.
+        """Files that were written to through descriptors of a finished step after its end, each with the step: unless
+        another process is known to have changed the file since.
         """
         ...
 
     def mixed_since(self, at: int, seq: int | None) -> Sequence[tuple[StepId, bytes]]:
-        """The finished steps whose files could be written to through their descriptors after a sequence number and
-        after their ends, and that somebody else has changed as well, with the path of each: nobody can take the one
-        away without the other. The time ``at`` (ns) is of the same moment; it counts where an earlier version has
-        recorded no number, or None.
+        """Files that could be written to through descriptors of a finished step after its end and after the sequence
+        number ``seq``, and that another process has changed as well, each with the step: undo cannot take the one
+        away without the other. The time ``at`` (ns) is of the same moment; it counts where ``seq`` is None, or an
+        earlier version has recorded no number.
         """
         ...
 
@@ -287,7 +287,7 @@ class UndoService(Protocol):
 
     def note_contents(self, step: StepId, contents: Sequence[tuple[bytes, bytes]]) -> None:
         """Tell the hashes of what a finished step left, by path, computed since it ended: so that it is known again
-        where somebody changes it and then puts it back.
+        where it is changed and then put back.
         """
         ...
 
@@ -313,7 +313,7 @@ class UndoService(Protocol):
         ...
 
     def begin(self, label: str) -> StepId:
-        """Open an explicit step: what follows, whoever does it, belongs to it until it is closed.
+        """Open an explicit step: all changes that follow belong to it until it is closed.
 
         What a process of a run opens belongs to the run, holds what this run does and nothing else, and ends with it
         at the latest. Raises `RefusedError` if such a one is open, or one that holds everything, or there is no keeper
@@ -375,7 +375,7 @@ class UndoService(Protocol):
         ...
 
     def configure(self, limits: Limits) -> None:
-        """Change how much the log holds, for as long as it is kept by whoever keeps it now. The last one holds."""
+        """Change how much the log holds, for as long as its keeper lives. The last call counts."""
         ...
 
     def discard(self) -> int:

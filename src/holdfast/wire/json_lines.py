@@ -1,4 +1,8 @@
-"""Cuts a stream of bytes into lines, whatever pieces it arrives in, in bounded memory."""
+"""Cuts a stream of bytes into lines, whatever pieces it arrives in, in bounded memory, and counts their values.
+
+Two bytes of JSON can become hundreds in memory, so values are counted before any of them is made. Nothing here checks
+that a line is JSON (RFC 8259) at all.
+"""
 
 from __future__ import annotations
 
@@ -66,10 +70,6 @@ class Lines:
         del self._buffer[:count]
         self._searched = 0
 
-
-# How many values a text of JSON holds, before any of them is made: two bytes of text can become hundreds in memory.
-#
-# Nothing here tells whether it is JSON (RFC 8259) at all.
 
 _PART = re.compile(rb'[^",\[{]*+(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]|\Z)', re.DOTALL)
 """Up to the end of the next string, or of what begins or parts values. No byte is looked at twice."""

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.bridge.checkpoint_appearance import Looks
+from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
 from holdfast.bridge.checkpoint_tree import CheckpointTree
 from holdfast.model.entries import Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
@@ -79,7 +79,7 @@ class Asked:
     """Asks a tree as a kernel does."""
 
     def __init__(self, content: FakeContent, offered: Init = EVERYTHING) -> None:
-        tree = CheckpointTree(content, Looks(11, 22, TIME, 0o750, 0o700))
+        tree = CheckpointTree(content, CheckpointAppearance(11, 22, TIME, 0o750, 0o700))
         terms = negotiate(Offer(7, 45, 1 << 17, offered), tree.wishes())
         assert terms is not None
         self.decoder = Decoder(terms)

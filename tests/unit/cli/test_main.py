@@ -16,6 +16,7 @@ from holdfast.cli.console import inside
 from holdfast.cli.global_options import Line, take_apart
 from holdfast.cli.main import main
 from holdfast.engine.opening import early_scan
+from holdfast.files.scan import parallel_scan
 from holdfast.model.errors import (
     HoldfastError,
     IntegrityError,
@@ -239,10 +240,10 @@ def test_what_a_command_began_ends_with_it_also_if_it_fails(
     words: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    monkeypatch.setattr(early_scan, "send", lambda *_: told.append("sent"))
-    monkeypatch.setattr(early_scan, "recall", lambda: told.append("recalled"))
+    monkeypatch.setattr(early_scan, "start", lambda *_: told.append("started"))
+    monkeypatch.setattr(parallel_scan, "end_early", lambda: told.append("ended"))
     assert main(["-w", str(tmp_path), "--home", str(tmp_path / "home"), words]) == NotFoundError.exit_code
-    assert told == ["sent", "recalled"] * times
+    assert told == ["started", "ended"] * times
 
 
 def test_a_second_interrupt_while_the_first_is_told_of_shows_no_traceback() -> None:

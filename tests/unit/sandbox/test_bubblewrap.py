@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.model.errors import UsageError
 from holdfast.sandbox.bubblewrap import Host, Mount, arguments, mounts
-from holdfast.sandbox.policy import Files
+from holdfast.sandbox.policy import Disabled, Files, Policy
 
 W = b"/home/u/project"
 
@@ -95,7 +95,8 @@ def test_what_a_workspace_in_tmp_lies_in_cannot_be_renamed() -> None:
 
 def test_arguments() -> None:
     made = [Mount(b"/run", "empty"), Mount(b"/run/x", "given", 9), Mount(W, "writable"), Mount(b"/n", "blank")]
-    words = arguments(b"/bin/bwrap", made, W + b"/sub", "box", uid=7, gid=8, offline=True, filter_fd=5)
+    policy = Policy(Files(W), Disabled(), hostname="box")
+    words = arguments(b"/bin/bwrap", made, W + b"/sub", policy, uid=7, gid=8, filter_fd=5)
     text = b" ".join(words)
     assert b"--unshare-user --uid 7 --gid 8 --disable-userns" in text
     for each in (b"--unshare-pid", b"--unshare-ipc", b"--unshare-net", b"--die-with-parent", b"--cap-drop ALL"):
@@ -109,7 +110,7 @@ def test_arguments() -> None:
     # Only when everything is in it may it be closed.
     assert text.endswith(b"--remount-ro /run --chdir " + W + b"/sub --")
     assert text.index(b"--ro-bind / /") < text.index(b"--proc /proc") < text.index(b"--ro-bind-try /proc/sys /proc/sys")
-    shared = arguments(b"/bin/bwrap", made, W, "box", uid=7, gid=8, offline=False, filter_fd=5)
+    shared = arguments(b"/bin/bwrap", made, W, Policy(Files(W)), uid=7, gid=8, filter_fd=5)
     assert b"--unshare-net" not in shared
 
 

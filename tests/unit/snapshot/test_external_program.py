@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.snapshot import _external_program as external_program
-from holdfast.snapshot._external_program import Ended, execute
+from holdfast.snapshot._external_program import Ended, ProgramLimits, execute
 
 LIMITS = {resource.RLIMIT_FSIZE: 8 << 20, resource.RLIMIT_CORE: 0}
 
@@ -18,9 +18,8 @@ LIMITS = {resource.RLIMIT_FSIZE: 8 << 20, resource.RLIMIT_CORE: 0}
 def run(directory: Path, code: str, limits: dict[int, int] | None = None, stdin: bytes = b"") -> Ended:
     words = [sys.executable, "-I", "-S", "-c", code]
     environ = {"PATH": "/usr/bin:/bin"}
-    return execute(
-        words, environ, os.fsencode(directory), stdin=stdin, limit=1 << 20, seconds=60, slow="slow", limits=limits
-    )
+    allowed = ProgramLimits(1 << 20, 60, "slow", resources=limits or {})
+    return execute(words, environ, os.fsencode(directory), allowed, stdin=stdin)
 
 
 def test_a_program_does_nothing_before_its_limits_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def work(number):
     if number:
         kill_on_exit.run(words)
     else:
-        external_program.execute(words, os.environ, b".", limit=10, seconds=1000, slow="slow")
+        external_program.execute(words, os.environ, b".", external_program.ProgramLimits(10, 1000, "slow"))
 
 for number in range(2):
     threading.Thread(target=work, args=(number,)).start()

@@ -17,7 +17,7 @@ from holdfast.model.ids import CheckpointId, Hash, hash_bytes, new_pack_id
 from holdfast.store.blobs.content_reader import BlobReader
 from holdfast.store.blobs.content_writer import BlobWriter, Written, write_pages
 from holdfast.store.blobs.damage_check import check_large, check_pack
-from holdfast.store.blobs.lazy_writer import LateWriter
+from holdfast.store.blobs.lazy_writer import LazyWriter
 from holdfast.store.blobs.pack_format import read_index
 from holdfast.store.catalog_records import Location, large_blob_key, pages_key
 from holdfast.store.codecs import compression
@@ -199,10 +199,10 @@ def test_a_writer_that_nobody_needs_is_not_made(shelf: Shelf) -> None:
         made.append(shelf.writer())
         return made[-1]
 
-    unused = LateWriter(make)
+    unused = LazyWriter(make)
     unused.abort()
     assert not made
-    used = LateWriter(make)
+    used = LazyWriter(make)
     name = used.add(b"abc")
     assert used.add_stream([b"a", b"bc"]) == (name, 3)
     shelf.commit(used.finish())

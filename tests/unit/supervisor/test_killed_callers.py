@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast.model.clock import SystemClock
-from holdfast.supervisor.syscalls.pending_call import Call
+from holdfast.supervisor.syscalls.pending_call import PendingCall
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
 from holdfast.testing.scripted_process import Puppet, World
 from holdfast.testing.tree_state import differences, photograph
@@ -36,11 +36,11 @@ class Killed(World):
     gone = False
     dies = False
 
-    def is_valid(self, call: Call) -> bool:
+    def is_valid(self, call: PendingCall) -> bool:
         """See `Supervision.is_valid`."""
         return not self.gone
 
-    def step(self, call: Call) -> StepId:
+    def step(self, call: PendingCall) -> StepId:
         """See `Supervision.step`."""
         self.gone = self.gone or self.dies
         return self._step

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.supervisor.resolution.territory import ReadOnly, Territory, Where
+from holdfast.supervisor.resolution.territory import Location, ReadOnly, Territory
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
 from holdfast.testing.scripted_process import Puppet, World
 
@@ -46,8 +46,8 @@ class Scene:
         self.territory = Territory(self.world)
         self.puppet = context.enter_context(Puppet(os.fsencode(base / "tree")))
 
-    def where(self, name: str) -> Where:
-        return self.territory.of(os.fsencode(self.base / name))
+    def where(self, name: str) -> Location:
+        return self.territory.locate(os.fsencode(self.base / name))
 
     def call(self, name: str, *arguments: int | bytes) -> int:
         """The number of the error that it fails with, or 0."""
@@ -62,12 +62,12 @@ def _scene(tmp_path: Path) -> Generator[Scene]:
 
 def test_a_directory_and_all_beneath_it_is_read_only(scene: Scene) -> None:
     for name in ("kept", "kept/sub", "kept/sub/deep"):
-        assert scene.where(name) == Where(os.fsencode(scene.base / name), None, read_only=True)
+        assert scene.where(name) == Location(os.fsencode(scene.base / name), None, read_only=True)
     for name in ("kept2", "kep", "other", ".", "tree", "tree/kept"):
         assert not scene.where(name).read_only
     above = scene.where(".")
-    assert scene.territory.inner(above, b"kept").read_only
-    assert not scene.territory.inner(above, b"kept2").read_only
+    assert scene.territory.child(above, b"kept").read_only
+    assert not scene.territory.child(above, b"kept2").read_only
     for name, holds in (("kept", True), (".", True), ("kept/sub", False), ("kept2", False), ("other", False)):
         assert scene.territory.holds_read_only(os.fsencode(scene.base / name)) is holds
 
@@ -83,7 +83,7 @@ def test_it_is_so_wherever_it_is_moved_and_whatever_comes_in_its_place(scene: Sc
     (scene.base / "other/moved").rename(scene.base / "tree/moved")
     scene.territory.forget()
     assert scene.where("tree/moved").read_only
-    assert scene.territory.inner(scene.where("tree"), b"moved").read_only
+    assert scene.territory.child(scene.where("tree"), b"moved").read_only
 
 
 def test_who_is_not_done_yet_at_the_end_finds_it_where_it_was(tmp_path: Path) -> None:

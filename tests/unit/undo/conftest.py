@@ -13,7 +13,7 @@ import pytest
 from holdfast.model.clock import SystemClock
 from holdfast.testing.tree_actor import Actor
 from holdfast.testing.tree_state import Seen, differences, photograph
-from holdfast.undo.completion.step_sealer import seal
+from holdfast.undo.completion.step_sealer import StepEnd, seal
 from holdfast.undo.journal.heartbeat import encode, read_beat
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.log import UndoLog
@@ -58,7 +58,7 @@ class Bench:
 
     def finish(self, log: UndoLog, step: StepId) -> None:
         """End a step that is open."""
-        seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
+        seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.restart()
 
     def abandon(self, work: Callable[[Actor], object]) -> None:

@@ -22,7 +22,7 @@ LARGE = b"large" * 10_000
 
 def kept(log: UndoLog, conflict: Conflict) -> Path:
     assert conflict.aside is not None
-    return Path(os.fsdecode(log.aside.path(conflict.aside)))
+    return Path(os.fsdecode(log.quarantine.path(conflict.aside)))
 
 
 def remove(actor: Actor) -> None:

@@ -10,7 +10,7 @@ from holdfast.files.linux.metadata import through
 from holdfast.model.errors import RefusedError
 from holdfast.testing.tree_actor import Actor
 from holdfast.undo.completion.late_writes import settle
-from holdfast.undo.completion.step_sealer import seal
+from holdfast.undo.completion.step_sealer import StepEnd, seal
 from holdfast.undo.interceptor import Place
 from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -69,7 +69,7 @@ def test_a_file_that_is_still_open_for_writing_is_not_undone(bench: Bench) -> No
         with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
             fd = actor.open(b"file", os.O_WRONLY)
             os.write(fd, b"after")
-            seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
+            seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
             with pytest.raises(RefusedError, match="still has file open for writing"):
                 undo(log, [step])
             os.close(fd)
@@ -85,11 +85,29 @@ def test_what_was_not_known_is_not_known_by_an_undo_of_a_later_step(bench: Bench
         log.writers = lambda _: frozenset({path.stat().st_ino})
         first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
     with bench.keeper() as log:
+        with pytest.raises(RefusedError, match="could still write to it when the keeper was killed"):
+            undo(log, [first])
         undo(log, [bench.step(log, lambda actor: actor.write(b"file", b"B"))])
         with pytest.raises(RefusedError) as refused:
             undo(log, [first])
         assert refused.value.code == "barrier"
         assert path.read_bytes() == b"the first step's"
+
+
+def test_what_others_replaced_while_it_was_written_to_is_said_to_be_replaced(bench: Bench) -> None:
+    """I8: nobody has seen the edit."""
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    with bench.keeper() as log:
+        log.writers = lambda _: frozenset({path.stat().st_ino})
+        step = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
+        (bench.tree / "mine").write_bytes(b"put there by hand")
+        (bench.tree / "mine").replace(path)
+        log.writers = lambda _: frozenset()
+        with pytest.raises(RefusedError, match=f"what step {step} left in file .* removed or replaced it") as refused:
+            undo(log, [step])
+        assert refused.value.code == "barrier"
+        assert path.read_bytes() == b"put there by hand"
 
 
 def test_what_others_edited_while_it_was_written_to_is_not_known(bench: Bench) -> None:
@@ -182,4 +200,85 @@ def test_what_somebody_writes_to_is_taken_for_the_steps_until_all_was_looked_at(
         settle(log, eagerly=False)
         assert log.unsettled == {}
         undo(log, [step])
+        bench.assert_as(before)
+
+
+def test_what_another_step_has_put_into_the_log_is_looked_at_once_more(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    os.link(path, bench.tree / "also")
+    before = bench.photograph()
+    with bench.keeper() as log, open(path, "ab", buffering=0) as file:
+        desk = LocalUndoService(log)
+        log.writers = lambda _: frozenset({os.fstat(file.fileno()).st_ino})
+        writing = bench.open_step(log, lambda actor: actor.write(b"file", b"written"))
+
+        def remove(actor: Actor) -> None:
+            actor.unlink(b"file")
+            actor.unlink(b"also")
+
+        removing = bench.open_step(log, remove)
+        desk.close(removing)
+        desk.close(writing)
+        file.write(b"late")
+        log.writers = lambda _: frozenset()
+        undo(log, [removing, writing])
+        bench.assert_as(before)
+
+
+def test_what_a_step_wrote_to_what_it_made_and_is_in_the_log_alone_is_its_own(bench: Bench) -> None:
+    before = bench.photograph()
+    with bench.keeper() as log:
+        making = bench.open_step(log, lambda actor: actor.write(b"file", b"made"))
+
+        def take_a_name(actor: Actor) -> None:
+            actor.link(b"file", b"also")
+            actor.unlink(b"file")
+
+        taking = bench.step(log, take_a_name)
+        with Actor(log.recorder, os.fsencode(bench.tree), making) as actor:
+            actor.write(b"also", b"written")
+            actor.unlink(b"also")
+        bench.finish(log, making)
+        undo(log, [taking, making])
+        bench.assert_as(before)
+
+
+def test_what_several_steps_have_left_is_known_of_all_when_the_last_of_them_is_finished(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    before = bench.photograph()
+    with bench.keeper() as log:
+        desk = LocalUndoService(log)
+        log.writers = lambda _: frozenset({path.stat().st_ino})
+        first, second = (bench.open_step(log, lambda actor: actor.write(b"file", b"written")) for _ in range(2))
+        desk.close(first)
+        finish = desk.closing(second)
+        log.writers = lambda _: frozenset()
+        settle(log, eagerly=False)  # before the second one is written
+        assert finish is not None
+        finish()
+        undo(log, [first, second])
+        bench.assert_as(before)
+
+
+def test_what_a_later_step_replaced_and_still_writes_to_is_not_edited_by_others(bench: Bench) -> None:
+    path = bench.tree / "file"
+    path.write_bytes(b"before")
+    before = bench.photograph()
+    with bench.keeper() as log:
+        log.writers = lambda _: frozenset({path.stat().st_ino})
+        steps = [bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))]
+
+        def replace(actor: Actor) -> None:
+            actor.write(b"new", b"the second step's")
+            actor.rename(b"new", b"file")
+
+        steps.append(bench.step(log, replace))
+        with open(path, "ab"):
+            settle(log)  # the first one's writer is gone, the second one's is not
+        log.writers = lambda _: frozenset()
+        steps.append(bench.step(log, lambda actor: actor.chmod(b"file", 0o600)))
+        assert log.barriers.records == []
+        undo(log, steps)
         bench.assert_as(before)

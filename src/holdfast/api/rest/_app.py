@@ -15,7 +15,7 @@ from starlette.routing import compile_path
 from holdfast import __version__
 from holdfast.api.rest import _endpoints as endpoints
 from holdfast.api.rest import _openapi as openapi
-from holdfast.api.rest._authorization import admit, bearer, fingerprint, refuse_often
+from holdfast.api.rest._authorization import bearer, fingerprint, refuse_often
 from holdfast.api.rest._endpoints import ENDPOINTS
 from holdfast.api.rest._export_locks import Turns
 from holdfast.api.rest._openapi import document
@@ -42,15 +42,14 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from holdfast.api.rest._authorization import Origins, Principal, Rates
+    from holdfast.api.rest._authorization import Admission, Principal
     from holdfast.api.rest._endpoints import Endpoint
     from holdfast.api.rest._event_stream import Hub
     from holdfast.api.rest._metrics import Metrics
-    from holdfast.api.rest._store_pool import Door, Doors
+    from holdfast.api.rest._store_pool import Doors
     from holdfast.engine.exports.maintenance import Condition, Maintenance
     from holdfast.engine.promotion.job_process import Outside
     from holdfast.engine.results.command_results import CheckpointResult
-    from holdfast.model.clock import Clock
     from holdfast.model.config.settings import Serve
     from holdfast.model.content import Progress
 
@@ -73,44 +72,39 @@ def _routes() -> list[Route]:
     return [Route(compile_path(path)[0], methods) for path, methods in by_path.items()]
 
 
+class Threads(NamedTuple):
+    """The threads of the server, but for that of the event loop."""
+
+    requests: Executor
+    tokens: Executor
+    """One, which looks up tokens."""
+    promotions: Executor
+    """A build takes long, and must not keep other requests waiting."""
+
+
 class App:
-    """See the module. ``running``: the work that is being done, which outlives whoever asked for it."""
+    """See the module. ``running``: the work that is being done, which outlives the request for it."""
 
     def __init__(
         self,
         *,
         settings: Serve,
         doors: Doors,
-        gate: Door,
+        admission: Admission,
+        threads: Threads,
         hub: Hub,
         caretaker: Maintenance,
         metrics: Metrics,
-        origins: Origins,
-        rates: Rates,
-        strangers: Rates,
-        clock: Clock,
-        executor: Executor,
-        looking_up: Executor,
-        promoting: Executor,
         outside: Outside,
     ) -> None:
-        """``gate`` is a store of its own, for looking up tokens, which the thread of ``looking_up`` does. Promotions
-        have threads of their own (``promoting``): builds take nobody else's time.
-        """
         self._settings = settings
         self._doors = doors
-        self._gate = gate
+        self._admission = admission
+        self._threads = threads
         self._hub = hub
         self._caretaker = caretaker
         self._metrics = metrics
-        self._origins = origins
-        self._rates = rates
-        self._strangers = strangers
-        self._clock = clock
-        self._executor = executor
-        self._promoting = promoting
         self._outside = outside
-        self._looking_up = looking_up
         self._routes = _routes()
         self._turns = Turns(max(1, settings.threads // 2))
         self._document = document()
@@ -163,7 +157,7 @@ class App:
         with logged(request_id=given.request_id):
             try:
                 try:
-                    self._origins.check(given.headers.get("host"), given.headers.get("origin"))
+                    self._admission.origins.check(given.headers.get("host"), given.headers.get("origin"))
                     self._share(given)
                     if scope["method"] == "OPTIONS" and "origin" in given.headers:
                         status = 204
@@ -228,20 +222,17 @@ class App:
             return None
         client = given.scope.get("client")
         address = client[0] if client else "local"
-        refuse_often(self._strangers.is_spent(address))
+        refuse_often(self._admission.of_addresses.is_spent(address))
         try:
             text = bearer(given.headers.get("authorization"))
             loop = asyncio.get_running_loop()
-            principal = await loop.run_in_executor(self._looking_up, self._look_up, text)
+            principal = await loop.run_in_executor(self._threads.tokens, self._admission.look_up, text)
         except WebError:
-            self._strangers.wait(address)
+            self._admission.of_addresses.wait(address)
             raise
-        refuse_often(self._rates.wait(fingerprint(text)))
+        refuse_often(self._admission.of_tokens.wait(fingerprint(text)))
         principal.require(endpoint.rights)
         return principal
-
-    def _look_up(self, text: str) -> Principal:
-        return admit(self._gate.opener.store().catalog.database, text, self._clock.now())
 
     async def _answer(
         self, given: Given, endpoint: Endpoint, principal: Principal | None, params: dict[str, str]
@@ -275,14 +266,14 @@ class App:
         end = None
         promotes = request.endpoint.promotes
         # (A build takes long enough for clients to ask again and again how it is.)
-        if promotes and await loop.run_in_executor(self._executor, is_worked_on, self._doors, request):
+        if promotes and await loop.run_in_executor(self._threads.requests, is_worked_on, self._doors, request):
             raise in_flight()
         if key[1]:
             wait = self._settings.request_timeout
             # (While one builds, production can be looked at, saved and changed; two are made one after the other.)
             turn = (key[0], f"{key[1]}/promote") if promotes else key
             end = await self._turns.take(turn, wait, changing=request.endpoint.changes)
-        executor = self._promoting if promotes else self._executor
+        executor = self._threads.promotions if promotes else self._threads.requests
         doing = loop.run_in_executor(executor, self._logged_work, request)
         self.running.add(doing)
 
@@ -330,7 +321,7 @@ class App:
         loop = asyncio.get_running_loop()
         checks = {"catalog": "ok", "accepting": "no" if self.ending else "ok"}
         try:
-            await asyncio.wait_for(loop.run_in_executor(self._looking_up, self._ask_catalog), 5)
+            await asyncio.wait_for(loop.run_in_executor(self._threads.tokens, self._ask_catalog), 5)
         except Exception as error:  # noqa: BLE001 - that it cannot be asked is the answer
             checks["catalog"] = error.code if isinstance(error, HoldfastError) else "it does not answer"
         fine = set(checks.values()) == {"ok"}
@@ -340,7 +331,7 @@ class App:
         )
 
     def _ask_catalog(self) -> None:
-        with self._gate.opener.store().catalog.database.reading() as session:
+        with self._admission.database.reading() as session:
             session.one("SELECT 1")
 
     # -- streams ------------------------------------------------------------------------------------------------
@@ -349,7 +340,7 @@ class App:
         """The events of an export, until the client goes, or the server ends, or the token is taken away."""
         query_of(endpoints.EVENTS, given.scope.get("query_string", b""))
         name = principal.check_export(params["name"])
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._require, principal, name)
+        await asyncio.get_running_loop().run_in_executor(self._threads.requests, self._require, principal, name)
         if self._hub.count() >= self._settings.max_streams:
             raise WebError("no_room_for_streams", "too many listen already", Retry_After="10")
         text = bearer(given.headers.get("authorization"))
@@ -364,7 +355,7 @@ class App:
     async def _may_still(self, text: str) -> bool:
         """Whether a token counts yet."""
         try:
-            await asyncio.get_running_loop().run_in_executor(self._looking_up, self._look_up, text)
+            await asyncio.get_running_loop().run_in_executor(self._threads.tokens, self._admission.look_up, text)
         except HoldfastError:
             return False
         return True

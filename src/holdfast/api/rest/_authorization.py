@@ -14,6 +14,8 @@ from holdfast.model.errors import NotFoundError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from holdfast.api.rest._store_pool import Door
+    from holdfast.model.clock import Clock
     from holdfast.store.catalog.token_rows import Rights, TokenRow
     from holdfast.store.database.sql_database import Database
 
@@ -79,6 +81,31 @@ class Rates:
         return 0.0 if left >= 1 else (1 - left) / self._per_second
 
 
+class Admission(NamedTuple):
+    """What decides who may ask."""
+
+    tokens: Door
+    """A store of its own, to look up tokens in, for a thread of its own."""
+    origins: Origins
+    of_tokens: Rates
+    """How often each token may ask."""
+    of_addresses: Rates
+    """How often each address may ask with no token, or a wrong one."""
+    clock: Clock
+
+    def look_up(self, text: str) -> Principal:
+        """Who has the token ``text``; raises `WebError` (401). On the thread of ``tokens`` alone."""
+        found = authenticate(self.database, text, self.clock.now())
+        if found is None:
+            raise _unauthorized("this token is not known, or not valid any more")
+        return Principal(*found)
+
+    @property
+    def database(self) -> Database:
+        """The database that holds the tokens, likewise."""
+        return self.tokens.opener.store().catalog.database
+
+
 def refuse_often(wait: float) -> None:
     """Raise `WebError` (429) if there is something to wait for."""
     if wait > 0:
@@ -92,14 +119,6 @@ def bearer(header: str | None) -> str:
     if kind.lower() != "bearer" or not text.strip():
         raise _unauthorized("a token is needed")
     return text.strip()
-
-
-def admit(database: Database, text: str, now: int) -> Principal:
-    """Who has this token; raises `WebError` (401)."""
-    found = authenticate(database, text, now)
-    if found is None:
-        raise _unauthorized("this token is not known, or not valid any more")
-    return Principal(*found)
 
 
 def _unauthorized(message: str) -> WebError:

@@ -16,8 +16,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from holdfast.api._unix_listener import listening
-from holdfast.api.rest._app import App
-from holdfast.api.rest._authorization import Origins, Rates, hosts_of
+from holdfast.api.rest._app import App, Threads
+from holdfast.api.rest._authorization import Admission, Origins, Rates, hosts_of
 from holdfast.api.rest._event_stream import Hub
 from holdfast.api.rest._metrics import Metrics
 from holdfast.api.rest._store_pool import Door, Doors
@@ -75,7 +75,6 @@ def serve(serving: Serving) -> list[str]:
             more = {"store.tenant": tenant} if tenant else {}
             return Opener(home=home, flags={**serving.flags, **more}, lenient=lenient, nearby=nearby)
 
-        gate = Door(first)
         listener, address, hosts, local = stack.enter_context(_listener(serving, settings.listen))
         clock, metrics = first.clock, Metrics()
         hub = Hub(clock, secrets.token_hex(4))
@@ -86,24 +85,26 @@ def serve(serving: Serving) -> list[str]:
         # (Upkeep looks further for a directory that is gone; who asks for it is told so at once.)
         doors = Doors(partial(open_tenant, lenient=True, nearby=True), settings.threads)
         stack.callback(doors.close)
-        executor = ThreadPoolExecutor(settings.threads, thread_name_prefix="holdfast-request")
-        looking_up = ThreadPoolExecutor(1, thread_name_prefix="holdfast-gate")
-        promoting = ThreadPoolExecutor(settings.promotions, thread_name_prefix="holdfast-promotion")
+        threads = Threads(
+            requests=ThreadPoolExecutor(settings.threads, thread_name_prefix="holdfast-request"),
+            tokens=ThreadPoolExecutor(1, thread_name_prefix="holdfast-token"),
+            promotions=ThreadPoolExecutor(settings.promotions, thread_name_prefix="holdfast-promotion"),
+        )
         outside = Outside(home)
         app = App(
             settings=settings,
             doors=doors,
-            gate=gate,
+            admission=Admission(
+                tokens=Door(first),
+                origins=Origins([*hosts, *settings.hosts], settings.origins, any_host=local),
+                of_tokens=Rates(settings.requests_per_minute),
+                of_addresses=Rates(max(1, settings.requests_per_minute // 10)),
+                clock=clock,
+            ),
+            threads=threads,
             hub=hub,
             caretaker=caretaker,
             metrics=metrics,
-            origins=Origins([*hosts, *settings.hosts], settings.origins, any_host=local),
-            rates=Rates(settings.requests_per_minute),
-            strangers=Rates(max(1, settings.requests_per_minute // 10)),
-            clock=clock,
-            executor=executor,
-            looking_up=looking_up,
-            promoting=promoting,
             outside=outside,
         )
         server = _Server(
@@ -128,10 +129,10 @@ def serve(serving: Serving) -> list[str]:
             asyncio.run(_run(server, app, hub, listener, settings.end_timeout, address, serving.ready))
         finally:
             outside.end()
-            promoting.shutdown(wait=False, cancel_futures=True)
+            threads.promotions.shutdown(wait=False, cancel_futures=True)
             unsaved = caretaker.stop() if serving.upkeep else []
-            executor.shutdown(wait=False, cancel_futures=True)
-            looking_up.shutdown(wait=False, cancel_futures=True)
+            threads.requests.shutdown(wait=False, cancel_futures=True)
+            threads.tokens.shutdown(wait=False, cancel_futures=True)
         return unsaved
 
 

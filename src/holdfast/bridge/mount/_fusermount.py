@@ -1,4 +1,4 @@
-"""``fusermount3``: a set-uid program of libfuse that mounts for whoever is not root, and hands the device over."""
+"""``fusermount3``: a set-uid program of libfuse that mounts for users other than root, and hands the device over."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# What mounting needs, for whoever cannot.
-
 MOUNTING_NEEDS: Final = (
     "mounting needs /dev/fuse, and root or fusermount3 (the package fuse3); in a container also "
     "`--device /dev/fuse --cap-add SYS_ADMIN`"
 )
+"""The hint where nothing can be mounted."""
 
 _PROGRAM: Final = "fusermount3"
 _SECONDS: Final = 30

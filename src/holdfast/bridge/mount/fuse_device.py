@@ -27,7 +27,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Device:
-    """A mounted device. Whoever serves it reads requests from `descriptor` and writes replies to it."""
+    """A mounted device. Its server reads requests from `descriptor` and writes replies to it."""
 
     def __init__(self, descriptor: int, directory: bytes, *, helped: bool) -> None:
         self.descriptor = descriptor
@@ -35,7 +35,7 @@ class Device:
         self._helped = helped
 
     def unmount(self) -> None:
-        """Take the mount away, at once for whoever comes; harmless if it is gone. Logs what stands in the way.
+        """Take the mount away: at once for its path; harmless if it is gone. Logs what stands in the way.
 
         Files that are open in it are of use as long as the device is served.
         """
@@ -45,7 +45,7 @@ class Device:
             _LOG.error("%s cannot be unmounted: %s", display(self.directory), error.strerror)
 
     def close(self) -> None:
-        """Give the device up: whoever still uses the file system gets an error (ENOTCONN, ECONNABORTED)."""
+        """Give the device up: processes that still use the file system get an error (ENOTCONN, ECONNABORTED)."""
         os.close(self.descriptor)
 
 
@@ -117,7 +117,7 @@ def detach(directory: bytes, *, helped: bool) -> None:
 
 
 def unmount(directory: bytes) -> None:
-    """Unmount ``directory``, on which a file system of ours is mounted. Raises `RefusedError` while anybody uses it."""
+    """Unmount ``directory``, on which a file system of ours is mounted. Raises `RefusedError` while it is in use."""
     if os.geteuid() == 0:
         number = ctypes.get_errno() if _libc.umount2(directory, 0) else 0
         why = os.strerror(number) if number else ""
@@ -139,7 +139,7 @@ def is_mounted(directory: bytes) -> bool:
 
 
 def clear_dead(directory: bytes) -> bool:
-    """Detach a mount of ours that nobody serves any more, as after its server was killed; True if there was one.
+    """Detach a mount of ours that is served no more, as after its server was killed; True if there was one.
 
     Raises `RefusedError` if it is somebody else's that is dead.
     """

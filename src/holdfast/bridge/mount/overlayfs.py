@@ -13,7 +13,7 @@ from holdfast.model.paths import display
 
 Attributes = Literal["trusted", "user"]
 """Where overlayfs keeps what it knows of the upper layer: in extended attributes that only the administrator of the
-machine can set, or (in a user namespace, where nobody is) in the users' own."""
+machine can set, or (in a user namespace, which has no such administrator) in the users' own."""
 
 FILE_SYSTEM: Final = b"overlay"
 _SOURCE: Final = b"holdfast"
@@ -94,7 +94,7 @@ def inode_of_lower(inode: int) -> int:
 
 
 def refuse_without_privilege() -> None:
-    """Raise `UnsupportedError` for whoever may surely not mount an overlay."""
+    """Raise `UnsupportedError` unless this user might mount an overlay."""
     if os.geteuid():
         raise UnsupportedError(
             "a fork by mount needs root, or a namespace of its own in which you are root",
@@ -104,7 +104,7 @@ def refuse_without_privilege() -> None:
 
 
 def unmount_overlay(directory: bytes) -> None:
-    """Take away what is mounted on ``directory``. Raises `RefusedError` while anybody uses it."""
+    """Take away what is mounted on ``directory``. Raises `RefusedError` while a process uses it."""
     if _libc.umount2(directory, 0):
         number = ctypes.get_errno()
         if number == errno.EBUSY:
@@ -117,16 +117,17 @@ def unmount_overlay(directory: bytes) -> None:
 
 
 def detach_overlays(directory: bytes) -> None:
-    """Take away our own mounts on ``directory``, at once for whoever comes. Harmless if there are none. Raises
+    """Take away our own mounts on ``directory``: at once for its path, later for processes that use them. Harmless
+    if there are none. Raises
     `RefusedError` (``mounted_over``), and takes nothing away, if there are others.
     """
     refuse_others(directory)
     while not _libc.umount2(directory, _MNT_DETACH):
-        refuse_others(directory)  # somebody may have mounted just now
+        refuse_others(directory)  # a process may have mounted just now
 
 
 def detach_all(directory: bytes) -> None:
-    """Take away all that is mounted on ``directory``, whoever has mounted it, at once for whoever comes."""
+    """Take away all that is mounted on ``directory``, by any process: at once for its path, later for its users."""
     while not _libc.umount2(directory, _MNT_DETACH):
         pass
 

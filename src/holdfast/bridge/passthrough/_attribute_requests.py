@@ -19,11 +19,11 @@ from holdfast.wire.fuse.replies import StatX
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.bridge.passthrough._cache_validity import Shown
-    from holdfast.bridge.passthrough._file_requests import Opening
+    from holdfast.bridge.passthrough._cache_validity import CacheValidity
+    from holdfast.bridge.passthrough._file_requests import OpenRequests
     from holdfast.bridge.passthrough._host_interface import BridgeHost, Callers
-    from holdfast.bridge.passthrough._node import Thing
-    from holdfast.bridge.passthrough._node_registry import Objects
+    from holdfast.bridge.passthrough._node import LocatedNode
+    from holdfast.bridge.passthrough._node_registry import NodeRegistry
     from holdfast.bridge.server.loop import Operation, Reply
     from holdfast.wire.fuse import request_bodies
     from holdfast.wire.fuse.request_bodies import Header
@@ -49,10 +49,12 @@ _DESCRIBED: Final = (
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class AttributesOf:
+class AttributeRequests:
     """See the module."""
 
-    def __init__(self, world: BridgeHost, objects: Objects, shown: Shown, callers: Callers, opening: Opening) -> None:
+    def __init__(
+        self, world: BridgeHost, objects: NodeRegistry, shown: CacheValidity, callers: Callers, opening: OpenRequests
+    ) -> None:
         self._world = world
         self._objects = objects
         self._shown = shown
@@ -122,7 +124,7 @@ class AttributesOf:
                 self._describe(header, body, thing)
             return self._told(header, thing.fd)
 
-    def _resize(self, header: Header, body: request_bodies.SetAttr, thing: Thing, handle: int | None) -> None:
+    def _resize(self, header: Header, body: request_bodies.SetAttr, thing: LocatedNode, handle: int | None) -> None:
         fd = handle
         if fd is None:
             found = os.fstat(thing.fd)
@@ -143,7 +145,7 @@ class AttributesOf:
             if handle is None:
                 os.close(fd)
 
-    def _describe(self, header: Header, body: request_bodies.SetAttr, thing: Thing) -> None:
+    def _describe(self, header: Header, body: request_bodies.SetAttr, thing: LocatedNode) -> None:
         self.note(header, thing)
         if body.valid & _OWNER:
             uid = body.uid if body.valid & protocol_constants.FATTR_UID else protocol_constants.NO_ID
@@ -156,7 +158,7 @@ class AttributesOf:
         if (accessed[1], modified[1]) != (_UTIME_OMIT, _UTIME_OMIT):
             _check(_libc.utimensat(thing.fd, b"", _TIMES.pack(*accessed, *modified), _AT_EMPTY_PATH))
 
-    def note(self, header: Header, thing: Thing) -> None:
+    def note(self, header: Header, thing: LocatedNode) -> None:
         """Keep what an object is like, before that changes. Raises `OSError`."""
         interceptor, step = self._world.interceptor, self._world.step(header.pid)
         if thing.path is not None:

@@ -18,7 +18,7 @@ from holdfast.model.log import Log
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from holdfast.bridge.passthrough._node import Object
+    from holdfast.bridge.passthrough._node import Node
 
 _LOG = Log(__name__)
 _OPEN: Final = 0x4010E501
@@ -29,7 +29,7 @@ _NEVER: Final = (errno.EPERM, errno.ENOTTY, errno.EINVAL, errno.EOPNOTSUPP)
 """What says that no file will ever be."""
 
 
-class Backings:
+class BackingFiles:
     """The ids of one mount. For any number of threads."""
 
     def __init__(self, device: int | None) -> None:
@@ -37,7 +37,7 @@ class Backings:
         self._device = device
         self._lock = threading.Lock()
 
-    def take(self, kept: Object, fd: int, name: AbstractContextManager[None], *, strips: bool) -> int:
+    def take(self, kept: Node, fd: int, name: AbstractContextManager[None], *, strips: bool) -> int:
         """The id that a further open handle of the object is to have, whose descriptor is ``fd``; 0: it has none.
 
         If it is the first, the kernel does everything in whose name this thread is inside of ``name``; ``strips`` says
@@ -50,7 +50,7 @@ class Backings:
             kept.backed += 1
             return kept.backing
 
-    def give(self, kept: Object, backing: int) -> None:
+    def give(self, kept: Node, backing: int) -> None:
         """A handle that had been given ``backing`` is closed."""
         with self._lock:
             if not backing:
@@ -66,7 +66,7 @@ class Backings:
             except OSError as error:
                 _LOG.warning("the kernel keeps a file open: %s", error.strerror)
 
-    def _register(self, kept: Object, fd: int, name: AbstractContextManager[None], *, strips: bool) -> bool:
+    def _register(self, kept: Node, fd: int, name: AbstractContextManager[None], *, strips: bool) -> bool:
         if self._device is None:
             return False
         try:

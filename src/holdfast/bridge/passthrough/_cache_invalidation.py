@@ -1,7 +1,7 @@
-"""Tells the kernel what of all that it remembers is out of date: what somebody else has changed, or an undo.
+"""Tells the kernel what of all that it remembers is out of date: what other processes have changed, or an undo.
 
-By a thread of its own: to forget, the kernel waits for whoever uses what is to be forgotten, and they for the server;
-but for attributes, which it forgets at once.
+By a thread of its own: to forget a name, the kernel waits for the requests that use it, and these wait for the server.
+Attributes it forgets at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.wire.fuse import notifications
 from holdfast.wire.fuse.protocol_constants import ROOT
 
 if TYPE_CHECKING:
-    from holdfast.bridge.passthrough._node_registry import Objects
+    from holdfast.bridge.passthrough._node_registry import NodeRegistry
 
 _LOG = Log(__name__)
 _NOT_KNOWN: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR)
@@ -27,10 +27,10 @@ _NOT_KNOWN: Final = (errno.ENOENT, errno.ENOTEMPTY, errno.ENOTDIR)
 _GONE: Final = (errno.ENODEV, errno.ECONNABORTED, errno.ENOTCONN)
 
 
-class Teller:
+class CacheInvalidator:
     """See the module. `changed`, `everything` and `thin_out` may be called from any thread, and return at once."""
 
-    def __init__(self, device: int, root_fd: int, objects: Objects) -> None:
+    def __init__(self, device: int, root_fd: int, objects: NodeRegistry) -> None:
         """``device`` and ``root_fd`` are borrowed, until `stop`."""
         self._device = device
         self._root_fd = root_fd
@@ -68,8 +68,8 @@ class Teller:
             self._news.put((b"", 0))
 
     def mappable(self, node: int) -> None:
-        """From now on somebody can write to a file through a mapping: what the kernel was told of it before, for long,
-        is out of date by that. To be called before they have it. May be called from any thread.
+        """From now on a process can write to a file through a mapping: what the kernel was told of it before, for long,
+        is out of date by that. To be called before it has the mapping. May be called from any thread.
         """
         self._send(notifications.invalidate_inode(node))
 

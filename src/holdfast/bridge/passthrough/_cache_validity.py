@@ -12,7 +12,7 @@ from holdfast.wire.fuse.replies import NEVER, Attributes, Entry, Valid
 if TYPE_CHECKING:
     import os
 
-    from holdfast.bridge.passthrough._node_registry import Objects
+    from holdfast.bridge.passthrough._node_registry import NodeRegistry
     from holdfast.bridge.server.loop import Reply
     from holdfast.wire.fuse.request_bodies import Header
 
@@ -22,7 +22,7 @@ _BRIEFLY: Final = Valid(1)
 _PART: Final = 0.75
 
 
-class Kept(Protocol):
+class LogNames(Protocol):
     """What the undo log keeps, as far as it can be seen from here."""
 
     def names_of(self, found: os.stat_result, /) -> int:
@@ -30,10 +30,10 @@ class Kept(Protocol):
         ...
 
 
-class Shown:
+class CacheValidity:
     """See the module."""
 
-    def __init__(self, objects: Objects, kept: Kept, *, is_told: bool) -> None:
+    def __init__(self, objects: NodeRegistry, kept: LogNames, *, is_told: bool) -> None:
         """``is_told``: the kernel is told of what others change, and so may remember where names lead, and what is not
         written to is like, for long. (For ever would be long for what it was told the moment before it asked.)
         """
@@ -45,13 +45,13 @@ class Shown:
         self._valid = _LONG if is_told else _BRIEFLY
 
     def missing(self, header: Header) -> Reply:
-        """That there is no such name. Where nobody tells of what others make, it may be there in a moment."""
+        """That there is no such name. Unless changes by others are told, it may be there in a moment."""
         if self.is_told:
             return replies.negative(header.unique, self._valid)
         return replies.error(header.unique, errno.ENOENT)
 
     def attributes(self, found: os.stat_result) -> Attributes:
-        """What an object is like. A name that only the undo log has for it is nobody's."""
+        """The attributes of an object. Names that it has in the undo log are not counted."""
         hidden = self._kept.names_of(found) if found.st_nlink else 0
         if not hidden:
             return replies.attributes(found)
@@ -60,16 +60,18 @@ class Shown:
         return replies.attributes(found, links=links)
 
     def valid(self, node: int) -> Valid:
-        """How long that may be remembered: not while somebody may write, as through a mapping nobody is told of it."""
+        """How long that may be remembered: not while a process may write, as no event tells of writes through a
+        mapping.
+        """
         return NEVER if self._objects.is_written(node) else self._valid
 
     def entry(self, node: int, found: os.stat_result) -> Entry:
-        """For the reply to whatever has looked it up."""
+        """For the reply to a lookup."""
         return Entry(node, self.attributes(found), self._valid, self.valid(node))
 
     def made(self, node: int, found: os.stat_result) -> Entry:
-        """For the reply to whatever has made an empty file, which is open: it may be remembered (and is looked at at
-        once, by the kernel), as nothing can be written through a mapping before it has grown, which the kernel sees.
+        """For the reply to a request that has made an empty file, which is open: it may be remembered (and is looked at
+        at once, by the kernel), as nothing can be written through a mapping before it has grown, which the kernel sees.
         """
         valid = self.valid(node) if found.st_size else self._valid
         return Entry(node, self.attributes(found), self._valid, valid)

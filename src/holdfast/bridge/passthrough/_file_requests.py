@@ -1,6 +1,7 @@
-"""The requests that open files, made or there, and close them: what a file holds is kept before it may be written to.
+"""The requests that open files, made or there, work on what they hold, and close them.
 
-What is written, mapped or cut short later through what was opened is not asked for again.
+What a file holds is kept as it is opened, before it may be written to. What is written, mapped or cut short through
+that handle later is not asked for again.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import stat
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.bridge.passthrough._node import Thing
+from holdfast.bridge.passthrough._node import LocatedNode
 from holdfast.bridge.server.request_threads import LaterError, is_patient
 from holdfast.files.linux.metadata import through
 from holdfast.files.linux.unreadable_file import takes_long
@@ -25,13 +26,13 @@ from holdfast.wire.fuse.replies import Opened
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from holdfast.bridge.passthrough._backing_files import Backings
-    from holdfast.bridge.passthrough._cache_invalidation import Teller
-    from holdfast.bridge.passthrough._cache_validity import Shown
+    from holdfast.bridge.passthrough._backing_files import BackingFiles
+    from holdfast.bridge.passthrough._cache_invalidation import CacheInvalidator
+    from holdfast.bridge.passthrough._cache_validity import CacheValidity
     from holdfast.bridge.passthrough._fd_budget import Share
     from holdfast.bridge.passthrough._host_interface import BridgeHost, Callers
-    from holdfast.bridge.passthrough._node import Object
-    from holdfast.bridge.passthrough._node_registry import Objects
+    from holdfast.bridge.passthrough._node import Node
+    from holdfast.bridge.passthrough._node_registry import NodeRegistry
     from holdfast.bridge.server.loop import Operation, Reply
     from holdfast.undo.safeguards.guard import Risk
     from holdfast.wire.fuse import request_bodies
@@ -49,12 +50,14 @@ _PASSED: Final = os.O_ACCMODE | os.O_SYNC | os.O_DSYNC | os.O_NOATIME
 say how our memory has to lie.
 """
 _TRIES: Final = 100
+_SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Handle(NamedTuple):
     """An open file."""
 
-    kept: Object
+    kept: Node
     fd: int
     flags: int
     """As in open(2), as it was asked for."""
@@ -67,7 +70,9 @@ class Handle(NamedTuple):
 
 
 def _may_map(flags: int) -> bool:
-    """Whether what is opened so can be written to through a mapping, which with passthrough nobody is told of."""
+    """Whether what is opened so can be written to through a mapping, which the kernel reports to no one with
+    passthrough.
+    """
     return flags & os.O_ACCMODE == os.O_RDWR
 
 
@@ -77,18 +82,18 @@ def _strip(fd: int) -> None:
         os.fchmod(fd, mode & ~(stat.S_ISUID | (stat.S_ISGID if mode & stat.S_IXGRP else 0)))
 
 
-class Opening:
+class OpenRequests:
     """See the module."""
 
     def __init__(
         self,
         world: BridgeHost,
-        objects: Objects,
-        shown: Shown,
+        objects: NodeRegistry,
+        shown: CacheValidity,
         callers: Callers,
-        backings: Backings,
+        backings: BackingFiles,
         share: Share,
-        teller: Teller,
+        teller: CacheInvalidator,
         *,
         most: int,
     ) -> None:
@@ -138,16 +143,16 @@ class Opening:
             return replies.opened(header.unique, opened)
 
     @contextmanager
-    def _reached(self, node: int, flags: int) -> Generator[Thing]:
+    def _reached(self, node: int, flags: int) -> Generator[LocatedNode]:
         """What is to be opened. Where it is, is asked only if it may be changed."""
         if flags & _CHANGING:
             with self._objects.thing(node) as thing:
                 yield thing
         else:
             with self._objects.opened(node) as fd:
-                yield Thing(fd, None)
+                yield LocatedNode(fd, None)
 
-    def _opened(self, header: Header, thing: Thing, flags: int, open_flags: int) -> int:
+    def _opened(self, header: Header, thing: LocatedNode, flags: int, open_flags: int) -> int:
         found = os.fstat(thing.fd)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
@@ -243,7 +248,7 @@ class Opening:
     # -- for others -----------------------------------------------------------------------------------------------
 
     def reopened(self, fd: int, flags: int) -> int:
-        """Open a regular file again. Raises `OSError`, and `LaterError` while somebody has a lease on it."""
+        """Open a regular file again. Raises `OSError`, and `LaterError` while a process has a lease on it."""
         try:
             opened = os.open(through(fd), flags | os.O_NONBLOCK | os.O_CLOEXEC)
         except BlockingIOError as error:
@@ -258,7 +263,7 @@ class Opening:
                 if thing.path is not None:
                     self._world.interceptor.losing(self._world.step(header.pid), thing.place, thing.fd, lost)
 
-    def capture(self, header: Header, thing: Thing, found: os.stat_result, risk: Risk) -> None:
+    def capture(self, header: Header, thing: LocatedNode, found: os.stat_result, risk: Risk) -> None:
         """Keep what a file holds before that may change. Raises `OSError`, `LaterError` and `HeldError`."""
         interceptor, step = self._world.interceptor, self._world.step(header.pid)
         if thing.path is None:
@@ -270,18 +275,10 @@ class Opening:
         interceptor.opening(step, thing.place, thing.fd, risk)
 
 
-# The requests for what open files hold, as far as the kernel does not read and write it itself.
-#
-# What would be lost was kept when the file was opened (`holdfast.bridge.passthrough._file_requests`).
+class ContentRequests:
+    """The requests for what open files hold, as far as the kernel does not read and write it itself."""
 
-_SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-class ContentOf:
-    """See the module."""
-
-    def __init__(self, opening: Opening, callers: Callers) -> None:
+    def __init__(self, opening: OpenRequests, callers: Callers) -> None:
         self._opening = opening
         self._callers = callers
 

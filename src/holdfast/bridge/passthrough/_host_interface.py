@@ -1,4 +1,4 @@
-"""What a served tree knows of the world around it: who keeps what would be lost, and in whose name things are made."""
+"""What a served tree asks of its host: what keeps what would be lost, and with which credentials things are made."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class BridgeHost(Protocol):
-    """The port of whoever has a tree served."""
+    """The port to the host of a served tree."""
 
     @property
     def interceptor(self) -> Interceptor:
@@ -33,11 +33,12 @@ class BridgeHost(Protocol):
 
     @property
     def hidden(self) -> tuple[int, ...]:
-        """Descriptors of directories in it that nobody is shown: Holdfast's home, the undo log if it lies elsewhere."""
+        """Descriptors of directories that the tree does not show: Holdfast's home, the undo log if it is elsewhere."""
         ...
 
     def step(self, tid: int, /) -> StepId:
-        """The step that a thread's mutations belong to now; opens one if there is none. 0: nobody knows whose they are.
+        """The step that a thread's mutations belong to now; opens one if there is none. 0: none, as
+        the thread is of no run.
 
         May raise `LaterError` while nothing may change.
         """
@@ -45,7 +46,7 @@ class BridgeHost(Protocol):
 
 
 class Callers:
-    """Those who ask. The kernel has checked that they may; what is left is that it is done in their name."""
+    """The processes that ask. The kernel has checked that they may; here it is done with their credentials."""
 
     def __init__(self, *, masks: bool) -> None:
         """``masks``: their umask is left to us (`Init.DONT_MASK`)."""

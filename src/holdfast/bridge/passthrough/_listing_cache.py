@@ -68,7 +68,7 @@ def is_settled(found: Stamp, now_ns: int) -> bool:
     return found.ctime_ns < now_ns - (_MARGIN_NS if found.ctime_ns % _SECOND_NS else _COARSE_MARGIN_NS)
 
 
-class Listed:
+class CachedListing:
     """What is known of the listing of one directory, for as long as the kernel knows that. From any thread.
 
     While a directory has one stamp, settled when a reader began, all that readers are told is of that one state.

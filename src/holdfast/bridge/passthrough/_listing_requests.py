@@ -21,10 +21,10 @@ from holdfast.wire.fuse.request_errors import TOO_MANY
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
-    from holdfast.bridge.passthrough._cache_validity import Shown
+    from holdfast.bridge.passthrough._cache_validity import CacheValidity
     from holdfast.bridge.passthrough._fd_budget import Share
-    from holdfast.bridge.passthrough._listing_cache import Listed
-    from holdfast.bridge.passthrough._node_registry import Objects
+    from holdfast.bridge.passthrough._listing_cache import CachedListing
+    from holdfast.bridge.passthrough._node_registry import NodeRegistry
     from holdfast.bridge.server.loop import Operation, Reply
     from holdfast.files.linux.directory_entries import Dirent
     from holdfast.wire.fuse import request_bodies
@@ -41,7 +41,7 @@ class _Directory:
 
     __slots__ = ("_entries", "_start", "fd", "listed", "lock")
 
-    def __init__(self, fd: int, listed: Listed | None) -> None:
+    def __init__(self, fd: int, listed: CachedListing | None) -> None:
         self.fd = fd
         self.listed = listed
         """None if the kernel keeps nothing of it."""
@@ -75,10 +75,10 @@ class _Directory:
         return 0
 
 
-class Listings:
+class ListingRequests:
     """See the module."""
 
-    def __init__(self, objects: Objects, shown: Shown, share: Share, *, most: int) -> None:
+    def __init__(self, objects: NodeRegistry, shown: CacheValidity, share: Share, *, most: int) -> None:
         """At most ``most`` directories may be open at a time, and as many as the mount's ``share`` has room for."""
         self._objects = objects
         self._shown = shown

@@ -18,19 +18,19 @@ from holdfast.wire.fuse.request_errors import TOO_MANY
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.bridge.passthrough._cache_validity import Shown
+    from holdfast.bridge.passthrough._cache_validity import CacheValidity
     from holdfast.bridge.passthrough._host_interface import BridgeHost, Callers
-    from holdfast.bridge.passthrough._node_registry import Objects
+    from holdfast.bridge.passthrough._node_registry import NodeRegistry
     from holdfast.bridge.server.loop import Operation, Reply
     from holdfast.undo.journal.records import FileType
     from holdfast.wire.fuse import request_bodies
     from holdfast.wire.fuse.request_bodies import Extras, Header
 
 
-class Naming:
+class NameRequests:
     """See the module."""
 
-    def __init__(self, world: BridgeHost, objects: Objects, shown: Shown, callers: Callers) -> None:
+    def __init__(self, world: BridgeHost, objects: NodeRegistry, shown: CacheValidity, callers: Callers) -> None:
         self._world = world
         self._objects = objects
         self._shown = shown

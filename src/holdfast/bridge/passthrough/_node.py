@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holdfast.undo.interceptor import Place
 
 if TYPE_CHECKING:
-    from holdfast.bridge.passthrough._listing_cache import Listed
+    from holdfast.bridge.passthrough._listing_cache import CachedListing
     from holdfast.files.linux.file_handle import Identity
 
 OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Object:
+class Node:
     """What is kept for a node, and whatever is open of it."""
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Object:
         self.is_directory = is_directory
         self.is_local = is_local
         """On the same file system as the root, and shown by the same mount."""
-        self.listed: Listed | None = None
+        self.listed: CachedListing | None = None
         """What the kernel may keep of its entries, if it is a directory that was opened."""
         self.open: set[int] = set()
         """Descriptors of its open handles, if it is no directory."""
@@ -60,7 +60,7 @@ class Object:
         """How many have not."""
 
 
-class Thing(NamedTuple):
+class LocatedNode(NamedTuple):
     """An object that is at hand."""
 
     fd: int

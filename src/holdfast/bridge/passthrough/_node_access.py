@@ -1,4 +1,4 @@
-"""How the objects of a served tree are reached, without ever leaving the root.
+"""How the objects of a served tree are reached without ever leaving the root, and where an open one is.
 
 By its file handle root can open an object whatever has become of its names. Without that privilege, or where the file
 system opens no handles, it is reached by the name that it was last found under, in a directory that is reached
@@ -26,12 +26,17 @@ from holdfast.wire.fuse.protocol_constants import ROOT
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from holdfast.bridge.passthrough._node import Object
+    from holdfast.bridge.passthrough._node import Node
     from holdfast.files.linux.file_handle import Identity
     from holdfast.wire.fuse.node_table import Nodes
 
 _MOST_OPEN: Final = 256
 """Directories that stay open."""
+_FRESH_NS: Final = 20_000_000
+"""For so long the root is taken to be where it was: only a process outside moves it."""
+_DELETED: Final = b" (deleted)"
+_RULES: Final = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+_OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Held:
@@ -44,18 +49,18 @@ class _Held:
         self.users = 1
 
 
-class Borrowed:
+class BorrowedDirectory:
     """The descriptor of a directory, for the length of a block. (There are several for each request.)"""
 
     __slots__ = ("_held", "_node", "_reach")
 
-    def __init__(self, reach: Reach, node: int) -> None:
+    def __init__(self, reach: NodeAccess, node: int) -> None:
         self._reach = reach
         self._node = node
         self._held: _Held | None = None
 
     def __enter__(self) -> int:
-        """Raises what `Reach.directory` does."""
+        """Raises what `NodeAccess.directory` does."""
         self._held = held = self._reach.take(self._node)
         return held.fd
 
@@ -68,10 +73,10 @@ class Borrowed:
             self._held = None
 
 
-class Reach:
+class NodeAccess:
     """Opens objects. Safe for several threads. Raises `FormatError` for nodes that are not known, and `OSError`."""
 
-    def __init__(self, root_fd: int, root: Identity, nodes: Nodes[Object]) -> None:
+    def __init__(self, root_fd: int, root: Identity, nodes: Nodes[Node]) -> None:
         """``root_fd``, of which ``root`` is the identity, is borrowed."""
         self._root = root_fd
         self._root_held = _Held(root_fd)
@@ -94,15 +99,15 @@ class Reach:
             if held is not None:
                 _let_go(held)
 
-    def directory(self, node: int) -> Borrowed:
+    def directory(self, node: int) -> BorrowedDirectory:
         """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR if it is none."""
-        return Borrowed(self, node)
+        return BorrowedDirectory(self, node)
 
-    def by_name(self, kept: Object) -> int:
+    def by_name(self, kept: Node) -> int:
         """-1 if it has none that it was found under."""
         return self.found(kept)[0]
 
-    def found(self, kept: Object) -> tuple[int, int, bytes]:
+    def found(self, kept: Node) -> tuple[int, int, bytes]:
         """`by_name`, and the name that it has now: the node of the directory, and the name in that."""
         for parent, name in ((kept.parent, kept.name), *kept.others):
             if not name:
@@ -121,7 +126,7 @@ class Reach:
             os.close(fd)
         return -1, 0, b""
 
-    def by_handle(self, kept: Object) -> int:
+    def by_handle(self, kept: Node) -> int:
         """-1 if it cannot be opened so."""
         if not (self.opens_handles and kept.is_local):
             return -1
@@ -129,7 +134,7 @@ class Reach:
         return -1 if handle is None else open_by_handle(self._root, handle)
 
     def take(self, node: int) -> _Held:
-        """For `Borrowed`: the directory of a node, which is no longer closed; see `give`."""
+        """For `BorrowedDirectory`: the directory of a node, which is no longer closed; see `give`."""
         if node == ROOT:
             return self._root_held
         return self._hold(node)
@@ -166,10 +171,10 @@ class Reach:
                     _let_go(oldest)
             return held
 
-    def _open_directory(self, node: int, kept: Object) -> int:
+    def _open_directory(self, node: int, kept: Node) -> int:
         if (fd := self.by_handle(kept)) >= 0:
             return fd
-        way: list[Object] = []
+        way: list[Node] = []
         seen: set[int] = set()
         while node != ROOT:
             if node in seen:
@@ -210,17 +215,10 @@ def _opens(root_fd: int, object_: Identity) -> bool:
     return True
 
 
-# Where in the tree an object is that is open: as the kernel says, which knows of every rename, whoever made it.
-
-_FRESH_NS: Final = 20_000_000
-"""For so long the root is taken to be where it was: only somebody outside moves it."""
-_DELETED: Final = b" (deleted)"
-_RULES: Final = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
-_OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Whereabouts:
-    """Paths relative to a root. For any number of threads."""
+class NodePaths:
+    """Where in the tree an open object is, relative to the root: the kernel says so, and knows of every rename. For any
+    number of threads.
+    """
 
     def __init__(self, root_fd: int) -> None:
         """``root_fd`` is borrowed."""

@@ -14,9 +14,9 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from holdfast.bridge.passthrough._listing_cache import Listed, drops_when_opened, is_exact
-from holdfast.bridge.passthrough._node import OBJECT, Object, Thing, stale
-from holdfast.bridge.passthrough._node_access import Reach, Whereabouts
+from holdfast.bridge.passthrough._listing_cache import CachedListing, drops_when_opened, is_exact
+from holdfast.bridge.passthrough._node import OBJECT, LocatedNode, Node, stale
+from holdfast.bridge.passthrough._node_access import NodeAccess, NodePaths
 from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.file_lease import Writer, writer_of
 from holdfast.files.linux.metadata import through
@@ -38,27 +38,27 @@ _MOST_NAMES: Final = 8
 """Of one object that are remembered. By any other the kernel has to look it up again, which it does (ESTALE)."""
 
 
-class Objects:
+class NodeRegistry:
     """See the module. Safe for several threads. Raises `FormatError` for nodes that are not known, and `OSError`."""
 
     def __init__(self, root_fd: int, hidden: tuple[int, ...] = (), *, most: int = MOST_NODES) -> None:
-        """``root_fd`` is borrowed; ``hidden`` are descriptors of directories that are not there for anybody."""
+        """``root_fd`` is borrowed; ``hidden`` are descriptors of directories that the tree does not show."""
         self.root = root_fd
         self._is_exact = is_exact(root_fd) and drops_when_opened(os.uname().release)
         self._device = os.fstat(root_fd).st_dev
         self._mount = mount_id(root_fd)
-        self.whereabouts = Whereabouts(root_fd)
+        self.whereabouts = NodePaths(root_fd)
         self._hidden = frozenset(self._key(os.fstat(fd), identity(fd, b"")) for fd in hidden)
         self._hidden_fds = hidden
         self._hidden_inodes = frozenset(os.fstat(fd).st_ino for fd in hidden)
         own = identity(root_fd, b"")
-        root = Object(own, ROOT, b"", is_directory=True, is_local=True)
-        self._nodes: Nodes[Object] = Nodes(own, root, most)
+        root = Node(own, ROOT, b"", is_directory=True, is_local=True)
+        self._nodes: Nodes[Node] = Nodes(own, root, most)
         self._most = most
         self._enough = most // 2
         self.crowded: Callable[[], object] = lambda: None
         """Called, at any time and from any thread, when the kernel should forget something: see `spare`."""
-        self._reach = Reach(root_fd, own, self._nodes)
+        self._reach = NodeAccess(root_fd, own, self._nodes)
         self._written: Counter[int] = Counter()
         self._mapped: dict[int, os.stat_result] = {}
         """What may be written to through mappings that have outlived its handles, by node."""
@@ -74,7 +74,7 @@ class Objects:
         """Whether an object is reached whatever has become of its names."""
         return self._reach.opens_handles
 
-    def __getitem__(self, node: int) -> Object:
+    def __getitem__(self, node: int) -> Node:
         """What is kept for a node."""
         return self._nodes[node]
 
@@ -96,10 +96,10 @@ class Objects:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         is_directory = stat.S_ISDIR(found.st_mode)
 
-        def make() -> Object:
+        def make() -> Node:
             # (By its handle, what another mount shows would be opened where it has its other path.)
             is_local = found.st_dev == self._device and mount_id(fd) == self._mount
-            return Object(object_, parent, name, is_directory=is_directory, is_local=is_local)
+            return Node(object_, parent, name, is_directory=is_directory, is_local=is_local)
 
         try:
             node = self._nodes.enter(key, make)
@@ -113,7 +113,7 @@ class Objects:
             self._name(kept, parent, name)
         return node, found
 
-    def _name(self, kept: Object, parent: int, name: bytes) -> None:
+    def _name(self, kept: Node, parent: int, name: bytes) -> None:
         if kept.name == name and kept.parent == parent:
             return
         others = [one for one in ((kept.parent, kept.name), *kept.others) if one != (parent, name)]
@@ -129,8 +129,8 @@ class Objects:
         return [(node, kept.parent, kept.name) for node, kept in self._nodes.items()]
 
     def spare(self) -> list[tuple[int, bytes]]:
-        """The names, each with its directory's node, of files that the kernel has known for long and nobody has open.
-        There are enough others for a while.
+        """The names, each with its directory's node, of files that the kernel has known for long and no process has
+        open. There are enough others for a while.
         """
         known = self._nodes.items()
         names = [
@@ -142,7 +142,7 @@ class Objects:
         return names
 
     def hides(self, dir_fd: int, name: bytes, inode: int) -> bool:
-        """Whether an entry of a directory, with the inode number that the directory says, is not there for anybody."""
+        """Whether an entry of a directory, with the inode number that the directory says, is not shown."""
         if inode not in self._hidden_inodes:
             return False
         try:
@@ -151,7 +151,7 @@ class Objects:
         except FileNotFoundError:
             return True  # it was just taken away
 
-    def listing(self, node: int) -> Listed | None:
+    def listing(self, node: int) -> CachedListing | None:
         """What is known of the listing of a directory that the kernel keeps; None if that could not be told to be out
         of date.
         """
@@ -160,10 +160,10 @@ class Objects:
             return None
         with self._lock:
             if kept.listed is None:
-                kept.listed = Listed()
+                kept.listed = CachedListing()
             return kept.listed
 
-    def read(self, kept: Object) -> None:
+    def read(self, kept: Node) -> None:
         """A file was opened, where it was last found."""
         above = self._nodes.get(kept.parent)
         if above is not None and above.listed is not None:
@@ -211,17 +211,17 @@ class Objects:
             os.close(fd)
 
     @contextmanager
-    def thing(self, node: int, handle: int | None = None) -> Generator[Thing]:
+    def thing(self, node: int, handle: int | None = None) -> Generator[LocatedNode]:
         """As `opened`, and where it is."""
         with self.opened(node, handle) as fd:
             path = self._path(node, fd)
             kept = self._nodes[node]
             if path is not None or kept.is_directory or (other := self._reach.by_name(kept)) < 0:
-                yield Thing(fd, path)
+                yield LocatedNode(fd, path)
                 return
             # The name that it was opened by is gone, and it has another one.
             try:
-                yield Thing(other, self._path(node, other))
+                yield LocatedNode(other, self._path(node, other))
             finally:
                 os.close(other)
 
@@ -262,7 +262,7 @@ class Objects:
         with self.directory(node) as fd:
             return self.whereabouts.path(fd)
 
-    def _open_file(self, kept: Object) -> int:
+    def _open_file(self, kept: Node) -> int:
         # By a name first: then the kernel knows where it is.
         if (fd := self._reach.by_name(kept)) >= 0:
             return fd
@@ -275,7 +275,7 @@ class Objects:
 
     # -- what is open ---------------------------------------------------------------------------------------------
 
-    def note_opened(self, kept: Object, fd: int, *, writes: bool) -> None:
+    def note_opened(self, kept: Node, fd: int, *, writes: bool) -> None:
         """The object has one more open handle, with this descriptor."""
         with self._lock:
             kept.open.add(fd)
@@ -283,7 +283,7 @@ class Objects:
             if writes:
                 self._written[os.fstat(fd).st_ino] += 1
 
-    def close_opened(self, kept: Object, fd: int, *, writes: bool) -> None:
+    def close_opened(self, kept: Node, fd: int, *, writes: bool) -> None:
         """Close the descriptor of a handle."""
         with self._lock:
             kept.open.discard(fd)
@@ -296,11 +296,11 @@ class Objects:
             os.close(fd)
 
     def note_mapped(self, node: int, fd: int) -> None:
-        """Whoever had the file open as ``fd`` may go on to write to it through a mapping, once that is closed."""
+        """A process that had the file open as ``fd`` may go on writing to it through a mapping, once that is closed."""
         self._mapped[node] = os.fstat(fd)
 
     def is_written(self, node: int) -> bool:
-        """Whether somebody can write to it now, through a mapping, too. (True where nobody can tell.)"""
+        """Whether a process can write to it now, through a mapping, too. (True where that cannot be told.)"""
         return bool(self._nodes[node].writers) or self._by_mapping(node) is not Writer.NONE
 
     def _by_mapping(self, node: int) -> Writer:
@@ -322,7 +322,8 @@ class Objects:
 
     def held_for_writing(self, _thorough: bool) -> frozenset[int]:
         """See `UndoLog.writers`: here that takes hardly any time."""
-        noted = tuple(self._mapped.items())
-        mapped = {found.st_ino for node, found in noted if self._by_mapping(node) is Writer.SOME}
+        # In this order: what is closed meanwhile is noted as mapped before.
         with self._lock:
-            return frozenset(mapped.union(self._written))
+            opened = frozenset(self._written)
+        noted = tuple(self._mapped.items())
+        return opened.union(found.st_ino for node, found in noted if self._by_mapping(node) is Writer.SOME)

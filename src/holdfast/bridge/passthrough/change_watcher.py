@@ -17,8 +17,8 @@ from holdfast.model.errors import UnsupportedError
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
-    from holdfast.bridge.passthrough._cache_invalidation import Teller
-    from holdfast.bridge.server.request_threads import Threads
+    from holdfast.bridge.passthrough._cache_invalidation import CacheInvalidator
+    from holdfast.bridge.server.request_threads import ServingThreads
     from holdfast.files.linux.file_handle import Identity
 
 _LOG = Log(__name__)
@@ -28,12 +28,12 @@ the interpreter from those who serve.
 """
 
 
-class Outside:
+class ChangeWatcher:
     """Watches from the time it is made, which has to be before something is mounted over the tree."""
 
-    def __init__(self, root: bytes, own: Threads) -> None:
+    def __init__(self, root: bytes, own: ServingThreads) -> None:
         """``own`` are the server's threads. Raises `UnsupportedError` where that is not possible."""
-        self._teller: Teller | None = None
+        self._teller: CacheInvalidator | None = None
         self._over = os.eventfd(0, os.EFD_CLOEXEC)
         try:
             self._watcher = open_watcher(root, "fanotify", notice=self._notice, passed=own, by_thread=True)
@@ -42,7 +42,7 @@ class Outside:
             raise
         self._thread = threading.Thread(target=self._look, name="holdfast-fuse-outside", daemon=True)
 
-    def start(self, teller: Teller) -> None:
+    def start(self, teller: CacheInvalidator) -> None:
         """Begin to tell."""
         self._teller = teller
         self._thread.start()
@@ -77,10 +77,10 @@ class Outside:
             self._teller.changed(path, mask)
 
 
-def watched(root: bytes, own: Threads) -> Outside | None:
-    """`Outside` where it is possible; None, which is logged, where it is not."""
+def watch_changes(root: bytes, own: ServingThreads) -> ChangeWatcher | None:
+    """`ChangeWatcher` where it is possible; None, which is logged, where it is not."""
     try:
-        return Outside(root, own)
+        return ChangeWatcher(root, own)
     except UnsupportedError as error:
         _LOG.info("%s", error.message)
         return None

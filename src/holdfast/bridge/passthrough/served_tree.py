@@ -1,7 +1,8 @@
-"""A real directory as a file system that anybody may change, each change recorded before it happens.
+"""A real directory as a writable file system, each change recorded before it happens.
 
-What is asked for is in `naming`, `attributes`, `opening`, `contents` and `listings`; `objects` is what the kernel's
-numbers stand for. Permissions are checked by the kernel, by what it is told of modes, owners and access control lists.
+The requests are answered by `NameRequests`, `AttributeRequests`, `OpenRequests`, `ContentRequests` and
+`ListingRequests`; a `NodeRegistry` says what the kernel's numbers stand for. Permissions are checked by the kernel, by
+what it is told of modes, owners and access control lists.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from holdfast.bridge.passthrough._attribute_requests import AttributesOf
-from holdfast.bridge.passthrough._backing_files import Backings
-from holdfast.bridge.passthrough._cache_invalidation import Teller
-from holdfast.bridge.passthrough._cache_validity import Shown
+from holdfast.bridge.passthrough._attribute_requests import AttributeRequests
+from holdfast.bridge.passthrough._backing_files import BackingFiles
+from holdfast.bridge.passthrough._cache_invalidation import CacheInvalidator
+from holdfast.bridge.passthrough._cache_validity import CacheValidity
 from holdfast.bridge.passthrough._fd_budget import ROOM
-from holdfast.bridge.passthrough._file_requests import MOST_HANDLES, ContentOf, Opening
+from holdfast.bridge.passthrough._file_requests import MOST_HANDLES, ContentRequests, OpenRequests
 from holdfast.bridge.passthrough._host_interface import Callers
-from holdfast.bridge.passthrough._listing_requests import Listings
-from holdfast.bridge.passthrough._name_requests import Naming
-from holdfast.bridge.passthrough._node_registry import Objects
+from holdfast.bridge.passthrough._listing_requests import ListingRequests
+from holdfast.bridge.passthrough._name_requests import NameRequests
+from holdfast.bridge.passthrough._node_registry import NodeRegistry
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.negotiation import WANTED, Wishes
 from holdfast.wire.fuse.protocol_constants import Init, Opcode
@@ -26,7 +27,7 @@ from holdfast.wire.fuse.protocol_constants import Init, Opcode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.bridge.passthrough._cache_validity import Kept
+    from holdfast.bridge.passthrough._cache_validity import LogNames
     from holdfast.bridge.passthrough._host_interface import BridgeHost
     from holdfast.bridge.server.loop import Operation, Reply
     from holdfast.wire.fuse import request_bodies
@@ -40,20 +41,20 @@ class PassthroughTree:
     """`FileSystem` of a directory."""
 
     def __init__(
-        self, world: BridgeHost, kept: Kept, device: int, *, passes: bool = True, is_told: bool = False
+        self, world: BridgeHost, kept: LogNames, device: int, *, passes: bool = True, is_told: bool = False
     ) -> None:
         """``device`` is the mounted one, borrowed; if it ``passes``, the kernel reads and writes itself where it can.
         ``is_told``: `teller` hears of all that others change, at once.
         """
         self._world = world
         self._device = device if passes else None
-        self.objects = Objects(world.root_fd, world.hidden)
-        self.teller = Teller(device, world.root_fd, self.objects)
-        self.objects.crowded = self.teller.thin_out
-        self._shown = Shown(self.objects, kept, is_told=is_told)
-        self._opening: Opening | None = None
+        self.objects = NodeRegistry(world.root_fd, world.hidden)
+        self.invalidator = CacheInvalidator(device, world.root_fd, self.objects)
+        self.objects.crowded = self.invalidator.thin_out
+        self._shown = CacheValidity(self.objects, kept, is_told=is_told)
+        self._opening: OpenRequests | None = None
         self._share = ROOM.share()
-        self._listings = Listings(self.objects, self._shown, self._share, most=MOST_HANDLES)
+        self._listings = ListingRequests(self.objects, self._shown, self._share, most=MOST_HANDLES)
 
     def wishes(self) -> Wishes:
         """See `FileSystem.wishes`."""
@@ -66,25 +67,25 @@ class PassthroughTree:
         """See `FileSystem.operations`."""
         world, objects, shown = self._world, self.objects, self._shown
         callers = Callers(masks=bool(terms.flags & Init.DONT_MASK))
-        self.teller.expires = bool(terms.flags & Init.HAS_EXPIRE_ONLY)
-        backings = Backings(self._device if terms.flags & Init.PASSTHROUGH else None)
-        self._opening = opening = Opening(
-            world, objects, shown, callers, backings, self._share, self.teller, most=MOST_HANDLES
+        self.invalidator.expires = bool(terms.flags & Init.HAS_EXPIRE_ONLY)
+        backings = BackingFiles(self._device if terms.flags & Init.PASSTHROUGH else None)
+        self._opening = opening = OpenRequests(
+            world, objects, shown, callers, backings, self._share, self.invalidator, most=MOST_HANDLES
         )
         return {
             Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._forget,
             Opcode.INTERRUPT: _go_on,
-            **Naming(world, objects, shown, callers).operations(),
-            **AttributesOf(world, objects, shown, callers, opening).operations(),
+            **NameRequests(world, objects, shown, callers).operations(),
+            **AttributeRequests(world, objects, shown, callers, opening).operations(),
             **opening.operations(),
-            **ContentOf(opening, callers).operations(),
+            **ContentRequests(opening, callers).operations(),
             **self._listings.operations(),
             Opcode.IOCTL: _no_ioctl,
         }
 
     def close(self) -> None:
-        """Close all that is open; the device must be gone, or nobody serve it any more."""
+        """Close all that is open; the device must be gone, or served no more."""
         if self._opening is not None:
             self._opening.close()
         self._listings.close()
@@ -96,7 +97,7 @@ class PassthroughTree:
 
 
 def _go_on(_: Header, _body: request_bodies.Interrupt) -> Reply:
-    """Whoever does not want to wait any more has to, for a moment: what has begun is finished."""
+    """A caller that gives up waits all the same, for a moment: what has begun is finished."""
 
 
 def _no_ioctl(header: Header, _: request_bodies.Ioctl) -> Reply:

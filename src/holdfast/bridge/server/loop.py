@@ -10,10 +10,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from holdfast.bridge.server.request_threads import Later, LaterError, Leader, Threads
+from holdfast.bridge.server.request_threads import LaterError, Leader, ServingThreads, SlowRequests
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError, lacks_room
 from holdfast.model.log import Log
-from holdfast.undo.interceptor import EndedError
+from holdfast.undo.interceptor import StepEndedError
 from holdfast.wire.fuse import negotiation, replies
 from holdfast.wire.fuse.protocol_constants import UNANSWERED, Opcode
 from holdfast.wire.fuse.request_errors import TOO_MANY, errno_of
@@ -41,7 +41,7 @@ _GONE: Final = (errno.ENODEV, errno.ECONNABORTED)
 _NOT_WAITED_FOR: Final = errno.ENOENT
 """What the device says to a reply that came too late, or when a request was taken back while it was read."""
 _FIRST_FRAME: Final = 1 << 17
-_AGAIN: Final = (LaterError, HeldError, EndedError)
+_AGAIN: Final = (LaterError, HeldError, StepEndedError)
 """What an operation raises that has to be asked again."""
 
 
@@ -71,7 +71,7 @@ class FileSystem(Protocol):
         """What answers each opcode, under what was agreed upon; the kernel does without what is not there (ENOSYS).
 
         An operation runs on any thread, beside others, and ends by itself. It raises `OSError` for what it refuses;
-        and, before anything has happened, `LaterError`, `HeldError` or `EndedError`, to be called again by a thread
+        and, before anything has happened, `LaterError`, `HeldError` or `StepEndedError`, to be called again by a thread
         where nobody else waits (`holdfast.bridge.server.request_threads`), again and again for some seconds: a
         safeguard that nobody has answered by then denies (EPERM). Anything else that it raises is EIO for whoever
         asked, and logged: an error of the store, or our own mistake.
@@ -79,7 +79,7 @@ class FileSystem(Protocol):
         ...
 
 
-class Server:
+class FuseServer:
     """Serves one mounted device until that is gone, or `stop`.
 
     Whoever waits for an answer is never left: what fails is answered with an error, and when the device is closed the
@@ -93,7 +93,7 @@ class Server:
         *,
         threads: int = THREADS,
         alone: bool = True,
-        own: Threads | None = None,
+        own: ServingThreads | None = None,
         lapsed: Callable[[int], object] = lambda _ticket: None,
     ) -> None:
         """``device`` is mounted already, stays the caller's, and becomes non-blocking. ``alone``: one thread answers,
@@ -105,9 +105,9 @@ class Server:
         self._count = threads
         self._threads: list[threading.Thread] = []
         self._at_work = [False] * threads
-        self._own = own or Threads()
+        self._own = own or ServingThreads()
         self._lapsed = lapsed
-        self._later = Later(self._own)
+        self._later = SlowRequests(self._own)
         self._turns = Leader(alone=alone)
         # (No `threading.Event`: a signal handler may have to write to it, whatever its thread is doing.)
         self._gone = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -298,7 +298,7 @@ class Server:
         self._write(header, reply)
 
     def _write(self, header: Header, reply: Reply) -> None:
-        """Send a reply, if there is one. Nobody waits any more for one that the device does not know."""
+        """Send a reply, if there is one. No request waits for one that the device does not know."""
         if reply is None:
             return
         try:

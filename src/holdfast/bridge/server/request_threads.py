@@ -1,4 +1,4 @@
-"""Which of a server's threads takes requests: one, as long as nothing keeps it.
+"""The threads of a server: one takes requests as long as nothing keeps it, slow requests have threads of their own.
 
 Where the operations are Python for the most part, two threads at once take longer than one: each waits for the other at
 every system call, and the kernel wakes one for a request that the other was about to take.
@@ -18,27 +18,32 @@ if TYPE_CHECKING:
 TICK_SECONDS: Final = 0.005
 """What takes longer, or twice that, keeps others from being served no more."""
 _QUIET_TICKS: Final = 20
-"""After so many without a request nobody looks any more, until there is one."""
+"""After so many without a request the watcher sleeps, until there is one."""
+_MOST_SLOW: Final = 64
+"""So many slow requests at a time. A further one is worked on by the thread that has taken it."""
+_KNOWN_SECONDS: Final = 1.0
+"""The news of what a thread has done may be read when it has ended. Its number comes back after all others."""
+_patience = threading.local()
 
 
 class Leader:
-    """See the module. One thread takes requests (it leads), another one looks whether it is kept, the rest wait."""
+    """One thread takes requests (it leads), another one watches whether a request keeps it, the rest wait."""
 
     def __init__(self, *, alone: bool = True) -> None:
         """Unless it is to be one ``alone``, all take requests all the time."""
         self._alone = alone
         lock = threading.Lock()
         self._call = threading.Condition(lock)
-        """For whoever looks."""
+        """For the watcher."""
         self._rest = threading.Condition(lock)
         self._leader: int | None = None
         self._watcher: int | None = None
         self._taken = 0
         """So many requests."""
         self._is_busy = False
-        """The one who leads works on one, and does not wait for the next."""
+        """The leader works on one, and does not wait for the next."""
         self._is_asleep = False
-        """The one who looks does not."""
+        """The watcher waits for a request, and does not watch."""
         self._is_over = False
 
     def wait(self, number: int) -> bool:
@@ -67,7 +72,7 @@ class Leader:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody looks: not where nothing is asked for a while."""
+        """Whether a thread watches the leader: not where nothing is asked for a while."""
         return self._watcher is not None and not self._is_asleep
 
     def took(self, number: int) -> None:
@@ -94,19 +99,19 @@ class Leader:
                 self._call.notify()
 
     def end(self) -> None:
-        """Nobody is to take anything any more."""
+        """No thread takes a request any more."""
         with self._call:
             self._is_over = True
             self._call.notify_all()
             self._rest.notify_all()
 
     def _watch(self) -> None:
-        """Until nobody leads any more: somebody who is kept does not."""
+        """Watch the leader until it leads no more: one that a request keeps does not."""
         quiet = 0
         while self._leader is not None and not self._is_over:
             if quiet >= _QUIET_TICKS:
                 self._is_asleep = True
-                if not self._is_busy:  # (else nobody may have seen that)
+                if not self._is_busy:  # (else `took` may not have seen that)
                     self._call.wait()
                 self._is_asleep = False
                 quiet = 0
@@ -121,15 +126,8 @@ class Leader:
                 quiet += 1
 
 
-# Requests that would keep others waiting, or have to wait themselves: each is worked on by a thread of its own.
-
-_MOST: Final = 64
-"""So many at a time. Whoever comes then is waited for, where they are."""
-_patience = threading.local()
-
-
 class LaterError(Exception):
-    """Nothing has happened yet. Asked again on a thread where nobody else waits, it goes on, or waits a little more."""
+    """Nothing has happened yet. Asked again on a thread of its own, the request goes on, or waits a little more."""
 
 
 def is_patient() -> bool:
@@ -137,13 +135,13 @@ def is_patient() -> bool:
     return getattr(_patience, "is_patient", False)
 
 
-class Later:
-    """Threads for them, made when they are needed."""
+class SlowRequests:
+    """Works on requests that would keep others waiting, or have to wait: each on a thread made for it."""
 
-    def __init__(self, own: Threads) -> None:
+    def __init__(self, own: ServingThreads) -> None:
         """``own`` is told which threads these are."""
         self._own = own
-        self._room = threading.BoundedSemaphore(_MOST)
+        self._room = threading.BoundedSemaphore(_MOST_SLOW)
         self._threads: set[threading.Thread] = set()
         self._lock = threading.Lock()
 
@@ -184,14 +182,10 @@ class Later:
             _patience.is_patient = before
 
 
-# Which threads of this process answer for a mount: what they change, its kernel knows already.
-
-_KNOWN_SECONDS: Final = 1.0
-"""The news of what a thread has done may be read when it has ended. Its number comes back after all others."""
-
-
-class Threads:
-    """A container of their numbers. From any thread."""
+class ServingThreads:
+    """The numbers of the threads of this process that answer for a mount: what these change, the mount's kernel knows
+    already. From any thread.
+    """
 
     def __init__(self) -> None:
         self._until: dict[object, float] = {}

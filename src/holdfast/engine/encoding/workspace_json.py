@@ -6,7 +6,7 @@ microseconds, sizes are bytes, ids are text. Every field is always there; what d
 
 from __future__ import annotations
 
-import base64
+import binascii
 from codecs import getincrementaldecoder
 
 from holdfast.model.clock import isoformat
@@ -264,7 +264,7 @@ def read(path: bytes, value: Read) -> json_types.Part:
         "size": value.size,
         "hash": None if value.hash is None else format_hash(value.hash),
         "data": text,
-        "data_base64": None if text is not None else base64.b64encode(content).decode("ascii"),
+        "data_base64": None if text is not None else binascii.b2a_base64(content, newline=False).decode("ascii"),
         "next_offset": None if end >= value.size or not content else end,
     }
 

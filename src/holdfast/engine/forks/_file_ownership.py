@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.checkpoint_appearance import Looks
+from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
 from holdfast.files.write.ownership import inherited
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint
 
 
-def looks_of(context: Context, checkpoint: Checkpoint) -> Looks:
+def looks_of(context: Context, checkpoint: Checkpoint) -> CheckpointAppearance:
     """As a fork would look: owned by whoever owns the workspace, or, if we may give nothing away, by ourselves."""
     files = context.settings.files
     try:
@@ -26,5 +26,5 @@ def looks_of(context: Context, checkpoint: Checkpoint) -> Looks:
     if os.geteuid() == 0:
         uid, gid = uid if files.uid < 0 else files.uid, gid if files.gid < 0 else files.gid
     if about is None:
-        return Looks(uid, gid, checkpoint.created_at)
-    return Looks(uid, gid, checkpoint.created_at, about.st_mode & 0o777, inherited(about))
+        return CheckpointAppearance(uid, gid, checkpoint.created_at)
+    return CheckpointAppearance(uid, gid, checkpoint.created_at, about.st_mode & 0o777, inherited(about))

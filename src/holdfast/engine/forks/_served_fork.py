@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.checkpoint_appearance import Looks
+from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
 from holdfast.bridge.mount.fuse_device import clear_dead, detach
 from holdfast.bridge.mount.overlayfs import attributes_for, detach_overlays, mount_overlay, unmount_overlay
 from holdfast.engine.forks.mount import Served
@@ -41,7 +41,7 @@ class ServedFork:
             _refuse_other_attributes(folder, note)
             clear_dead(lower)
             detach_overlays(merged_of(folder))  # nobody serves what a process that was killed has left there
-            looks = Looks(note.uid, note.gid, note.changed_at, note.root_permissions, note.permissions)
+            looks = CheckpointAppearance(note.uid, note.gid, note.changed_at, note.root_permissions, note.permissions)
             self._served = Served(context.store, Hash(bytes.fromhex(note.root)), looks, lower, allow_other=False)
             try:
                 mount_overlay(lower, upper_of(folder), work_of(folder), directory, note.attributes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.bridge.checkpoint_tree import CheckpointTree
 from holdfast.bridge.mount.fuse_device import clear_dead, mount
-from holdfast.bridge.server.loop import Server
+from holdfast.bridge.server.loop import FuseServer
 from holdfast.engine.forks._file_ownership import looks_of
 from holdfast.engine.forks._stored_content import StoredContent
 from holdfast.engine.history.mount_pins import RENEWED, MountPin, release_dead
@@ -19,7 +19,7 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 
 if TYPE_CHECKING:
-    from holdfast.bridge.checkpoint_appearance import Looks
+    from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import CheckpointId, Hash
@@ -31,14 +31,16 @@ _LOG = Log(__name__)
 class Served:
     """A checkpoint on a directory, served by threads of this process until `close`."""
 
-    def __init__(self, store: Store, root: Hash, looks: Looks, directory: bytes, *, allow_other: bool) -> None:
+    def __init__(
+        self, store: Store, root: Hash, looks: CheckpointAppearance, directory: bytes, *, allow_other: bool
+    ) -> None:
         """Mount the manifest ``root`` on ``directory``, an empty one. Raises `UnsupportedError` where nothing can be
         mounted.
         """
         content = StoredContent(store, root)
         self._device = mount(directory, allow_other=allow_other)
         # (Whatever is asked for may have to come from far away.)
-        self._server = Server(self._device.descriptor, CheckpointTree(content, looks), alone=False)
+        self._server = FuseServer(self._device.descriptor, CheckpointTree(content, looks), alone=False)
         try:
             self._server.start()
         except BaseException:

@@ -15,7 +15,6 @@ from holdfast.engine.history.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.history.status import present
 from holdfast.engine.history.undo_guards import crossing, foresee, kept, refusal, with_processes
 from holdfast.engine.opening import operation_journal
-from holdfast.engine.opening.early_scan import recall
 from holdfast.engine.opening.operation_journal import UndoNote
 from holdfast.engine.opening.undo_log import infos, noting, touched
 from holdfast.engine.results.command_results import Request, RestoreResult
@@ -23,6 +22,7 @@ from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import CheckpointId
+from holdfast.model.message_text import step_options
 from holdfast.store.catalog_records import HistoryEvent
 
 if TYPE_CHECKING:
@@ -238,7 +238,6 @@ def reverse_steps(
     note = _note(context, "undo", steps)
     seen = [service.changes(step) for step in note.steps]
     try:
-        recall()
         with _noted(context, note):
             crossing(context, service, note.steps, service.undo, force=force)
     except RefusedError as error:
@@ -297,7 +296,6 @@ def _bring_forward(
     progress: Progress | None,
 ) -> RestoreResult:
     note = _note(context, "redo", reversible(service, steps, backward=False), target)
-    recall()
     with _noted(context, note):
         crossing(context, service, note.steps, service.redo, force=force)
     return enter_redone(context, service, note, progress)
@@ -430,7 +428,7 @@ def way_back(service: UndoService, steps: Sequence[int]) -> str:
     of_run = {step.id for step in service.steps() if step.run == run and step.paths}
     if run and of_run == set(steps) and run not in service.forgotten():
         return f"{UNDO_COMMAND} --run {run}"
-    return UNDO_COMMAND + "".join(f" --step {step.id}" for step in chosen)
+    return UNDO_COMMAND + step_options(step.id for step in chosen)
 
 
 def _before(context: Context, position: int, steps: Sequence[StepInfo]) -> int | None:

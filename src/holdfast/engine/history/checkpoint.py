@@ -10,12 +10,13 @@ from __future__ import annotations
 from contextlib import suppress
 
 from holdfast.engine.opening.context import saved_in
-from holdfast.engine.opening.early_scan import note as note_place
+from holdfast.engine.opening.early_scan import note_place
 from holdfast.engine.opening.home import GIT_HEADS
 from holdfast.engine.opening.identity import refuse_other_mount
 from holdfast.engine.opening.undo_log import noting
 from holdfast.engine.results.command_results import CheckpointResult, Request, beginnings
-from holdfast.files.git.configuration import find_repository, read_bounded
+from holdfast.files.git.configuration import find_repository
+from holdfast.files.linux.regular_file import read_bounded
 from holdfast.files.note_file import NoteFile
 from holdfast.files.scan.secret_files import is_environment
 from holdfast.model.checkpoint import KINDS, Checkpoint, Provenance
@@ -35,7 +36,7 @@ from holdfast.model.ids import new_checkpoint_id, new_pack_id
 from holdfast.model.log import Log
 from holdfast.model.message_text import visible
 from holdfast.model.paths import display, under_any
-from holdfast.store.blobs.lazy_writer import LateWriter
+from holdfast.store.blobs.lazy_writer import LazyWriter
 from holdfast.store.catalog_records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
 
 if TYPE_CHECKING:
@@ -364,7 +365,7 @@ def _take_part(
         return None
     parent = context.catalog.checkpoint(cursor.head)
     now = present(context, gone_is_empty=True)
-    writer = LateWriter(context.store.writer)
+    writer = LazyWriter(context.store.writer)
     try:
         changes: list[Change] = []
         for change in now.changes():
@@ -434,7 +435,7 @@ def _attempt(
     cursor = catalog.cursor(context.workspace.id)
     parent = None if cursor.head is None else catalog.checkpoint(cursor.head)
     make_room(context, 0, refuse=not is_way_back)
-    writer = LateWriter(context.store.writer)
+    writer = LazyWriter(context.store.writer)
     try:
         scan = context.tree.scan(
             writer,

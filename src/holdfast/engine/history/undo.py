@@ -15,7 +15,7 @@ from functools import partial
 from holdfast.engine.history._navigator import HistoryNavigator, merge_results
 from holdfast.engine.history._step_reversal import foresee_steps, reapply_steps, reverse_steps, reversible
 from holdfast.engine.history.recovery import catch_up, foresee_catching_up
-from holdfast.engine.history.restore import carry_out, new_nonce, preview, refuse_unfinished, save_first
+from holdfast.engine.history.restore import REDO_COMMAND, carry_out, new_nonce, preview, refuse_unfinished, save_first
 from holdfast.engine.history.status import present
 from holdfast.engine.history.undo_guards import (
     ahead,
@@ -39,6 +39,7 @@ from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
+from holdfast.model.message_text import step_options
 from holdfast.model.paths import display, under
 from holdfast.store.manifests import manifest
 
@@ -147,7 +148,7 @@ def undo_run(
             raise walk.forward_again(before, done, error) from error
     result = merge_results(done)
     if start is not None and chosen:
-        again = "holdfast redo" + "".join(f" --step {step}" for step in sorted(result.steps))
+        again = REDO_COMMAND + step_options(sorted(result.steps))
         ways = [way for way in (done[-1].undo_command, again) if way is not None]
         return result._replace(undo_command=" && ".join(ways))
     return result

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import Hash
     from holdfast.store.catalog_records import Cursor, HistoryEvent
     from holdfast.store.manifests.manifest import Pages
-    from holdfast.undo.journal.forgotten_runs import Forgotten
+    from holdfast.undo.journal.forgotten_runs import ForgottenRuns
     from holdfast.undo.service import GoingOn, ProcessInfo, StepInfo, UndoService
 
 _LOG = Log(__name__)
@@ -114,10 +114,10 @@ def _kept(context: Context, error: RefusedError, *, forward: bool) -> str:
     return f"the checkpoint before holds the rest, and {only}" if held else only
 
 
-def _warned(context: Context) -> Forgotten:
-    from holdfast.undo.journal.forgotten_runs import Forgotten
+def _warned(context: Context) -> ForgottenRuns:
+    from holdfast.undo.journal.forgotten_runs import ForgottenRuns
 
-    return Forgotten(os.path.join(context.folder, _FILE))
+    return ForgottenRuns(os.path.join(context.folder, _FILE))
 
 
 # Steps that are not at their end, as of a server that a run has left: what they hold, by which processes, and how

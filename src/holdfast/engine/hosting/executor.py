@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.hosting._nested_session import InnerShim, Inside
     from holdfast.model.config.settings import Isolation
-    from holdfast.supervisor.control.remote_service import Remote
+    from holdfast.supervisor.control.remote_service import RemoteUndoService
     from holdfast.undo.service import ConflictInfo, Limits, PathChange, Settled, StepInfo, Thresholds, UndoService
     from holdfast.wire.control_channel import Stream
 
@@ -117,7 +117,7 @@ class Session:
         """The real paths of directories that no command may change anything beneath, from the next start on."""
         self.limits: Limits | None = None
         """Of the undo log, where a start begins to keep it; None: as the settings say."""
-        self.on_join: Callable[[Remote], object] = lambda _keeper: None
+        self.on_join: Callable[[RemoteUndoService], object] = lambda _keeper: None
         """Is told of the keeper before the first command."""
 
     @property
@@ -286,17 +286,17 @@ class Session:
             time.sleep(_PAUSE_SECONDS)
         raise HoldfastError("what runs the commands ended at once", code="launcher_gone")
 
-    def _open(self, keeper: Remote, command: str) -> int:
+    def _open(self, keeper: RemoteUndoService, command: str) -> int:
         if self._inside is not None:
             return self._inside.begin(keeper, command)
         return keeper.expect(self.run, [b"sh", b"-c", command.encode("utf-8", "surrogateescape")])
 
-    def _close(self, keeper: Remote, step: int, exit_code: int | None) -> Settled:
+    def _close(self, keeper: RemoteUndoService, step: int, exit_code: int | None) -> Settled:
         if self._inside is not None:
             return self._inside.settle(keeper, step)
         return keeper.settle(step, exit_code)
 
-    def _left(self, keeper: Remote, step: int) -> Lost:
+    def _left(self, keeper: RemoteUndoService, step: int) -> Lost:
         """Close the step of a command that was lost, if that has not been done with its run."""
         denied, info, changes, conflicts = False, None, (), ()
         with suppress(HoldfastError):
@@ -307,13 +307,13 @@ class Session:
             conflicts = keeper.conflicts(step) if info is not None else ()
         return Lost(step, info, changes, conflicts, self._cancelled, denied)
 
-    def _keeper(self) -> Remote:
+    def _keeper(self) -> RemoteUndoService:
         keeper = self._visited()
         if keeper is None:
             raise RefusedError("the keeper of the undo log has ended", code="keeper_gone")
         return keeper
 
-    def _visited(self) -> Remote | None:
+    def _visited(self) -> RemoteUndoService | None:
         from holdfast.supervisor.control.remote_service import visit
 
         return visit(self._undo_log)

@@ -11,7 +11,7 @@ from holdfast.model.log import Log
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.supervisor.control.remote_service import Remote
+    from holdfast.supervisor.control.remote_service import RemoteUndoService
     from holdfast.undo.service import BarrierInfo, StepInfo, TicketInfo, UndoReport
 
 _log = Log(__name__)
@@ -63,7 +63,7 @@ Event = Held | Edited | RolledBack | Mismatched | Warned
 class Monitor:
     """Sees what the keeper holds and notes, on a thread."""
 
-    def __init__(self, undo_log: bytes, notify: Callable[[Event], object], keeper: Remote) -> None:
+    def __init__(self, undo_log: bytes, notify: Callable[[Event], object], keeper: RemoteUndoService) -> None:
         """Look on from now, with what ``keeper`` has noted already left out, until `stop`; ``notify`` is told."""
         self._undo_log = undo_log
         self._notify = notify
@@ -92,7 +92,7 @@ class Monitor:
             except HoldfastError as error:
                 _log.info("%s", error.message)  # the keeper has just ended
 
-    def _look(self, keeper: Remote) -> None:
+    def _look(self, keeper: RemoteUndoService) -> None:
         held = {ticket.id: ticket for ticket in keeper.held()}
         for number, ticket in held.items():
             if number not in self._held:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.model.config.settings import Isolation
     from holdfast.model.ids import CheckpointId
-    from holdfast.supervisor.control.remote_service import Remote
+    from holdfast.supervisor.control.remote_service import RemoteUndoService
     from holdfast.undo.service import Limits, StepInfo, Thresholds, TicketInfo, UndoReport, UndoService
     from holdfast.wire.control_channel import Stream
 
@@ -465,7 +465,7 @@ class HostedDirectory:
     def _told(self, report: UndoReport) -> None:
         self._notify(self, RolledBack(report))
 
-    def _joined(self, keeper: Remote) -> None:
+    def _joined(self, keeper: RemoteUndoService) -> None:
         self._oldest = oldest_step(keeper)
         with self._lock:
             if self._monitor is None:

@@ -89,9 +89,9 @@ def _group(context: Context, client: str, action: Action, event: Event, run: str
 
 
 def _serves(service: UndoService, run: str) -> bool:
-    from holdfast.supervisor.control.remote_service import Remote
+    from holdfast.supervisor.control.remote_service import RemoteUndoService
 
-    return isinstance(service, Remote) and service.serves(run)
+    return isinstance(service, RemoteUndoService) and service.serves(run)
 
 
 def _line(text: str) -> str:

@@ -364,9 +364,9 @@ def _stack(context: Context, line: Lineage, base: CheckpointId, fork: Checkpoint
 
     What retention has dropped is in the one behind it. Where the fork has taken ``base`` in, all before that is one.
     """
-    from holdfast.store.catalog.merge_parents import holding
+    from holdfast.store.catalog.merge_parents import descendants_in
 
-    holds = holding(line, base)
+    holds = descendants_in(line, base)
     steps: list[CheckpointId] = []
     at = fork
     while at != base:

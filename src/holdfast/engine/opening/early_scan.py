@@ -1,8 +1,8 @@
-"""Looking at a tree before anything about it is known for certain: see `holdfast.files.scan.parallel_scan`.
+"""Starts to scan a tree before the catalog is open: see `holdfast.files.scan.parallel_scan`.
 
-Which workspace a directory is, the catalog says; opening that takes most of the time that is to be used. So the home
-notes it in links as well, ``places/{hash of the root's path}``, each to a workspace's id: ``docs/formats/places.md``.
-A note may be wrong: whoever takes the scout over has asked the catalog.
+The catalog knows which workspace a directory is, but to open it takes most of the time that an early scan can use. So
+the home keeps links as well (``docs/formats/places.md``): ``places/{hash of the root's path}``, each to a workspace's
+id. A link may be wrong: the command that adopts the early scan has asked the catalog by then.
 """
 
 from __future__ import annotations
@@ -26,34 +26,29 @@ _PLACES = b"places"
 _ID_LETTERS = frozenset(b"0123456789abcdef")
 
 
-def send(directory: str, home: str | None, environ: Mapping[str, str]) -> None:
-    """Send a scout through the workspace that ``directory`` seems to be in; not where there is a watcher, who knows
-    what has changed, or what is looked at is a mount or a run's. For `recall` in the end. Never raises.
+def start(directory: str, home: str | None, environ: Mapping[str, str]) -> None:
+    """Start to scan the workspace that ``directory`` seems to be in. Never raises; the caller calls `end_early` in the
+    end.
+
+    Starts nothing where a watcher knows what has changed, where the workspace is a mounted fork, and inside of a run.
     """
     if os.fsdecode(RUN_VARIABLE) in environ:
         return
     try:
         where = default_home(environ) if home is None else os.path.abspath(os.fsencode(home))
         root: bytes = os.path.realpath(os.fsencode(directory))
-    except (HoldfastError, OSError, ValueError):  # whoever opens the workspace says what is wrong
+    except (HoldfastError, OSError, ValueError):  # the command reports it when it opens the workspace
         return
     while (folder := _noted(where, root)) is None:
         if root == b"/":
             return
         root = os.path.dirname(root)
     if not any(os.path.lexists(os.path.join(folder, name)) for name in (WATCH_SOCKET, FORK_NOTE)):
-        parallel_scan.send_ahead(root, os.path.join(folder, INDEX))
+        parallel_scan.start_early(root, os.path.join(folder, INDEX))
 
 
-def recall() -> None:
-    """End the scout, unless a scan has taken it over: before this process itself changes the tree, and in the end.
-    Harmless where there is none.
-    """
-    parallel_scan.recall_ahead()
-
-
-def note(context: Context, files: int) -> None:
-    """Note where the workspace is, whose tree has so many ``files``: for `send`, where that would. Best effort."""
+def note_place(context: Context, files: int) -> None:
+    """Note where the workspace is, for `start`, if its tree has enough ``files`` for an early scan. Best effort."""
     if files < parallel_scan.MIN_FILES:
         return
     root, name = context.workspace.path, context.workspace.id
@@ -64,7 +59,7 @@ def note(context: Context, files: int) -> None:
         os.makedirs(os.path.dirname(link), 0o700, exist_ok=True)
         new = link + b".new-" + name.encode()
         with suppress(FileNotFoundError):
-            os.unlink(new)  # somebody was killed here
+            os.unlink(new)  # a process was killed here
         os.symlink(name.encode(), new)
         os.rename(new, link)
     except OSError:

@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import suppress
 
 from holdfast.engine.opening.home import DISK, OWN_MOUNT, ROOT_BIRTH
-from holdfast.files.git.configuration import read_regular
+from holdfast.files.linux.regular_file import read_regular
 from holdfast.model.errors import EscapeError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING

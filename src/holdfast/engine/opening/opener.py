@@ -294,7 +294,7 @@ class Opener:
             try:
                 self._store = self._open_store()
             except StorageError:
-                if not self._freeing or not disk_reserve.give_up(self.home):
+                if not self._freeing or not disk_reserve.release(self.home):
                     raise
                 self._store = self._open_store()
                 self._store.save_space()
@@ -617,12 +617,9 @@ class Opener:
             modes=os.path.join(folder, DIRECTORIES),
             # (What a snapshot provider has made may lie in the home, which must not take all of it away.)
             never=[one for one in own if not under(path, one)],
-            max_file_bytes=settings.capture.max_file_bytes,
-            exclude=settings.capture.exclude,
-            credentials=settings.capture.credentials,
+            capture=settings.capture,
+            files=settings.files,
             user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),
-            uid=None if settings.files.uid < 0 else settings.files.uid,
-            gid=None if settings.files.gid < 0 else settings.files.gid,
             layer=layer,
         )
 

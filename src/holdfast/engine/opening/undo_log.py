@@ -11,8 +11,8 @@ from functools import partial
 
 from holdfast.engine.opening import operation_journal
 from holdfast.engine.opening.current_run import current_run
-from holdfast.engine.opening.early_scan import recall
 from holdfast.engine.opening.home import UNDO_LOG, own_directories
+from holdfast.files.scan.parallel_scan import end_early
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, StorageError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
     from holdfast.store.catalog_records import HistoryEvent
-    from holdfast.undo.journal.heartbeat import Beat
+    from holdfast.undo.journal.heartbeat import Heartbeat
     from holdfast.undo.service import BarrierInfo, ConflictInfo, Limits, PathChange, StepInfo, UndoReport, UndoService
 
 _LOG = Log(__name__)
@@ -60,7 +60,7 @@ def limits(context: Context) -> Limits:
     return Limits(of.max_log_bytes, of.max_steps, of.max_step_bytes)
 
 
-def least(context: Context) -> Beat:
+def least(context: Context) -> Heartbeat:
     """The numbers of the undo log that the history knows: one that was lost and is made anew has to give out larger
     ones, or its steps would seem older than the states before them, and be taken for others of the same number.
     """
@@ -106,6 +106,10 @@ def reached(
     elif not _is_there(context, directory):
         yield None
         return
+    if not looking:
+        # The tree changes from here on, behind the back of an early scan: what a killed keeper left is rolled back, and
+        # the caller may reverse steps, which a keeper does in its own process.
+        end_early()
     from holdfast.supervisor.control.remote_service import visit
 
     deadline = context.clock.monotonic() + context.settings.lock.timeout
@@ -115,8 +119,6 @@ def reached(
             with keeper, _at_hand(context, None if looking else keeper):
                 yield keeper
             return
-        if not looking:
-            recall()  # what a killed keeper left is rolled back now
         wait = context.clock.monotonic() < deadline
         own = _open(context, directory, told, own_limits or limits(context), wait=wait, looking=looking)
         if own is not None:
@@ -449,13 +451,13 @@ def _open(
     @contextmanager
     def own() -> Generator[UndoService]:
         from holdfast.undo.local_service.undo_service import LocalUndoService
-        from holdfast.undo.recovery.keeper_recovery import is_cut_off, outstanding, recover, tell_outstanding
-        from holdfast.undo.reports.step_views import report
+        from holdfast.undo.recovery.keeper_recovery import is_cut_off, log_outstanding, outstanding, recover
+        from holdfast.undo.reports.step_views import undo_report
 
         try:
             if looking:
                 left = outstanding(log)
-                tell_outstanding(left)
+                log_outstanding(left)
                 # (Steps that have ended, and are not in the log yet, are no change to the tree, and would not be seen.)
                 if any(left) or not is_cut_off(log):
                     yield LocalUndoService(log, unfinished=left.finished)
@@ -463,7 +465,7 @@ def _open(
                     return
             recovered = recover(log)
             if told is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:
-                told(report(log.aside, [recovered.rolled_back]))
+                told(undo_report(log.quarantine, [recovered.rolled_back]))
             yield LocalUndoService(log, own=own_directories(context.home, context.settings))
         finally:
             log.close()

@@ -20,8 +20,8 @@ from holdfast.files.directories.directory_exchange import CANNOT, exchange, hind
 from holdfast.files.directories.replication import remove_whole
 from holdfast.files.directories.tree_stamps import Stamp
 from holdfast.files.linux import syscalls
+from holdfast.files.linux.mount_table import mounts
 from holdfast.files.protected_directories import find_own
-from holdfast.files.watch.watched_root import parse_mounts
 from holdfast.model.errors import FormatError, StorageError, room_hint
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import PROMOTION_PREFIX, UNDO_LOG_IN_TREE, display, parse_display, under
@@ -140,8 +140,7 @@ def _try(container: bytes) -> str | None:
 
 
 def _mounted() -> list[bytes]:
-    with open("/proc/self/mountinfo", "rb") as file:
-        return [mount.point for mount in parse_mounts(file.read())]
+    return [mount.point for mount in mounts()]
 
 
 def sync(path: bytes) -> None:

@@ -25,7 +25,7 @@ from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId, new_checkpoint_id
 from holdfast.model.paths import display
-from holdfast.store.blobs.lazy_writer import LateWriter
+from holdfast.store.blobs.lazy_writer import LazyWriter
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _captured(work: Work, context: Context) -> CheckpointId:
     if work.facts.target:
         return CheckpointId(work.facts.target)
     spec = work.spec
-    writer = LateWriter(context.store.writer)
+    writer = LazyWriter(context.store.writer)
     ours = context.catalog.checkpoint(CheckpointId(work.facts.ours))
     try:
         scan = tree_at(work, build_directory.tree_of(work)).scan(writer, saved=saved_in(context, ours), full_hash=True)

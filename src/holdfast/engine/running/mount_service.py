@@ -10,15 +10,15 @@ import os
 import select
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.passthrough.change_watcher import watched
+from holdfast.bridge.passthrough.change_watcher import watch_changes
 from holdfast.bridge.passthrough.served_tree import PassthroughTree
-from holdfast.bridge.server.loop import Server
-from holdfast.bridge.server.request_threads import Threads
+from holdfast.bridge.server.loop import FuseServer
+from holdfast.bridge.server.request_threads import ServingThreads
 from holdfast.files.linux.metadata import through
 from holdfast.model.errors import StorageError
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.keeper.mounted_trees import Around
+    from holdfast.supervisor.keeper.mounted_trees import MountHost
 
 _FIRST_SECONDS = 5.0
 """The kernel has begun to talk when the mount was made."""
@@ -29,18 +29,18 @@ _SETTLE_SECONDS = 0.05
 class ServedMount:
     """Implements `holdfast.supervisor.keeper.mounted_trees.Mount`."""
 
-    def __init__(self, device: int, around: Around) -> None:
+    def __init__(self, device: int, host: MountHost) -> None:
         """See `serve`."""
         begun = select.poll()
         begun.register(device, select.POLLIN)
         if not begun.poll(_FIRST_SECONDS * 1000):
             raise StorageError("nothing is mounted by the device that came with the run")
         self._device = device
-        self._around = around
-        own = Threads()
-        self._outside = watched(os.fsencode(os.readlink(through(around.root_fd))), own)
-        self._tree = PassthroughTree(around, around.preimages, device, is_told=self._outside is not None)
-        self._server = Server(device, self._tree, own=own, lapsed=around.lapsed)
+        self._host = host
+        own = ServingThreads()
+        self._outside = watch_changes(os.fsencode(os.readlink(through(host.root_fd))), own)
+        self._tree = PassthroughTree(host, host.preimages, device, is_told=self._outside is not None)
+        self._server = FuseServer(device, self._tree, own=own, lapsed=host.lapse)
         try:
             self._server.start()
         except BaseException:
@@ -49,9 +49,9 @@ class ServedMount:
             if self._outside is not None:
                 self._outside.stop()
             raise
-        self._tree.teller.start()
+        self._tree.invalidator.start()
         if self._outside is not None:
-            self._outside.start(self._tree.teller)
+            self._outside.start(self._tree.invalidator)
         self._is_open = True
 
     @property
@@ -65,13 +65,13 @@ class ServedMount:
 
     def forget(self) -> None:
         """See `Mount.forget`."""
-        self._tree.teller.everything()
+        self._tree.invalidator.everything()
 
     def settle(self) -> None:
         """See `Mount.settle`: the kernel says that a file is closed before a process's end can be seen, without waiting
         for an answer.
         """
-        self._server.settle(_SETTLE_SECONDS, lambda: self._around.waiting)
+        self._server.settle(_SETTLE_SECONDS, lambda: self._host.waiting)
 
     def close(self) -> bool:
         """See `Mount.close`."""
@@ -80,7 +80,7 @@ class ServedMount:
         if self._outside is not None:
             self._outside.stop()
             self._outside = None
-        if not (self._server.stop() and self._tree.teller.stop()):
+        if not (self._server.stop() and self._tree.invalidator.stop()):
             return False
         self._is_open = False
         os.close(self._device)
@@ -88,6 +88,6 @@ class ServedMount:
         return True
 
 
-def serve(device: int, around: Around) -> ServedMount:
+def serve(device: int, host: MountHost) -> ServedMount:
     """See `holdfast.supervisor.keeper.mounted_trees.Mounting`."""
-    return ServedMount(device, around)
+    return ServedMount(device, host)

@@ -112,7 +112,7 @@ def run(
     from holdfast.engine.running._checkpoint_server import answering_run
     from holdfast.files.local_tree import LocalTree
     from holdfast.supervisor.keeper.keeper_settings import Settings
-    from holdfast.supervisor.launch.supervised_run import supervise
+    from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
     from holdfast.supervisor.resolution.territory import absolute
 
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
@@ -153,20 +153,18 @@ def run(
     parting: list[Parting] = []
     try:
         with _asking(settings.log, ask if asked_for.asks else None), answering_run(context, identity):
-            code = supervise(
+            supervised = SupervisedCommand(
                 command,
-                settings,
-                run=identity,
                 directory=directory,
                 environment=surroundings,
+                run=identity,
                 one_step=one_step,
                 fails_whole=fails_whole,
-                box=box,
                 read_only=read_only,
                 thresholds=asked_for,
-                entry=_entry(context, settings, directory, command) if bridge else None,
-                parted=parting.append,
             )
+            entry = _entry(context, settings, directory, command) if bridge else None
+            code = supervise(supervised, settings, box=box, entry=entry, parted=parting.append)
     finally:
         steps = end_run(context, identity, shown, told, forgotten)
     (last,) = parting
@@ -282,9 +280,9 @@ def end_run(
 def _say_forgotten(identity: str, runs: Sequence[str]) -> None:
     if identity in runs:
         _LOG.warning(
-            "steps of this run are forgotten already: the undo log was full (undo.max_log_bytes), or was discarded. "
-            "`holdfast undo --run %s --force` takes back what is left, and the rest by the checkpoint that the run "
-            "began with: ignored files that the forgotten steps changed stay as they are",
+            "steps of this run are forgotten already: the undo log was full (undo.max_log_bytes, undo.max_steps) or "
+            "discarded. `holdfast undo --run %s --force` takes back what is left, and the rest by the checkpoint that "
+            "the run began with: ignored files that the forgotten steps changed stay as they are",
             identity,
         )
     if others := [run for run in runs if run != identity]:

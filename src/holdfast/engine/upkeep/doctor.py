@@ -312,11 +312,11 @@ def _home(opener: Opener) -> Iterator[Finding]:
 
 def _catalog(opener: Opener) -> Iterator[Finding]:
     """What the server is like that the catalog is on. (Whether it answers has just been seen.)"""
-    from holdfast.store.postgresql.database import PostgresDatabase, about
+    from holdfast.store.postgresql.database import PostgresDatabase, server_info
 
     database = opener.store().catalog.database
     assert isinstance(database, PostgresDatabase)
-    found = about(database)
+    found = server_info(database)
     text = f"its catalog is {found.shown}, on PostgreSQL {found.server}, {found.milliseconds:.1f} ms away"
     yield Finding("home", "good", text)
     if found.standby:

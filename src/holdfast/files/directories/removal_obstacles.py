@@ -8,7 +8,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux import syscalls
-from holdfast.files.watch.watched_root import parse_mounts
+from holdfast.files.linux.mount_table import mounts
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display, under
 
@@ -23,8 +23,7 @@ def mounted_at(path: bytes, *, below: bool = False) -> Sequence[bytes]:
     """Where something is mounted: right at the real path ``path``, once for each mount; or there and ``below`` it. What
     has to be unmounted first comes first.
     """
-    with open("/proc/self/mountinfo", "rb") as file:
-        points = [mount.point for mount in parse_mounts(file.read())]
+    points = [mount.point for mount in mounts()]
     return [point for point in reversed(points) if point == path or (below and under(point, path))]
 
 
@@ -32,8 +31,7 @@ def type_mounted_at(path: bytes) -> bytes | None:
     """The type of the file system that is mounted right at the real path ``path``, of the last if several are; None if
     there is none.
     """
-    with open("/proc/self/mountinfo", "rb") as file:
-        found = [mount.type for mount in parse_mounts(file.read()) if mount.point == path]
+    found = [mount.type for mount in mounts() if mount.point == path]
     return found[-1] if found else None
 
 
@@ -42,8 +40,7 @@ def refuse_others(path: bytes, *, below: int = 0) -> None:
     not mounted there itself: it would be taken away with what is below it, and a tmpfs with all that is in it. The
     first ``below`` mounts there may be anybody's.
     """
-    with open("/proc/self/mountinfo", "rb") as file:
-        there = [mount for mount in parse_mounts(file.read()) if mount.point == path][below:]
+    there = [mount for mount in mounts() if mount.point == path][below:]
     ours = [(mount.type, mount.source) in _OURS for mount in there]
     if not all(ours):
         raise RefusedError(

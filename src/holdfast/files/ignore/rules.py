@@ -13,7 +13,8 @@ import stat
 
 from blake3 import blake3
 
-from holdfast.files.git.configuration import MAX_RULES_BYTES, User, find_repository, global_excludes, read_regular
+from holdfast.files.git.configuration import MAX_RULES_BYTES, User, find_repository, global_excludes
+from holdfast.files.linux.regular_file import read_regular
 from holdfast.model.errors import StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
-"""Copies of this process that take over a part of its work on a tree, where there is a processor to spare.
+"""Copies of this process that do a part of its work on a tree, where a processor is idle.
 
-A copy shares nothing with its maker but files and what was mapped to be shared. It is never needed: what it leaves
-undone, killed at any moment, its maker does.
+A copy shares nothing with its parent but open files and shared memory. The parent never needs it: what a copy leaves
+undone, killed at any moment, the parent does.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _PROCESSOR = 36
 """The place of ``processor`` among the fields behind the command's name."""
 
 
-def pays() -> bool:
-    """True if there are two processors, and this process has no threads: the locks that they hold would be held for
-    ever in its copy.
+def is_worthwhile() -> bool:
+    """True if there are two processors, and this process has no other threads: the locks that they hold would stay held
+    in the copy for ever.
     """
     try:
         return len(os.sched_getaffinity(0)) > 1 and len(os.listdir("/proc/self/task")) == 1
@@ -30,47 +30,49 @@ def pays() -> bool:
 
 
 def start(work: Callable[[], object]) -> int | None:
-    """Do ``work`` in a copy of this process, which ends then, whatever happened; its id, or None if there can be none.
+    """Do ``work`` in a copy of this process, which then ends, also if ``work`` raises. The copy's process id; None if
+    the system makes no more processes.
 
-    No signal's handler runs in it. The caller waits for it (`end`, `wait`).
+    No signal handler of this process runs in the copy. The caller calls `wait` or `end`.
     """
-    maker = os.getpid()
-    if "signal" not in sys.modules:  # nobody can have set a handler, and to load that takes longer than to make a copy
-        return _start(work, maker)
+    parent = os.getpid()
+    if "signal" not in sys.modules:  # then no handler is set, and to load it takes longer than to make the copy
+        return _start(work, parent)
     import signal
 
-    # The caller's handlers of signals are not for a copy of the process to run.
+    # The handlers of this process must not run in the copy.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        return _start(work, maker)
+        return _start(work, parent)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _start(work: Callable[[], object], maker: int) -> int | None:
+def _start(work: Callable[[], object], parent: int) -> int | None:
     here = _processor()
     try:
         process = os.fork()
         if process == 0:
             try:
-                _leave(0, here)
+                _move_away(0, here)
                 work()
             finally:
                 os._exit(0)
-        _leave(process, here)
+        _move_away(process, here)
         return process
     except OSError:
         return None
     finally:
-        if os.getpid() != maker:
-            os._exit(0)  # an interrupt has come before the copy began: it is not to go on as its maker
+        if os.getpid() != parent:
+            os._exit(0)  # an interrupt has come before the copy began its work: it must not go on as its parent
 
 
-def _leave(process: int, processor: int) -> None:
-    """Have the copy (0: this process) go on at another ``processor`` than its maker's.
+def _move_away(process: int, processor: int) -> None:
+    """Move the copy (0: this process) to another processor than its parent's.
 
-    The scheduler often begins it there, in its maker's place or behind it, and takes tens of milliseconds to notice
-    that somebody is idle: as long as all that it was made for. So whichever of the two comes first sends it away.
+    The scheduler often starts a copy on the processor of its parent, and takes tens of milliseconds to notice that
+    another one is idle. That is as long as all the work of the copy. So parent and copy both do this, and the first of
+    them to run succeeds.
     """
     try:
         allowed = os.sched_getaffinity(process)
@@ -83,7 +85,7 @@ def _leave(process: int, processor: int) -> None:
 
 
 def _processor() -> int:
-    """Where this process runs just now (proc_pid_stat(5)); -1 if that cannot be told."""
+    """The processor that this process runs on just now (proc_pid_stat(5)); -1 if it cannot be read."""
     try:
         with open("/proc/self/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[_PROCESSOR])
@@ -96,7 +98,7 @@ def wait(process: int) -> None:
     try:
         os.waitpid(process, 0)
     except ChildProcessError:
-        return  # somebody else has waited for it
+        return  # another part of this process has waited for it
 
 
 def end(process: int) -> None:
@@ -104,5 +106,5 @@ def end(process: int) -> None:
     try:
         os.kill(process, _SIGKILL)
     except ProcessLookupError:
-        return  # somebody else has waited for it
+        return  # another part of this process has waited for it
     wait(process)

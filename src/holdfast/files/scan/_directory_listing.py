@@ -21,8 +21,8 @@ _INDEX = os.fsdecode(INDEX)
 _COMPANIONS = (*_LOGS, _INDEX)
 
 UNSEEN = (0,) * COLUMNS
-"""The stat columns of a name that could not be looked at: those of no file. `holdfast.files.scan.file_capture` says
-why.
+"""The stat columns of a name that stat(2) failed on. No file has them, so `holdfast.files.scan.file_capture` asks
+again, and says why that fails.
 """
 
 
@@ -60,8 +60,8 @@ class Listing:
                 self._skip_directories = frozenset(os.fsdecode(directories).split("/"))
 
     def fill(self, fd: int) -> None:
-        """List the directory, on the supposition that what was ignored still is. Raises `OSError` if nothing in it can
-        be looked at.
+        """List the directory, assuming that what was ignored still is. Raises `OSError` if the directory cannot be
+        listed or searched.
         """
         names, stats, inner = self.names.append, self.stats.extend, self.inner.append
         skip_files, skip_directories = self._skip_files, self._skip_directories
@@ -88,7 +88,7 @@ class Listing:
                     self._fill_unseen(fd, entry)
 
     def _fill_unseen(self, fd: int, entry: os.DirEntry[str]) -> None:
-        """Take in what could not be looked at as what it was before: a file system may not even tell its kind."""
+        """Add an entry that stat(2) failed on, as the kind that it was before: a file system may not even tell that."""
         _must_be_searchable(fd)
         name = entry.name
         if name in self._skip_files:
@@ -105,7 +105,7 @@ class Listing:
         self, fd: int, path: bytes, rules: DirectoryRules, was_directory: Callable[[bytes], bool]
     ) -> None:
         """List the directory and ask the rules about each name. Raises `OSError` as `fill` does. ``was_directory`` is
-        asked about a path of which the file system does not tell.
+        asked about a path whose kind the file system does not tell.
         """
         prefix = path + b"/" if path else b""
         with os.scandir(fd) as entries:
@@ -156,8 +156,8 @@ class Listing:
             del self.stats[at * COLUMNS : (at + 1) * COLUMNS]
 
     def settle_databases(self, fd: int, path: bytes, rules: DirectoryRules) -> None:
-        """After all is decided: take in what the rules leave out and is the log of a database that is captured, leave
-        out what was taken in so and is none any more, and the indexes of such logs.
+        """After the rules have decided: add the ignored logs of captured SQLite databases. Leave out what was added so
+        before and is no such log any more, and the indexes of the logs.
         """
         captured: dict[str, bool] = {}
 
@@ -202,8 +202,8 @@ class Listing:
         return numbers(self.stats)
 
     def is_as_known(self) -> bool:
-        """After `fill`: True if all is as the record has it, and that knows what is in every file, as long as the rules
-        that it was made under are in force.
+        """After `fill`: True if the directory is as its record has it, and the record knows the content of every file.
+        That holds under the rules that the record names.
         """
         record = self._record
         return record is not None and not record.values[0] and self.key(record.key[:FINGERPRINT_BYTES]) == record.key
@@ -218,7 +218,7 @@ class Listing:
 
 
 def _must_be_searchable(fd: int) -> None:
-    """Raise `PermissionError` if it is the open directory that keeps what is in it from being looked at."""
+    """Raise `PermissionError` if the open directory cannot be searched, so that stat(2) fails on everything in it."""
     os.stat(b".", dir_fd=fd)
 
 

@@ -1,9 +1,9 @@
-"""When a file holds still, where the kernel cannot tell who writes to it.
+"""When a file does not change any more, where the kernel does not tell whether a process writes to it.
 
-A store through a memory mapping changes a file's times once: as the first one to a page since that was last written
-back. So what was written back before it is read, and has kept its times since, cannot change any more without telling.
-Where nothing is ever written back, as on an overlay whose upper layer is in memory, this leaves the writers that
-``/proc`` shows; those of other containers are not seen there.
+A store through a memory mapping changes a file's times only if it is the first one to its page since the page was last
+written back. So a file that was written back before it is read cannot change afterwards and keep its times. Where a
+file system writes nothing back, as an overlay whose upper layer is in memory, only the writers that ``/proc`` shows are
+known, and it does not show those of other containers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.files.linux.file_writers import written_now
 
 
 class Stillness:
-    """What one scan knows of files whose writers it is not told. Each file system is written back once."""
+    """What one scan knows of files whose writers the kernel does not tell. It writes each file system back once."""
 
     def __init__(self) -> None:
         """Nothing is asked or written back before a file needs it."""
@@ -26,8 +26,8 @@ class Stillness:
         self._written: set[tuple[int, int]] = set()
 
     def since(self, fd: int) -> int:
-        """The moment (nanoseconds since 1970) from which on the times of the open file tell of every change, as long as
-        they are older than it; 0 if nothing can be told, now or later. Call it before the file is read.
+        """The moment (nanoseconds since 1970) from which on every change gives the open file new times, if its times
+        are older than that; 0 if no moment is known, now or later. Call it before the file is read.
         """
         about = os.fstat(fd)
         since = self._since.get(about.st_dev)

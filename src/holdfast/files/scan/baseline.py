@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class Findings:
-    """What is known of a tree besides the index; kept from scan to scan by who watches it."""
+    """What scans have found in a tree besides the index. A watched tree keeps it from scan to scan."""
 
     def __init__(self) -> None:
         self.linked = False
-        """Whether a file has several names, by one of which somebody elsewhere may write to it."""
+        """Whether a file has several names (hard links): a process may write to it by one outside of the tree."""
         self.not_captured: dict[bytes, str] = {}
         self.again: set[bytes] = set()
         """Paths to look at in every scan: racy, written to right now, unreadable."""
@@ -32,7 +32,7 @@ class Findings:
         return self.rules[b""]
 
     def settle(self, path: bytes) -> None:
-        """Drop what is known of the file ``path``: it is being looked at anew."""
+        """Drop what is known of the file ``path``: it is scanned again."""
         self.not_captured.pop(path, None)
         self.again.discard(path)
 
@@ -58,8 +58,8 @@ class Trust:
         full_hash: bool,
         beneath: Lookup | None = None,
     ) -> None:
-        """``hashes_only``: the sink keeps nothing, so that it lacks nothing either. ``beneath`` gives the entry of a
-        path in the lower layer of an overlay, all of whose content is stored.
+        """``hashes_only``: the sink stores nothing, so it can lack no content. ``beneath`` gives the entry of a path in
+        the lower layer of an overlay, all of whose content is stored.
         """
         labelled = base is not None and index.root is not None
         self.nothing = full_hash or not (hashes_only or labelled)

@@ -42,7 +42,7 @@ _KINDS = {
 
 
 class Captured(NamedTuple):
-    """What came of looking at one path."""
+    """The result of capturing one path."""
 
     signature: Signature
     flag: int
@@ -51,7 +51,7 @@ class Captured(NamedTuple):
     reason: str | None
     """Why there is no hash."""
     database: bool = False
-    """Whether it is a file of SQLite's, by its first bytes."""
+    """Whether it is a database of SQLite, by its first bytes."""
 
 
 class _StoppedError(Exception):
@@ -148,10 +148,11 @@ def _capture_file(
         return None
     try:
         state = writer_of(fd, stillness.handing_on)
-        # What may have a writer that we are not told of is read again every time: slower, never wrong.
+        # A file that may have a writer, and the kernel does not say, is read again in every scan: slower, never wrong.
         writer = state in (Writer.SOME, Writer.UNSAID)
         if state in (Writer.SOME, Writer.UNTOLD):
-            # What a mapping has written gets its time when it is written back.
+            # What was stored through a memory mapping shows in the file's times when it is written back at the latest,
+            # and the next store changes them again.
             if state is Writer.SOME:
                 _sync(fd)
             else:
@@ -217,7 +218,7 @@ def _pieces(fd: int, seen: Signature) -> Iterator[bytes]:
 
 
 def peek(dir_fd: int, name: bytes, most: int) -> bytes | None:
-    """What the file ``name`` holds just now, at whatever moment that is; None if it is no regular file of at most
+    """What the file ``name`` holds just now, which may be half written; None if it is no regular file of at most
     ``most`` bytes, or cannot be read at once.
     """
     try:
@@ -260,6 +261,6 @@ def _captured(seen: Signature, moment: int, value: Hash, writer: bool) -> Captur
 
 
 def too_large(seen: Signature, max_file_bytes: int) -> Captured:
-    """The answer for a file that is larger than is captured."""
+    """The result for a file that is larger than the limit."""
     reason = f"too large: {seen.size} bytes, the limit is {max_file_bytes} (max_file_bytes)"
     return Captured(seen, NOT_CAPTURED, None, reason)

@@ -1,4 +1,4 @@
-"""What the files that a scan comes upon hold: as they are, or as they were saved where they cannot be read."""
+"""Reads the files that a scan finds new or changed. For a file that cannot be read, what was saved before stands."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.files.index.stat_index import StatIndex
     from holdfast.files.scan.baseline import Findings
     from holdfast.files.tree import Lookup, Saved
+    from holdfast.model.config.settings import Capture
     from holdfast.model.content import BlobSink
     from holdfast.model.entries import Entry
     from holdfast.model.ids import Hash
@@ -30,7 +31,7 @@ _UNSEEN = Signature(0, 0, 0, 0, 0)
 _TRIES_TOGETHER = 10
 
 KEPT = "; what was saved of it before stays"
-"""Goes on from the reason why something could not be looked at."""
+"""Appended to the reason why something could not be read."""
 
 
 class Reader:
@@ -41,29 +42,33 @@ class Reader:
         index: StatIndex,
         findings: Findings,
         sink: BlobSink,
+        capture: Capture,
         *,
-        max_file_bytes: int,
         lookup: Lookup | None,
         saved: Saved | None,
-        credentials: bool,
         also: Container[bytes],
     ) -> None:
-        """``credentials``: files of credentials are captured; else those that are ``saved``, and ``also`` these."""
+        """Unless ``capture`` includes all files of credentials, those that are ``saved``, and those in ``also``, are
+        captured.
+        """
         self.files_read = 0
         self._index = index
         self._findings = findings
         self._sink = sink
-        self._max_file_bytes = max_file_bytes
+        self._max_file_bytes = capture.max_file_bytes
         self._lookup = lookup
         self._saved = saved
-        self._credentials = credentials
+        self._credentials = capture.credentials
         self._also = also
         self._stillness = Stillness()
 
     def look(
         self, fd: int, name: bytes, inner: bytes, seen: Signature, before: Entry | None, moment: int
     ) -> capturing.Captured | None:
-        """What the file ``name`` in the open directory, ``inner`` from the root, holds; None if it is gone."""
+        """Read the file ``name`` in the open directory, whose path from the root is ``inner``; None if it is gone.
+
+        It looked like ``seen`` at ``moment`` or later; ``before`` is its entry in the index.
+        """
         if len(inner) > MAX_PATH_BYTES:
             return capturing.Captured(seen, NOT_CAPTURED, None, f"path too long: {len(inner)} bytes")
         if is_credential(inner) and not (self._credentials or inner in self._also or self._has_saved(inner)):
@@ -73,7 +78,7 @@ class Reader:
         return self._as_saved(inner, found) if found is not None and found.flag == FAILED else found
 
     def learn(self, path: bytes, found: capturing.Captured) -> None:
-        """Count what was read, and remember why ``path`` is not captured, or is to be looked at again."""
+        """Count the file ``path`` if it was read, and remember why it is not captured, or must be scanned again."""
         if found.reason is not None:
             self._findings.not_captured[path] = found.reason
         else:
@@ -82,7 +87,7 @@ class Reader:
             self._findings.again.add(path)
 
     def unstable(self, path: bytes) -> capturing.Captured:
-        """What stands for ``path``, which does not hold still together with others."""
+        """The result for ``path``, which changed each time when it was read together with others."""
         return self._as_saved(path, capturing.Captured(_UNSEEN, FAILED, None, capturing.UNSTABLE))
 
     def look_together(
@@ -93,10 +98,11 @@ class Reader:
         kept: Mapping[bytes, Signature],
         entry: Callable[[bytes], Entry | None],
     ) -> dict[bytes, capturing.Captured | None]:
-        """What the database ``name`` in the open directory and its logs hold, as they were at one moment: the database
-        is read first, and all is looked at again until it has held still. ``prefix`` leads to the directory, ``kept``
-        has what is known of some of them as long as they look so: those are not in the answer. ``entry`` gives what was
-        there before.
+        """Read the database ``name`` in the open directory and its logs, as they were at one moment: the database
+        first, and all of them again until none has changed meanwhile.
+
+        ``prefix`` is the directory's path, with a slash. ``kept`` has the signatures of those whose content is known:
+        as long as they look so, they are not in the result. ``entry`` gives the entry of a name in the index.
         """
         present: dict[bytes, Signature] = {}
         for attempt in range(_TRIES_TOGETHER):
@@ -119,7 +125,7 @@ class Reader:
         return entry is not None and not entry.is_symlink
 
     def _as_saved(self, path: bytes, failed: capturing.Captured) -> capturing.Captured:
-        """What stands for the file ``path``, which could not be read: what was saved of it before, if anything was."""
+        """The result for the file ``path``, which could not be read: as it was saved before, if it was."""
         entry = None if self._saved is None else dict(self._saved.entries(path)).get(path)
         rules = path.rpartition(b"/")[2] in (GITIGNORE, CHECKPOINTIGNORE)
         if entry is None:
@@ -128,7 +134,7 @@ class Reader:
         return capturing.Captured(unseen(entry), RACY, entry.hash, reason)
 
     def _previous(self, path: bytes, before: Entry | None) -> Hash | None:
-        """The hash of the version before, for the sink to encode against: one that is stored already."""
+        """The hash of the version before, which is stored already, for the sink to encode against."""
         earlier = self._index.delta.get(path)
         if earlier is not None:
             before = earlier[0]
@@ -138,12 +144,12 @@ class Reader:
 
 
 def unseen(entry: Entry) -> Signature:
-    """A signature for an ``entry`` of something that was not looked at: that of no file."""
+    """A signature for an ``entry`` that was not read. No file has it, so the next scan reads the file."""
     return Signature(0, 0, entry.size, 0, entry.mode)
 
 
 def _present(fd: int, name: bytes) -> dict[bytes, Signature]:
-    """The database ``name`` and its logs, as far as they are there, each with what it looks like; itself first."""
+    """The signatures of the database ``name`` and of those of its logs that exist; the database first."""
     found: dict[bytes, Signature] = {}
     for one in (name, *(name + end for end in LOGS)):
         with suppress(OSError):
@@ -158,8 +164,8 @@ def _hold_still(
     found: Mapping[bytes, capturing.Captured | None],
     moment: int,
 ) -> bool:
-    """True if nothing of it has changed since it was looked at, after ``moment``: what is read once all of it was read,
-    and is as before, is of one moment.
+    """True if none of them has changed since it was read, after ``moment``. This is asked once all were read: so all
+    of them held what was read at one moment, which is when the last one had been read.
     """
     for one in present:
         captured = found.get(one)
@@ -167,7 +173,7 @@ def _hold_still(
             return False
         if captured is None or captured.hash is None or not capturing.is_racy(captured.signature, moment):
             continue
-        try:  # its times may not tell
+        try:  # racy: a change may have left the same times
             again = read_entry(fd, one, os.stat(one, dir_fd=fd, follow_symlinks=False))
         except OSError:
             return False

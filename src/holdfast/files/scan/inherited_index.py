@@ -1,9 +1,9 @@
-"""The stat index of a whole copy, from that of the directory that it is a copy of: what is known is not read again.
+"""Makes the stat index of a whole copy from that of its source, so that a scan does not read the copy.
 
-A snapshot of the file system's shows the very same files: what the index says of the one holds of the other, as long as
-the signature is the same. A file that was copied is another one. Its content is known if that which it is a copy of
-looks now as it did when it was hashed, so that it has not changed in between, and if the copy has its time of
-modification, size and mode: whoever writes to it gives it another time.
+A snapshot of the file system shows the very same files: the source's index holds for it, as long as the signatures are
+the same. A copied file is another file. Its content is known if two things hold. The source file still looks as it did
+when it was hashed, so it has not changed in between. And the copy has its modification time, size and mode: a write to
+the copy would have changed that time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 
 def inherit(index: bytes, source: bytes, target: bytes, root: Hash, *, begun: int) -> StatIndex | None:
-    """The index for ``target``, which was made as a copy of ``source`` by ourselves just now, after ``root`` was saved;
-    None where that would be of no use. ``index`` is the file of the source's; ``begun``, in nanoseconds since 1970, is
-    a moment before the copy was begun: of a directory that was moved or changed since, nothing is known, as the copy
-    may be one of what was in its place meanwhile. Changes nothing. Raises `OSError`.
+    """The index for ``target``, which Holdfast has just made as a copy of ``source``, after ``root`` was saved; None if
+    the source's index is not that of ``root``. Changes nothing. Raises `OSError`.
+
+    ``index`` is the source's index file, and ``begun`` (nanoseconds since 1970) a moment before the copying began. Of a
+    directory that was moved or changed since, no content is taken over: what was copied may be another directory, which
+    was in its place for a time.
     """
     found = load(index)
     if found.root != root or found.delta:
@@ -42,8 +44,8 @@ def inherit(index: bytes, source: bytes, target: bytes, root: Hash, *, begun: in
 
 
 def _are_the_same(index: StatIndex, target: int) -> bool:
-    """Whether the first file that is known is the very one, which it is in a snapshot. (Of each other one a scan asks
-    that again: where this is mistaken, the copy is read.)
+    """Whether the target is a snapshot: the first file whose content is known is the same file there. (A scan compares
+    each of the others itself. Where this is mistaken, it reads them.)
     """
     for path, record in index.directories.items():
         columns = Columns(record)

@@ -1,13 +1,13 @@
-"""The upper layer of an overlay, as far as it tells what of the whole cannot have changed.
+"""The upper layer of an overlay, which tells which directories cannot have changed.
 
-What nobody has changed is not in the upper layer. So a tree that is an overlay is scanned like any other, but for the
-directories that are not in its upper layer and were not when the index was written: they are as the index has them,
-which was filled from the manifest of the lower layer to begin with. Only which directories those are is decided here:
-their names, opaque ones and redirected ones; what the others hold is looked at in the overlay, where the kernel has put
-whiteouts and all else together. Source: Documentation/filesystems/overlayfs.rst.
+Every change is in the upper layer. So a tree that is an overlay is scanned like any other, but for the directories that
+are not in its upper layer and were not when the index was written: they are as the index has them. (The index was
+filled from the manifest of the lower layer at first.) This module decides no more than which directories those are, by
+the names of directories in the upper layer, and by which are opaque or redirected. What all others hold, the scan reads
+in the overlay, where the kernel has merged whiteouts and all else. Source: Documentation/filesystems/overlayfs.rst.
 
-The layer is not trusted: it is walked by descriptors and through no link, and what is not as the kernel would have
-written it only makes more to be looked at.
+The layer is not trusted: it is walked by descriptors and through no link. Where it is not as the kernel would have
+written it, more is scanned, never less.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _NONE: Final = (errno.ENODATA, errno.EOPNOTSUPP)
 _SWAPPED: Final = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 Sources = dict[bytes, bytes | None]
-"""The root, and the directories in the upper layer by their paths, each with the one of the lower layer that is seen
-through it, if any is."""
+"""The root and the directories of the upper layer, by path, each with the directory of the lower layer that shows
+through it; None if none does."""
 
 
 class Layer:
@@ -68,7 +68,7 @@ class Layer:
             advice="nothing depends on it",
         )
         self._before: Sources | None = None
-        """When the index was as it is."""
+        """What the layer was when the index was brought up to date; None if that is not known."""
         self._now: Sources = {}
 
     def load(self, index_path: bytes | None) -> None:
@@ -87,8 +87,10 @@ class Layer:
             _LOG.warning("%s", error.message)
 
     def prepare(self, index: StatIndex, outer: DirectoryRules, above: RulesAbove) -> bool:
-        """Look at the layer, and bring an index up to date as far as directories have got other ones of the lower layer
-        beneath them; an empty one is filled (True). Raises `StorageError` if the layer cannot be looked at.
+        """Read the layer, and bring the index up to date where another directory of the lower layer shows than before.
+
+        True if the index was empty, and is filled from the lower layer now. Raises `StorageError` if the upper layer
+        cannot be read.
         """
         self._now = self._walk()
         filled = index.root is None and not index.directories
@@ -101,11 +103,11 @@ class Layer:
         for path, source in sorted(self._now.items()):
             if not path or source is None or _source(self._before, path) == source:
                 continue
-            # Renamed from elsewhere: what is known of it is known by its old path.
+            # It was renamed to here: the index has its files under the old path.
             try:
                 rules = above(path)
             except (OSError, HoldfastError):
-                continue  # it is looked at as what nothing is known of
+                continue  # it stays unknown, and the scan reads it
             index.forget(path)
             seed(index, self._lower, source, path, rules)
             self._before = {
@@ -114,7 +116,7 @@ class Layer:
         return filled
 
     def unchanged(self, index: StatIndex) -> Unchanged | None:
-        """What need not be looked at; None if all has to be."""
+        """Knows which directories need not be scanned; None if all must be."""
         return None if self._before is None else Unchanged(index, self._before, self._now)
 
     def beneath(self, path: bytes) -> Entry | None:
@@ -123,7 +125,7 @@ class Layer:
         return None if source is None else self._lower.entry(source)
 
     def settle(self) -> None:
-        """The index is by now what the tree was like when the layer was as `prepare` has found it."""
+        """Remember that the index is up to date with the layer as `prepare` has found it."""
         self._before = self._now
 
     def _walk(self) -> Sources:
@@ -156,7 +158,7 @@ class Layer:
                             except OSError as error:
                                 if error.errno not in _SWAPPED:
                                     raise
-                                found[inner] = None  # it is going: what is there by now is looked at
+                                found[inner] = None  # it is gone or swapped: the scan reads what is there now
                     finally:
                         if fd != root:
                             os.close(fd)
@@ -167,7 +169,9 @@ class Layer:
         return found
 
     def _below(self, above_fd: int, name: bytes, above: bytes | None) -> bytes | None:
-        """What of the lower layer is seen through a directory in the upper one; ``above``: through that above it."""
+        """The directory of the lower layer that shows through the directory ``name`` of the upper one; ``above`` shows
+        through its parent.
+        """
         fd = os.open(name, _DIRECTORY, dir_fd=above_fd)
         try:
             if self._get(fd, "opaque") is not None:
@@ -193,18 +197,18 @@ class Layer:
             if error.errno in _NONE:
                 return None
             raise
-        return value if len(value) <= _MOST_REDIRECT else b"/"
+        return value if len(value) <= _MOST_REDIRECT else b"/"  # which `_below` takes for a directory that is not there
 
 
 class Unchanged:
-    """Says which directories are as the index has them."""
+    """Knows which directories of an overlay are as the index has them; for the scanner, as a `SecondScanner` is."""
 
     def __init__(self, index: StatIndex, before: Sources, now: Sources) -> None:
         self._index = index
         self._before = before
         self._now = now
 
-    def has_seen(self, path: bytes) -> bool:
+    def claim(self, path: bytes) -> bool:
         """True if the directory ``path`` is as the index has it, under the rules that it names."""
         if path in self._now or path in self._before:
             return False
@@ -216,12 +220,9 @@ class Unchanged:
             and source == _source(self._before, path)
         )
 
-    def recall(self) -> None:
-        """Nothing is under way."""
-
 
 def _source(sources: Sources, path: bytes) -> bytes | None:
-    """What of the lower layer is seen at ``path``."""
+    """What of the lower layer shows at ``path``; None if nothing does."""
     at, rest = path, b""
     while at not in sources:
         at, _, name = at.rpartition(b"/")

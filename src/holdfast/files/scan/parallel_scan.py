@@ -1,17 +1,21 @@
-"""A second process that walks the same tree from its other end, where that saves time.
+"""A second process that scans the same tree from its other end, where that saves time.
 
-Looking at files is the kernel's work, and one process keeps one core busy with it: two, at either end of the tree until
-they meet, take little more than half the time. The scout only looks. What it finds to be exactly as the index has it,
-it marks; all else, and whatever it does not come to, is left to the scanner, who walks everything that is not marked.
-What it finds changed it marks as well: the scanner can take that up while the scout walks on. So the scout may fail or
-be killed at any moment: the scan is then slower, never wrong.
+To scan is to wait for the kernel's work on directories and files, and one process keeps one core busy with it. Two that
+walk from either end of the tree until they meet take little more than half the time.
 
-Of the ignore rules it knows nothing. A directory that it has marked is what its record says, under the rules that the
-record names; whether those are still in force, the scanner knows.
+The second process reads no content and decides nothing. It compares each directory with the stat index, and sets a mark
+in shared memory: unchanged or changed. The scanner takes over the record of an unchanged directory, scans the changed
+ones first, and then all that has no mark. So the second process can fail or be killed at any moment: the scan is then
+slower, never wrong.
 
-Most of a short command's time goes into loading its modules and opening the store. Meanwhile a scout can be *ahead*:
-sent out by what the index's file holds, before the command has read that. The first scan takes it over, if it is about
-the same tree and the same index by then (`send_ahead`, `take_over`).
+It does not know the ignore rules either. A mark says that a directory is as its record has it, under the rules that the
+record names. The scanner checks that those rules are still in force.
+
+A short command spends most of its time on loading modules and opening the store. So it starts the second process first,
+with nothing but the index's file to go by (`start_early`). The first scan of the command adopts it if the index and the
+root are the same (`adopt_early`). What it has marked by then is older than the scan. So it has to be ended before the
+command changes the tree (`end_early`): `holdfast.files.local_tree.LocalTree` does that for its own changes, and
+`holdfast.engine.opening.undo_log.reached` for those of the undo log, which another process may make.
 """
 
 from __future__ import annotations
@@ -32,147 +36,157 @@ if TYPE_CHECKING:
     from holdfast.files.index.stat_index import StatIndex
 
 MIN_FILES = 2000
-"""From how many known files on a scout is sent out: making a process takes as long as looking at a few hundred."""
+"""How many files the index must have for a second process: to make one takes as long as to scan a few hundred files."""
 _MIN_FILE_BYTES = 57
-"""What a file takes in the index's file, at the least: its columns, its flag, its hash."""
+"""The least that a file takes in the index's file: its columns, its flag, its hash."""
 _MIN_DIRECTORY_BYTES = 12
-"""What a directory takes there, at the least: three lengths."""
+"""The least that a directory takes there: three lengths."""
 
 _MAX_DEPTH = 48
-"""How deep a scout goes: it has a descriptor open for each level."""
-SEEN = 1
-LINKED = 3
-"""Seen, and a file in it has several names."""
-_UNDER_WAY = 2
+"""How deep the second process descends: it keeps a descriptor open for each level."""
+
+# The marks: a byte of shared memory for each directory of the index. Either process only ever stores a whole byte, so
+# neither needs a lock. Where both store at once, one mark is lost, and the scanner scans that directory itself.
+UNCHANGED = 1
+UNCHANGED_WITH_LINKS = 3
+"""Unchanged, and a file in it has several names."""
+_CLAIMED = 2
+"""The scanner has come to the directory, and scans it itself."""
 _CHANGED = 4
 
-_ABOUT = Struct("=16sQQ")
-"""What a scout ahead goes by, behind its marks: the index's checksum, the root's device and inode."""
-_MOST_AHEAD = 1.0
-"""Seconds after which nobody takes over a scout that is ahead: what it saw first may say too little of now, as when its
-sender has had to wait for somebody."""
+_IDENTITY = Struct("=16sQQ")
+"""Which tree and index an early process compares, stored behind its marks: the index's checksum, the root's device and
+inode number. It stores them first; until then they are zeros, which match nothing."""
+_MAX_AGE = 1.0
+"""Seconds after which an early process is not adopted. Its first marks are then too old, as when the command has had to
+wait for a lock."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NOWHERE: frozenset[tuple[int, int]] = frozenset()
+_NONE: frozenset[tuple[int, int]] = frozenset()
 
 
-class Scout:
-    """A scout that is under way: made by `send` or `take_over`, and to be ended by `recall`."""
+class SecondScanner:
+    """The second process, as the scanner sees it. Made by `start` or `adopt_early`; the scanner calls `end`."""
 
     def __init__(self, numbers: Mapping[bytes, int], marks: mmap.mmap, process: int) -> None:
         self._numbers = numbers
         self._marks = marks
         self._process = process
 
-    def has_seen(self, path: bytes) -> int:
-        """`SEEN` or `LINKED` if since it was sent the directory ``path`` was as the index had it then.
+    def claim(self, path: bytes) -> int:
+        """`UNCHANGED` or `UNCHANGED_WITH_LINKS` if the second process has found the directory ``path`` so.
 
-        After 0 the caller looks at it, and the scout leaves it and what comes before it alone.
+        Otherwise 0: the caller scans the directory, and the second process leaves it and all that comes before it
+        alone.
         """
         number = self._numbers.get(path)
         if number is None:
             return 0
         mark = self._marks[number]
-        if mark in (SEEN, LINKED):
+        if mark in (UNCHANGED, UNCHANGED_WITH_LINKS):
             return mark
-        self._marks[number] = _UNDER_WAY
+        self._marks[number] = _CLAIMED
         return 0
 
-    def changed(self) -> list[bytes]:
-        """The directories that it has found not to be as the index had them, until now, and none has come to yet."""
+    def is_unchanged(self, path: bytes) -> bool:
+        """Whether the second process has found the directory ``path`` unchanged. Claims nothing."""
+        number = self._numbers.get(path)
+        return number is not None and self._marks[number] in (UNCHANGED, UNCHANGED_WITH_LINKS)
+
+    def changed_directories(self) -> list[bytes]:
+        """The directories that the second process has found changed so far, and the scanner has not claimed."""
         marks = self._marks[: len(self._numbers)]
         return [path for path, mark in zip(self._numbers, marks, strict=True) if mark == _CHANGED]
 
-    def is_same(self, path: bytes) -> bool:
-        """As `has_seen`, but that the scout does not learn of it."""
-        number = self._numbers.get(path)
-        return number is not None and self._marks[number] in (SEEN, LINKED)
-
-    def recall(self) -> None:
+    def end(self) -> None:
         """End the process."""
         forked_worker.end(self._process)
         self._marks.close()
 
 
-def send(index: StatIndex, root_fd: int, never: frozenset[tuple[int, int]]) -> Scout | None:
-    """Send a scout through the tree; None where that does not pay or is not possible. ``never`` are directories that it
-    leaves alone, by device and inode.
+def start(index: StatIndex, root_fd: int, reserved: frozenset[tuple[int, int]]) -> SecondScanner | None:
+    """Start a second process on the tree below ``root_fd``; None where it would save nothing, or cannot be made.
+
+    It leaves the ``reserved`` directories alone, each given by its device and inode number.
     """
     known = sum(len(record.values) for record in index.directories.values()) // (HASH_BYTES + 1)
-    if known < MIN_FILES or not forked_worker.pays():
+    if known < MIN_FILES or not forked_worker.is_worthwhile():
         return None
-    numbers = _numbers(index)
-    marks = _shared(len(numbers))
+    numbers = _mark_numbers(index)
+    marks = _shared_memory(len(numbers))
     if marks is None:
         return None
     parent = os.getpid()
-    process = forked_worker.start(lambda: _Walk(index, numbers, marks, parent, never).root(root_fd))
+    process = forked_worker.start(lambda: _BackwardScan(index, numbers, marks, parent, reserved).scan(root_fd))
     if process is None:
         marks.close()
         return None
-    return Scout(numbers, marks, process)
+    return SecondScanner(numbers, marks, process)
 
 
-class _Ahead(NamedTuple):
-    """A scout that nobody has taken over yet."""
+class _EarlyProcess(NamedTuple):
+    """A second process that no scan has adopted yet."""
 
     marks: mmap.mmap
     process: int
-    sent_at: float
+    started_at: float
 
 
-_ahead: _Ahead | None = None
-"""This process's one."""
+_early: _EarlyProcess | None = None
+"""The one of this process."""
 
 
-def send_ahead(root: bytes, index: bytes) -> None:
-    """Send a scout through the tree at ``root``, by what the file ``index`` holds now, for the first scan of this
-    process; not where that does not pay or is not possible. Whoever calls this calls `recall_ahead` in the end.
+def start_early(root: bytes, index: bytes) -> None:
+    """Start a second process on the tree at ``root``, for the first scan of this process; not where it would save
+    nothing, or cannot be made. It compares the tree with what the file ``index`` holds now.
+
+    The caller calls `end_early` in the end.
     """
-    global _ahead  # noqa: PLW0603 - a process has one first scan
+    global _early  # noqa: PLW0603 - a process has one first scan
     try:
         known = os.stat(index, follow_symlinks=False).st_size
     except OSError:
         return
-    if _ahead is not None or known < MIN_FILES * _MIN_FILE_BYTES or not forked_worker.pays():
+    if _early is not None or known < MIN_FILES * _MIN_FILE_BYTES or not forked_worker.is_worthwhile():
         return
-    marks = _shared(known // _MIN_DIRECTORY_BYTES + _ABOUT.size)
+    marks = _shared_memory(known // _MIN_DIRECTORY_BYTES + _IDENTITY.size)
     if marks is None:
         return
     parent = os.getpid()
-    process = forked_worker.start(lambda: _walk_ahead(root, index, marks, parent))
+    process = forked_worker.start(lambda: _scan_early(root, index, marks, parent))
     if process is None:
         marks.close()
         return
-    _ahead = _Ahead(marks, process, time.monotonic())
+    _early = _EarlyProcess(marks, process, time.monotonic())
 
 
-def take_over(index: StatIndex, root_fd: int) -> Scout | None:
-    """The scout that this process has sent ahead; None if there is none, or it went by another index or through another
-    tree, or has not begun yet, or has been gone for long: then it is recalled.
+def adopt_early(index: StatIndex, root_fd: int) -> SecondScanner | None:
+    """The process of `start_early`, for the scan that begins now. None if there is none, or it compares another tree or
+    with another index, or has not begun yet, or is too old: then it is ended.
     """
-    ahead = _ahead
-    if ahead is None:
+    global _early  # noqa: PLW0603 - see `start_early`
+    early = _early
+    if early is None:
         return None
-    same = not index.changed and ahead.marks[-_ABOUT.size :] == _about(index, root_fd)
-    if not same or time.monotonic() - ahead.sent_at > _MOST_AHEAD:
-        recall_ahead()
+    same = not index.changed and early.marks[-_IDENTITY.size :] == _identity(index, root_fd)
+    if not same or time.monotonic() - early.started_at > _MAX_AGE:
+        end_early()
         return None
-    _forget_ahead()
-    return Scout(_numbers(index), ahead.marks, ahead.process)
+    _early = None
+    return SecondScanner(_mark_numbers(index), early.marks, early.process)
 
 
-def recall_ahead() -> None:
-    """End the scout that is ahead, if there is one that nobody has taken over."""
-    ahead = _ahead
-    if ahead is not None:
-        _forget_ahead()
-        forked_worker.end(ahead.process)
-        ahead.marks.close()
+def end_early() -> None:
+    """End the process of `start_early`, if there is one that no scan has adopted."""
+    global _early
+    early, _early = _early, None
+    if early is not None:
+        forked_worker.end(early.process)
+        early.marks.close()
 
 
-def _shared(size: int) -> mmap.mmap | None:
-    """Memory that is shared with a copy of this process; None if there is not so much, as where a file that was damaged
-    claims to be of terabytes.
+def _shared_memory(size: int) -> mmap.mmap | None:
+    """Memory that this process shares with its copies; None if there is not enough, as where a damaged file claims
+    terabytes.
     """
     import mmap
 
@@ -182,39 +196,34 @@ def _shared(size: int) -> mmap.mmap | None:
         return None
 
 
-def _forget_ahead() -> None:
-    global _ahead  # noqa: PLW0603 - see `send_ahead`
-    _ahead = None
-
-
-def _walk_ahead(root: bytes, index_file: bytes, marks: mmap.mmap, parent: int) -> None:
-    """What a scout does that is ahead, in its own process."""
+def _scan_early(root: bytes, index_file: bytes, marks: mmap.mmap, parent: int) -> None:
+    """The work of the early process."""
     from holdfast.files.index.stat_index import load
 
     index = load(index_file)
-    numbers = _numbers(index)
-    if not 0 < len(numbers) <= len(marks) - _ABOUT.size:
-        return  # another index than the one whose size was looked at, or none
+    numbers = _mark_numbers(index)
+    if not 0 < len(numbers) <= len(marks) - _IDENTITY.size:
+        return  # there is no index, or it has grown since `start_early` asked for its size
     try:
         fd = os.open(root, _DIRECTORY)
     except OSError:
         return
-    marks[-_ABOUT.size :] = _about(index, fd)
-    _Walk(index, numbers, marks, parent, _NOWHERE).root(fd)
+    marks[-_IDENTITY.size :] = _identity(index, fd)
+    _BackwardScan(index, numbers, marks, parent, _NONE).scan(fd)
 
 
-def _about(index: StatIndex, root_fd: int) -> bytes:
+def _identity(index: StatIndex, root_fd: int) -> bytes:
     root = os.fstat(root_fd)
-    return _ABOUT.pack(index.checksum, root.st_dev, root.st_ino)
+    return _IDENTITY.pack(index.checksum, root.st_dev, root.st_ino)
 
 
-def _numbers(index: StatIndex) -> dict[bytes, int]:
-    """The place of each directory's mark: the same for all who have loaded the same index."""
+def _mark_numbers(index: StatIndex) -> dict[bytes, int]:
+    """Which mark belongs to which directory: the same in every process that has loaded the same index."""
     return {path: number for number, path in enumerate(index.directories)}
 
 
-class _Walk:
-    """What the scout does, in its own process."""
+class _BackwardScan:
+    """The work of the second process."""
 
     def __init__(
         self,
@@ -222,7 +231,7 @@ class _Walk:
         numbers: Mapping[bytes, int],
         marks: mmap.mmap,
         parent: int,
-        never: frozenset[tuple[int, int]],
+        reserved: frozenset[tuple[int, int]],
     ) -> None:
         from holdfast.files.scan._directory_listing import Listing
 
@@ -230,44 +239,45 @@ class _Walk:
         self._numbers = numbers
         self._marks = marks
         self._parent = parent
-        self._never = never
+        self._reserved = reserved
         self._listing = Listing
 
-    def root(self, fd: int) -> None:
-        """Walk the tree. Its root is opened anew: a copied descriptor would share its place in it."""
-        self._directory(os.open(b".", _DIRECTORY, dir_fd=fd), b"", 0)
+    def scan(self, root_fd: int) -> None:
+        """Walk the tree, the last directories first."""
+        # Opened anew: the copy of a descriptor shares its offset, and so the position of the listing, with the scanner.
+        self._scan_directory(os.open(b".", _DIRECTORY, dir_fd=root_fd), b"", 0)
 
-    def _directory(self, fd: int, path: bytes, depth: int) -> bool:
-        """Walk the directory ``path``, open as ``fd``, last things first; False if the scanner has come to it already,
-        so that all that comes before it is done.
+    def _scan_directory(self, fd: int, path: bytes, depth: int) -> bool:
+        """Mark the directory ``path``, open as ``fd``, and those below it. False if nothing is left to do: the scanner
+        has claimed the directory, and with it all that comes before, or has ended.
         """
         try:
             number = self._numbers[path]
-            met = self._marks[number] == _UNDER_WAY
+            claimed = self._marks[number] == _CLAIMED
             listing = self._listing(self._known[path])
             listing.fill(fd)
-            if not met:
-                same = listing.is_as_known()
-                self._marks[number] = _CHANGED if not same else LINKED if listing.linked else SEEN
+            if not claimed:
+                unchanged = UNCHANGED_WITH_LINKS if listing.linked else UNCHANGED
+                self._marks[number] = unchanged if listing.is_as_known() else _CHANGED
             if depth < _MAX_DEPTH:
                 for name in reversed(listing.directories()):
                     inner = path + b"/" + name if path else name
-                    if inner in self._numbers and not self._enter(fd, name, inner, depth + 1):
+                    if inner in self._numbers and not self._descend(fd, name, inner, depth + 1):
                         return False
         except OSError:
-            return True  # the scanner will hear it, too
+            return True  # the scanner meets the same error, and reports it
         finally:
             os.close(fd)
-        return not met and os.getppid() == self._parent
+        return not claimed and os.getppid() == self._parent
 
-    def _enter(self, above: int, name: bytes, path: bytes, depth: int) -> bool:
+    def _descend(self, above: int, name: bytes, path: bytes, depth: int) -> bool:
         try:
             fd = os.open(name, _DIRECTORY, dir_fd=above)
         except OSError:
             return True  # likewise
-        if self._never:
+        if self._reserved:
             about = os.fstat(fd)
-            if (about.st_dev, about.st_ino) in self._never:
+            if (about.st_dev, about.st_ino) in self._reserved:
                 os.close(fd)
                 return True
-        return self._directory(fd, path, depth)
+        return self._scan_directory(fd, path, depth)

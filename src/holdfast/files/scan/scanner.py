@@ -1,7 +1,7 @@
-"""Walks a tree by directory descriptors, compares it with the stat index, and reads what is not known to be unchanged.
+"""Scans a tree: compares each directory with the stat index, and reads every file that is not known to be unchanged.
 
 Every directory is opened by its name in its parent's descriptor, without following a link (I7), and listed through its
-own descriptor: whatever is renamed or swapped meanwhile, nothing outside the root is read.
+own descriptor. So nothing outside of the root is read, also where another process renames or swaps directories.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from holdfast.files.index.stat_index import (
 )
 from holdfast.files.scan import file_capture
 from holdfast.files.scan._directory_listing import Listing, encode
-from holdfast.files.scan.file_content import KEPT, Reader, unseen
-from holdfast.files.scan.parallel_scan import LINKED, send, take_over
+from holdfast.files.scan.file_content import KEPT, unseen
+from holdfast.files.scan.parallel_scan import UNCHANGED_WITH_LINKS, adopt_early, start
 from holdfast.files.scan.tree_descent import DIRECTORY, open_directory, rules_in
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -37,16 +37,17 @@ from holdfast.model.paths import MAX_PATH_BYTES, display, under
 
 if TYPE_CHECKING:
     from array import array
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from holdfast.files.ignore.reserved_paths import Reserved
     from holdfast.files.ignore.rules import DirectoryRules
     from holdfast.files.scan.baseline import Findings, Trust
+    from holdfast.files.scan.file_content import Reader
     from holdfast.files.scan.overlay_layer import Unchanged
-    from holdfast.files.scan.parallel_scan import Scout
+    from holdfast.files.scan.parallel_scan import SecondScanner
     from holdfast.files.scan.tree_descent import Unreadable
-    from holdfast.files.tree import Lookup, Saved
-    from holdfast.model.content import BlobSink, Progress
+    from holdfast.files.tree import Saved
+    from holdfast.model.content import Progress
     from holdfast.model.entries import Entry
 
 SWAPPED = "unstable: it was replaced while it was looked at"
@@ -58,7 +59,7 @@ _NO_HASH = bytes(HASH_BYTES)
 _MAX_DESCRIPTORS = 64
 _PROGRESS_EVERY = 1000
 _IGNORE = b"ignore"
-"""In the names of both rule files. Most records have it not: then they need not be searched twice."""
+"""A part of both rule files' names. Most records do not contain it, and need not be searched for either name."""
 _GITIGNORE = os.fsdecode(GITIGNORE)
 _CHECKPOINTIGNORE = os.fsdecode(CHECKPOINTIGNORE)
 
@@ -70,18 +71,16 @@ class Scanner:
         self,
         index: StatIndex,
         findings: Findings,
-        sink: BlobSink,
         trust: Trust,
+        reader: Reader,
         *,
-        max_file_bytes: int,
         reserved: Reserved,
-        lookup: Lookup | None = None,
         saved: Saved | None = None,
         progress: Progress | None = None,
-        credentials: bool = False,
-        also: Container[bytes] = (),
     ) -> None:
-        """``credentials`` and ``also`` as `Reader` has them."""
+        """``trust`` says which remembered hashes hold; all other files are read by the ``reader``, and what cannot be
+        read is as ``saved`` has it. Nothing ``reserved`` is scanned.
+        """
         self.visited: set[bytes] = set()
         self._index = index
         self._findings = findings
@@ -89,26 +88,14 @@ class Scanner:
         self._reserved = reserved
         self._saved = saved
         self._progress = progress
-        self._reader = Reader(
-            index,
-            findings,
-            sink,
-            max_file_bytes=max_file_bytes,
-            lookup=lookup,
-            saved=saved,
-            credentials=credentials,
-            also=also,
-        )
-        self._scout: Scout | Unchanged | None = None
-        self._taken_up: dict[bytes, tuple[bytes, DirectoryRules, list[bytes]]] = {}
-        """What was looked at out of turn: the fingerprint of the rules above, and what `_directory` returned."""
+        self._reader = reader
+        self._unchanged: SecondScanner | Unchanged | None = None
+        """Knows directories that need not be scanned."""
+        self._done_early: dict[bytes, tuple[bytes, DirectoryRules, list[bytes]]] = {}
+        """Directories that were scanned before their turn: the fingerprint of the rules above, and what `_directory`
+        returned."""
         self._seen = 0
         self._reported = 0
-
-    @property
-    def files_read(self) -> int:
-        """How many files had to be read."""
-        return self._reader.files_read
 
     def walk_all(
         self,
@@ -117,42 +104,44 @@ class Scanner:
         meanwhile: Callable[[], None] | None = None,
         unchanged: Unchanged | None = None,
     ) -> None:
-        """Bring everything up to date; ``outer`` are the rules that hold above the root, ``meanwhile`` as `Tree.scan`
-        has it, ``unchanged`` tells what need not be looked at.
+        """Bring the index up to date with the whole tree.
+
+        ``outer`` are the rules above the root, ``meanwhile`` is called as `Tree.scan` says, and ``unchanged`` knows
+        directories that need not be scanned.
         """
-        scout = None
-        if self._trust.everywhere and unchanged is not None:
-            self._scout, meanwhile = unchanged, None
-        elif self._trust.everywhere:
-            self._scout = scout = take_over(self._index, root_fd) or send(self._index, root_fd, self._reserved.places)
+        second = None
+        if self._trust.everywhere:
+            if unchanged is None:
+                second = adopt_early(self._index, root_fd) or start(self._index, root_fd, self._reserved.places)
+            self._unchanged = second or unchanged
         try:
-            if self._scout is not None and meanwhile is not None:
-                meanwhile()
-            if scout is not None:
-                self._take_up(scout, root_fd, outer)
+            if second is not None:
+                if meanwhile is not None:
+                    meanwhile()
+                self._scan_changed_first(second, root_fd, outer)
             self.walk(root_fd, b"", os.dup(root_fd), outer)
         finally:
-            if self._scout is not None:
-                self._scout.recall()
-                self._scout = None
-        self.visited.difference_update(self._taken_up)  # which nothing leads to any more
+            self._unchanged = None
+            if second is not None:
+                second.end()
+        self.visited.difference_update(self._done_early)  # the walk has not come to these: they are gone
         for path in set(self._index.directories).difference(self.visited):
             self.forget(path)
 
-    def _take_up(self, scout: Scout, root_fd: int, outer: DirectoryRules) -> None:
-        """Look at what the scout has found changed so far, while it walks on. Only where it is plain what rules are in
-        force, the same as before; all else has its turn.
+    def _scan_changed_first(self, second: SecondScanner, root_fd: int, outer: DirectoryRules) -> None:
+        """Scan the directories that the second process has found changed so far, while it walks on. Only where the same
+        rules as before are surely in force; the walk comes to all others in their turn.
         """
         try:
             rules = rules_in(root_fd, b"", outer)
         except OSError:
-            return  # the walk will hear it, too
+            return  # the walk meets the same error, and reports it
         plain = {b"": True}
-        for path in scout.changed():
+        for path in second.changed_directories():
             record = self._index.directories.get(path)
             if not path or record is None or not record.key.startswith(rules.fingerprint):
                 continue
-            if not self._is_plain(path.rpartition(b"/")[0], scout, plain):
+            if not self._is_plain(path.rpartition(b"/")[0], second, plain):
                 continue
             if any(under(path, one) for one in self._reserved.paths):
                 continue
@@ -162,21 +151,22 @@ class Scanner:
                 continue
             try:
                 if not self._reserved.is_one(fd):
-                    self._taken_up[path] = (rules.fingerprint, *self._directory(fd, path, rules, True))
+                    self._done_early[path] = (rules.fingerprint, *self._directory(fd, path, rules, True))
             finally:
                 os.close(fd)
 
-    def _is_plain(self, path: bytes, scout: Scout, known: dict[bytes, bool]) -> bool:
+    def _is_plain(self, path: bytes, second: SecondScanner, known: dict[bytes, bool]) -> bool:
         """True if neither the directory nor any above it, but for the root, has changed or has rules of its own."""
         found = known.get(path)
         if found is None:
             record = self._index.directories.get(path)
-            same = record is not None and _IGNORE not in record.key and scout.is_same(path)
-            found = known[path] = same and self._is_plain(path.rpartition(b"/")[0], scout, known)
+            same = record is not None and _IGNORE not in record.key and second.is_unchanged(path)
+            found = known[path] = same and self._is_plain(path.rpartition(b"/")[0], second, known)
         return found
 
     def walk(self, root_fd: int, path: bytes, fd: int, above: DirectoryRules, *, recursive: bool = True) -> None:
-        """Bring the directory ``path``, open as ``fd``, up to date, and those below it: all, or the unknown ones.
+        """Bring the directory ``path``, open as ``fd``, up to date, and those below it: all of them, or (not
+        ``recursive``) those that the index does not have.
 
         ``fd`` is closed. Neither the descriptors in use nor the call stack grow with the depth of the tree.
         """
@@ -194,15 +184,15 @@ class Scanner:
                         os.close(descriptors.pop(at))
                     continue
                 inner = at + b"/" + name if at else name
-                taken_up = self._taken_up.pop(inner, None)
-                if taken_up is not None and taken_up[0] == rules.fingerprint:
-                    frames.append((inner, taken_up[1], iter(taken_up[2])))
+                done = self._done_early.pop(inner, None)
+                if done is not None and done[0] == rules.fingerprint:
+                    frames.append((inner, done[1], iter(done[2])))
                     continue
-                if self._scout is not None and (mark := self._scout.has_seen(inner)):
-                    seen = self._seen_by_scout(inner, rules)
-                    if seen is not None:
-                        self._findings.linked |= mark == LINKED
-                        frames.append((inner, rules, iter(seen)))
+                if self._unchanged is not None and (mark := self._unchanged.claim(inner)):
+                    kept = self._keep_unchanged(inner, rules)
+                    if kept is not None:
+                        self._findings.linked |= mark == UNCHANGED_WITH_LINKS
+                        frames.append((inner, rules, iter(kept)))
                         continue
                 inner_fd = self._open(root_fd, at, inner, name, descriptors)
                 if inner_fd < 0:
@@ -212,6 +202,7 @@ class Scanner:
                 if names:
                     frames.append((inner, inner_rules, iter(names)))
                     if len(descriptors) > _MAX_DESCRIPTORS:
+                        # The oldest is needed last. `_open` opens it again, by its path.
                         os.close(descriptors.pop(next(iter(descriptors))))
                 else:
                     os.close(descriptors.pop(inner))
@@ -219,10 +210,11 @@ class Scanner:
             for open_fd in descriptors.values():
                 os.close(open_fd)
 
-    def _seen_by_scout(self, path: bytes, rules: DirectoryRules) -> list[bytes] | None:
-        """The names of the directories in one that the scout has found unchanged; None if it has to be looked at here:
-        it may hold what is stored nowhere, it is decided under other rules than these ``rules``, those of its parent,
-        has some of its own, which whatever is below must be given, or is not to be walked at all.
+    def _keep_unchanged(self, path: bytes, rules: DirectoryRules) -> list[bytes] | None:
+        """Keep the record of an unchanged directory; the names of the directories in it. ``rules`` are its parent's.
+
+        None if the directory has to be scanned all the same: its files may be stored nowhere; its record was made under
+        other rules; it has rules of its own, which those below it need; or it is reserved.
         """
         record = self._index.directories[path]
         if (
@@ -237,7 +229,7 @@ class Scanner:
         return record.directories()
 
     def _open(self, root_fd: int, at: bytes, inner: bytes, name: bytes, descriptors: dict[bytes, int]) -> int:
-        """The descriptor of the directory ``inner``; -1 if it is not to be walked, which is then written down."""
+        """Open the directory ``inner``; -1 if it is not to be walked, which index and findings then say."""
         if inner in self._reserved.paths:
             return -1
         if len(inner) > MAX_PATH_BYTES:
@@ -253,14 +245,16 @@ class Scanner:
         except OSError as error:
             self.lose(inner, error)
             return -1
-        if self._reserved.is_one(fd):
+        if self._reserved.is_one(fd):  # by another path than it is known by: it was moved, or mounted here as well
             os.close(fd)
             self.forget(inner)
             return -1
         return fd
 
     def lose(self, path: bytes, error: OSError) -> None:
-        """Write down that the directory ``path`` could not be opened or listed, and keep what was saved below it."""
+        """Enter in the findings that the directory ``path`` could not be opened or listed, and keep in the index what
+        was saved below it.
+        """
         if error.errno in REPLACED:
             self._list(path, SWAPPED)
             return
@@ -278,7 +272,7 @@ class Scanner:
             self._findings.not_captured[path] += KEPT
 
     def _list(self, path: bytes, reason: str) -> None:
-        """Write down that nothing of the directory ``path`` is captured."""
+        """Enter in the findings that nothing of the directory ``path`` is captured, and the reason."""
         if not path:
             raise StorageError(f"the workspace's root is {reason}")
         self.forget(path)
@@ -286,9 +280,9 @@ class Scanner:
         self._findings.again.add(path)
 
     def touch(self, root_fd: int, path: bytes, names: Iterable[bytes]) -> bool:
-        """Bring the record of the directory ``path`` up to date as far as ``names`` go: nothing else changed in it.
+        """Bring the record of the directory ``path`` up to date, in which nothing but ``names`` has changed.
 
-        False, and nothing is changed, unless each of them is known and still no directory: then `walk` is needed.
+        False, and the record stays as it is, if that takes a `walk`: a name is new, gone, or a directory by now.
         """
         columns = Columns(self._index.directories[path])
         if columns.fingerprint == UNKNOWN_FINGERPRINT:
@@ -310,7 +304,7 @@ class Scanner:
         for name in names:
             at = positions.get(name)
             if name in logs or any(name + end in logs for end in LOGS):
-                return False  # they are looked at together
+                return False  # a database and its logs are read together
             try:
                 info = None if at is None else os.stat(name, dir_fd=fd, follow_symlinks=False)
             except OSError:
@@ -346,7 +340,7 @@ class Scanner:
         return True
 
     def forget(self, path: bytes) -> None:
-        """The directory ``path`` is no more, or is not captured any more."""
+        """Drop the directory ``path`` from index and findings: it is gone, or not captured any more."""
         self._index.forget(path)
         self._findings.forget(path)
 
@@ -395,7 +389,9 @@ class Scanner:
         return self._saved is not None and any(inner != path for inner, _ in self._saved.entries(path))
 
     def _onward(self, path: bytes, listing: Listing, recursive: bool) -> list[bytes]:
-        """The directories to go on with: all, or those without a record (new, or not reached by a scan that failed)."""
+        """The names of the directories to scan next: all, or (not ``recursive``) those without a record, which are new
+        or were not reached by a scan that failed.
+        """
         self._findings.linked |= listing.linked
         names, known = listing.directories(), self._index.directories
         return [name for name in names if recursive or (path + b"/" + name if path else name) not in known]
@@ -404,7 +400,7 @@ class Scanner:
         self, fd: int, path: bytes, above: DirectoryRules, record: Directory, unreadable: Unreadable
     ) -> tuple[Listing, DirectoryRules, bool]:
         """What the directory holds, the rules in force there, and whether it is as its ``record`` has it. Changes
-        nothing; raises `OSError`. ``unreadable`` as `_rules` has it.
+        nothing; raises `OSError`. ``unreadable`` as `rules_in` has it.
         """
         listing = Listing(record)
         listing.fill(fd)
@@ -438,7 +434,8 @@ class Scanner:
         """Make the new record of a directory that is not as it was, reading every file whose content is not known."""
         findings = self._findings
         prefix = path + b"/" if path else b""
-        # Nothing is noted before the record is whole: a scan that fails must leave the two in agreement.
+        # The index notes the changes only once the record is complete: a scan that fails in between must leave the two
+        # in agreement.
         notes: list[tuple[bytes, Entry | None, Entry | None]] = []
         columns = Columns()
         columns.fingerprint = rules.fingerprint
@@ -473,7 +470,7 @@ class Scanner:
                 raw = Signature(*listing.stats[number * COLUMNS : (number + 1) * COLUMNS])
                 found = self._reader.look(fd, name, inner, raw, before, moment)
                 if found is not None and found.database:
-                    # (It may have got a log since the directory was listed.)
+                    # (A log of it may have been made since the directory was listed.)
                     seen = {} if file_capture.is_racy(found.signature, moment) else {name: found.signature}
                     together |= self._reader.look_together(
                         fd, prefix, name, seen, lambda one: self._entry_before(old, positions, one)
@@ -520,7 +517,7 @@ class Scanner:
         old: Columns | None,
         positions: Mapping[bytes, int],
     ) -> dict[bytes, file_capture.Captured | None]:
-        """What came of looking at those of ``names`` that are databases with logs, or such logs, and have changed."""
+        """Read the databases with logs among ``names`` that have changed, each together with its logs; the results."""
         logs = [name for name in names if name.endswith(LOGS)]
         if not logs:
             return {}
@@ -550,8 +547,9 @@ class Scanner:
         return None if old is None or at is None else old.entry(at)
 
     def _saved_rules(self, path: bytes, error: OSError) -> bytes | None:
-        """What stands for the rule file ``path``, which cannot be read: it as it was saved, if it was. Otherwise what
-        it had left out would be saved, and then be deleted by a restore.
+        """The content of the rule file ``path``, which cannot be read, as it was saved last; None if it was not saved.
+
+        Without it, the files that it leaves out would be saved, and a later restore would delete them.
         """
         if self._saved is None:
             return None

@@ -93,15 +93,15 @@ def open_watcher(
 
     if backend not in BACKENDS:
         raise UsageError(f"no such way to watch: {backend!r} (one of {', '.join(BACKENDS)})")
-    mount = WatchedRoot(root)
-    remote = mount.mount()
-    mount.close()
+    watched = WatchedRoot(root)
+    mount = watched.mount()
+    watched.close()
     choices = [backend] if backend != "auto" else ["fanotify", "inotify", "polling"]
-    if backend == "auto" and remote.remote:
+    if backend == "auto" and mount.remote:
         _log.warning(
             "%s is on %s, where changes are made that this kernel does not see: looking at all of it every %g s",
             display(root),
-            display(remote.type),
+            display(mount.type),
             poll_interval,
         )
         choices = ["polling"]

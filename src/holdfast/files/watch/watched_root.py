@@ -5,43 +5,11 @@ from __future__ import annotations
 import os
 import select
 
+from holdfast.files.linux.mount_table import Mount, parse_mounts
 from holdfast.model.errors import NotFoundError, StorageError
-from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-
-REMOTE = frozenset(
-    (
-        b"nfs",
-        b"nfs4",
-        b"cifs",
-        b"smb3",
-        b"smbfs",
-        b"9p",
-        b"ceph",
-        b"afs",
-        b"ncpfs",
-        b"vboxsf",
-        b"lustre",
-        b"gpfs",
-        b"prl_fs",
-    )
-)
-"""File systems that others change behind this kernel's back, which then makes no events."""
-
-
-class Mount(NamedTuple):
-    """A line of the mount table: where a file system hangs, of which type it is, and what was mounted."""
-
-    point: bytes
-    type: bytes
-    source: bytes
-
-    @property
-    def remote(self) -> bool:
-        """True if changes may happen that this kernel does not see."""
-        return self.type in REMOTE or self.type.startswith(b"fuse")
 
 
 class WatchedRoot:
@@ -113,7 +81,7 @@ class WatchedRoot:
 
     def mount(self) -> Mount:
         """The mount that the root itself is on."""
-        best = Mount(b"/", b"", b"")
+        best = Mount(0, b"", b"/", b"/", b"", b"")
         for mount in self._table():
             if _under(self.real, mount.point) and len(mount.point) >= len(best.point):
                 best = mount
@@ -126,24 +94,6 @@ class WatchedRoot:
         os.lseek(self._mounts, 0, os.SEEK_SET)
         with os.fdopen(os.dup(self._mounts), "rb") as file:
             return parse_mounts(file.read())
-
-
-def parse_mounts(text: bytes) -> list[Mount]:
-    r"""The mounts in ``/proc/self/mountinfo`` (proc_pid_mountinfo(5)), in its order, ``\040`` and the like undone."""
-    mounts: list[Mount] = []
-    for line in text.splitlines():
-        left, _, right = line.partition(b" - ")
-        fields = left.split(b" ")
-        if len(fields) > 4 and right:
-            type_, _, rest = right.partition(b" ")
-            mounts.append(Mount(_plain(fields[4]), type_, _plain(rest.partition(b" ")[0])))
-    return mounts
-
-
-def _plain(escaped: bytes) -> bytes:
-    for escape, byte in ((b"\\040", b" "), (b"\\011", b"\t"), (b"\\012", b"\n"), (b"\\134", b"\\")):
-        escaped = escaped.replace(escape, byte)
-    return escaped
 
 
 def _under(path: bytes, above: bytes) -> bool:

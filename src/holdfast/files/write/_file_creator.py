@@ -1,7 +1,7 @@
-"""Making the files and links of a batch, under the names that they have until they are in place.
+"""Makes the files and links of a batch, under the temporary names that they have until they are in place.
 
-What comes with its content is made at once. What has a `Supply` to be fetched from waits until there are many, which
-two processes make where that pays (see `holdfast.files.write._parallel_write`).
+A file whose content is given is made at once. Files whose content comes from a `Supply` wait until there are many: two
+processes then make them, where that saves time (see `holdfast.files.write._parallel_write`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
 
     from holdfast.files.index.stat_index import Signature
-    from holdfast.files.write._parallel_write import Mate
+    from holdfast.files.write._parallel_write import SecondWriter
     from holdfast.files.write.displaced_file import Taken
     from holdfast.files.write.ownership import Owner
     from holdfast.files.write.rooted_access import Root
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change, Entry
 
 TREE_ERRORS = (EscapeError, NotFoundError, RefusedError, StorageError, OSError)
-"""What one path may fail with while the others go on; a damaged blob is not among them."""
+"""Errors of one path, after which the others go on. That of a damaged blob is not among them."""
 
 MIN_FILES = 512
-"""From how many files on there is a mate: making a process takes as long as writing some fifty."""
+"""How many files it takes for a second process: to make one takes as long as to write some fifty files."""
 
 _PORTION_FILES = 64
 _PORTION_BYTES = 1 << 20
@@ -43,7 +43,7 @@ TreeError = HoldfastError | OSError
 
 
 class ContentError(Exception):
-    """Carries an error of the one who gives the content past those who handle errors of the tree."""
+    """Wraps an error of the content's source, so that no handler of the tree's errors catches it."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(str(cause))
@@ -56,7 +56,7 @@ class Order(NamedTuple):
     change: Change
     after: Entry
     directory: bytes
-    """Where it is to be made: in the directory of the path, or in a temporary one (``staged``)."""
+    """The directory to make it in: that of the path, or a temporary one (``staged``)."""
     name: bytes
     staged: bool
     taken: Taken | None
@@ -71,13 +71,13 @@ class Creator:
         self._root = root
         self._owner = owner
         self.content = Durability()
-        """Of what was made."""
+        """Syncs what was made."""
         self.devices: set[int] = set()
-        """Where it lies."""
+        """The devices that it lies on."""
 
     def create(self, directory: bytes, name: bytes, content: Content, entry: Entry) -> Signature:
-        """Make ``name`` in the directory; what it looks like. Raises as `replace.write_file`, and `ContentError` for
-        what the content's iterator raises; then it was not made.
+        """Make ``name`` in the directory; returns its signature. Raises as `atomic_replacement.write_file`, and
+        `ContentError` for what the content's iterator raises; then nothing is made.
         """
         if isinstance(content, SharedFile):
             content.stored = _guarded(content.stored)
@@ -94,63 +94,63 @@ class Creator:
         return signature_of(info)
 
     def create_all(
-        self, orders: Sequence[Order], supply: Supply, heard: Callable[[int], None]
+        self, orders: Sequence[Order], supply: Supply, report: Callable[[int], None]
     ) -> Generator[tuple[Order, Signature | TreeError]]:
-        """Make all of them, in any order: each with what it looks like, or with the error of the tree that it met.
+        """Make all of them, in any order. Gives each with its signature, or with the error of the tree that it met.
 
-        ``heard`` is told how many there are so far. Raises what the supply raises; then, or if the iterator is closed
-        before its end, what it did not give out is not there.
+        ``report`` is called with how many are made so far. Raises what the supply raises. Then, or if the iterator is
+        closed before its end, no file is there that it has not given.
         """
-        if len(orders) < MIN_FILES or not forked_worker.pays():
-            yield from self._fetched(orders, supply, heard, 0)
+        if len(orders) < MIN_FILES or not forked_worker.is_worthwhile():
+            yield from self._fetched(orders, supply, report, 0)
             return
         located = supply.locate([order.change for order in orders])
-        device = self._cover_device()  # what the other one writes is not in `content`
-        sent = self._send(orders, located)
-        if sent is None:
-            yield from self._fetched(orders, supply, heard, 0)
+        device = self._cover_device()  # the second process cannot add the files that it makes to `content`
+        second = self._start_second(orders, located)
+        if second is None:
+            yield from self._fetched(orders, supply, report, 0)
             return
-        theirs = set(range(len(orders)))
+        left_to_second = set(range(len(orders)))
         try:
             done = 0
-            while (portion := sent.take()) is not None:
-                theirs.difference_update(portion)
+            while (portion := second.take_portion()) is not None:
+                left_to_second.difference_update(portion)
                 for made in self._here([orders[number] for number in portion], located, supply):
                     done += 1
                     yield made
-                heard(done + sent.made)
-            sent.wait()
+                report(done + second.files_made)
+            second.wait()
             again: list[Order] = []
-            for number in sorted(theirs):
+            for number in sorted(left_to_second):
                 order = orders[number]
-                seen = sent.look(number, device)
-                if seen is None:
-                    self._unmake(order)
+                signature = second.signature_of(number, device)
+                if signature is None:
+                    self._remove(order)
                     again.append(order)
                 else:
-                    theirs.remove(number)
-                    yield order, seen
-            theirs.clear()
+                    left_to_second.remove(number)
+                    yield order, signature
+            left_to_second.clear()
         finally:
-            sent.end()
-            for number in theirs:
-                self._unmake(orders[number])
-        yield from self._fetched(again, supply, heard, len(orders) - len(again))
+            second.end()
+            for number in left_to_second:
+                self._remove(orders[number])
+        yield from self._fetched(again, supply, report, len(orders) - len(again))
 
     def _cover_device(self) -> int:
-        """Have the whole device of the root synced with `content`; its number."""
+        """Have `content` sync the whole device of the root; returns its number."""
         device = os.fstat(self._root.fd).st_dev
         self.content.add_all(os.dup(self._root.fd), device)
         self.devices.add(device)
         return device
 
-    def _send(self, orders: Sequence[Order], located: Located) -> Mate | None:
+    def _start_second(self, orders: Sequence[Order], located: Located) -> SecondWriter | None:
         own: list[Creator] = []
 
-        def make(portion: range) -> Iterator[tuple[int, Signature, int]]:
+        def make_files(portion: range) -> Iterator[tuple[int, Signature, int]]:
             if not own:
                 own.append(Creator(self._root, self._owner))
-                own[0]._cover_device()  # noqa: SLF001 - one of us; its files are only closed, and synced by the other
+                own[0]._cover_device()  # noqa: SLF001 - so it only closes its files; the first process syncs them
             contents = located([orders[number].change for number in portion])
             for number in portion:
                 _, after, directory, name, _, _ = orders[number]
@@ -162,12 +162,12 @@ class Creator:
 
         from holdfast.files.write import _parallel_write as parallel_write
 
-        return parallel_write.send(_portions(orders), make)
+        return parallel_write.start(_portions(orders), make_files)
 
     def _here(
         self, orders: Sequence[Order], located: Located, supply: Supply
     ) -> Iterator[tuple[Order, Signature | TreeError]]:
-        """As `_fetched`, for what was located."""
+        """As `_fetched`, from the located contents; what is not among them is fetched."""
         contents = located([order.change for order in orders])
         rest: list[Order] = []
         for order in orders:
@@ -176,14 +176,14 @@ class Creator:
                 rest.append(order)
             else:
                 yield order, self._attempt(order, content)
-        yield from self._fetched(rest, supply, _nobody, 0)
+        yield from self._fetched(rest, supply, _ignore, 0)
 
     def _fetched(
-        self, orders: Sequence[Order], supply: Supply, heard: Callable[[int], None], before: int
+        self, orders: Sequence[Order], supply: Supply, report: Callable[[int], None], before: int
     ) -> Iterator[tuple[Order, Signature | TreeError]]:
         contents = supply.fetch([order.change for order in orders])
         for done, (order, content) in enumerate(zip(orders, contents, strict=True), before):
-            heard(done)
+            report(done)
             try:
                 yield order, self._attempt(order, content)
             finally:
@@ -196,12 +196,12 @@ class Creator:
         except TREE_ERRORS as error:
             return error
 
-    def _unmake(self, order: Order) -> None:
-        """Remove what the other process may have begun to make."""
+    def _remove(self, order: Order) -> None:
+        """Remove what the second process may have begun to make."""
         try:
             os.unlink(order.name, dir_fd=self._root.directory(order.directory))
         except TREE_ERRORS:
-            return  # not there; or what is will be in the way of making it, and be reported
+            return  # it is not there; or it stays, and is reported as in the way when the file is made again
 
 
 def _portions(orders: Sequence[Order]) -> list[range]:
@@ -224,6 +224,6 @@ def _guarded(content: Iterator[bytes]) -> Iterator[bytes]:
         raise ContentError(error) from error
 
 
-def _nobody(done: int) -> None:
-    """Hears of progress that is counted elsewhere."""
+def _ignore(done: int) -> None:
+    """Takes the progress that the caller counts itself."""
     del done

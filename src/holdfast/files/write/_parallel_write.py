@@ -1,10 +1,12 @@
-"""A second process that makes some of many files, where that saves time.
+"""A second process that writes some of many files, where that saves time.
 
-Half of what it takes to write a tree out is reading, decoding and verifying content, the other half the kernel's work:
-neither needs to be done by one process alone. The files come in portions; whoever is done with one takes the next, so
-that on a busy machine the mate, which may get little time, holds nobody up. It only makes files, under the names it is
-told, and notes what they look like where its maker reads it. What it took and did not note (it failed, it was killed at
-any moment) its maker makes anew: that is slower, never wrong.
+Half of the time of writing a tree goes into reading, decoding and verifying content, and half into the kernel's work.
+Two processes share both. The files come in portions, and a process that is done with one takes the next: on a busy
+machine, where the second process gets little time, the first one does not wait for it.
+
+The second process only makes files, under the temporary names that it is given, and stores in shared memory how each
+file looks. The first process makes again what the second one took and did not finish. So the second process can fail or
+be killed at any moment: writing is then slower, never wrong.
 """
 
 from __future__ import annotations
@@ -20,125 +22,137 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Iterable, Sequence
 
-    Make = Callable[[range], Iterable[tuple[int, Signature, int]]]
-    """Makes the files of a portion: the number of each, once it is there, what it looks like, and its device."""
+    MakeFiles = Callable[[range], Iterable[tuple[int, Signature, int]]]
+    """Makes the files of a portion; gives of each file, once it is there, its number, signature and device."""
 
-_TICKET = struct.Struct("=I")
+_PORTION = struct.Struct("=I")
+"""The number of a portion, in the queue."""
 _COUNT = struct.Struct("=q")
-_ROW = struct.Struct("=QqqqQQ")
+"""How many files are made, at the beginning of the results."""
+_RESULT = struct.Struct("=QqqqQQ")
 """Device, modification time, change time, size, inode number, mode."""
 
 
-class Mate:
-    """A mate that is at work: made by `send`, and to be ended by `end`."""
+class SecondWriter:
+    """The second process, as the first one sees it. Made by `start`; the caller calls `end`."""
 
-    def __init__(self, process: int, tickets: int, portions: Sequence[range], notes: mmap.mmap, count: int) -> None:
+    def __init__(self, process: int, queue: int, portions: Sequence[range], results: mmap.mmap, count: int) -> None:
         self._process = process
-        self._tickets = tickets
+        self._queue = queue
         self._portions = portions
-        self._notes = notes
-        self._files = count
+        self._results = results
+        self._count = count
 
-    def take(self) -> range | None:
-        """The next portion that nobody has taken; None if there is none."""
-        return _take(self._tickets, self._portions)
+    def take_portion(self) -> range | None:
+        """Take the next portion, for this process to make; None if all are taken."""
+        return _take_portion(self._queue, self._portions)
 
     @property
-    def made(self) -> int:
-        """How many files it has made so far."""
-        return _COUNT.unpack_from(self._notes, 0)[0]
+    def files_made(self) -> int:
+        """How many files the second process has made so far."""
+        return _COUNT.unpack_from(self._results, 0)[0]
 
     def wait(self) -> None:
-        """Return when it has come to its end."""
+        """Return when the second process has ended."""
         forked_worker.wait(self._process)
         self._process = 0
 
-    def look(self, number: int, device: int) -> Signature | None:
-        """What the file of that ``number`` looks like, if it was made, on ``device``. Only after `wait`."""
-        if not self._notes[_COUNT.size + number]:
+    def signature_of(self, number: int, device: int) -> Signature | None:
+        """The signature of the file ``number``; None if the second process has not made it, or not on ``device``.
+
+        Only after `wait`.
+        """
+        if not self._results[_COUNT.size + number]:
             return None
-        there, *values = _ROW.unpack_from(self._notes, _row_at(self._files, number))
-        return Signature(*values) if there == device else None
+        made_on, *values = _RESULT.unpack_from(self._results, _offset(self._count, number))
+        return Signature(*values) if made_on == device else None
 
     def end(self) -> None:
-        """End the process, if it is still there, and forget what it noted."""
+        """End the process, if it still runs, and forget its results."""
         if self._process:
             forked_worker.end(self._process)
             self._process = 0
-        os.close(self._tickets)
-        self._notes.close()
+        os.close(self._queue)
+        self._results.close()
 
 
-def send(portions: Sequence[range], make: Make) -> Mate | None:
-    """Have a mate ``make`` some of the files, whose numbers are the ``portions``, one after the other from 0; None
-    where that is not possible.
+def start(portions: Sequence[range], make_files: MakeFiles) -> SecondWriter | None:
+    """Start a second process that makes some of the files; None where that is not possible.
 
-    ``make`` is called in a copy of this process: it must not change or use anything outside of it but the tree, and
-    ends itself by raising.
+    The files are numbered from 0, and the ``portions`` are their numbers, one range after the other. ``make_files``
+    runs in a copy of this process. It may change the tree, and nothing else outside of the copy. The copy ends if it
+    raises.
     """
     import mmap
 
     try:
-        tickets = _issue(len(portions))
+        queue = _make_queue(len(portions))
     except OSError:
         return None
-    if tickets is None:
+    if queue is None:
         return None
     count = portions[-1].stop
     try:
-        notes = mmap.mmap(-1, _row_at(count, count))
+        results = mmap.mmap(-1, _offset(count, count))
     except OSError:
-        os.close(tickets)
+        os.close(queue)
         return None
     parent = os.getpid()
-    process = forked_worker.start(lambda: _work(tickets, portions, notes, parent, make))
+    process = forked_worker.start(lambda: _make_portions(queue, portions, results, parent, make_files))
     if process is None:
-        os.close(tickets)
-        notes.close()
+        os.close(queue)
+        results.close()
         return None
-    return Mate(process, tickets, portions, notes, count)
+    return SecondWriter(process, queue, portions, results, count)
 
 
-def _issue(count: int) -> int | None:
-    """A pipe that holds a ticket for each of ``count`` portions, and then ends; None if they do not go into it."""
+def _make_queue(count: int) -> int | None:
+    """A pipe that holds the numbers of ``count`` portions, and then ends; None if they do not fit into it.
+
+    Both processes read from it. A read of so few bytes is atomic, so each portion is taken once.
+    """
     reading, writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    tickets = b"".join(map(_TICKET.pack, range(count)))
+    numbers = b"".join(map(_PORTION.pack, range(count)))
     try:
-        written = os.write(writing, tickets)
+        written = os.write(writing, numbers)
     except BlockingIOError:
         written = 0
     finally:
         os.close(writing)
-    if written == len(tickets):
+    if written == len(numbers):
         return reading
     os.close(reading)
     return None
 
 
-def _take(tickets: int, portions: Sequence[range]) -> range | None:
-    ticket = os.read(tickets, _TICKET.size)
-    if not ticket:
+def _take_portion(queue: int, portions: Sequence[range]) -> range | None:
+    data = os.read(queue, _PORTION.size)
+    if not data:
         return None
-    number: int = _TICKET.unpack(ticket)[0]
+    number: int = _PORTION.unpack(data)[0]
     return portions[number]
 
 
-def _row_at(count: int, number: int) -> int:
-    """Where the row of a file is: behind the number of those made and a mark for each of the ``count``."""
-    return _COUNT.size + count + number * _ROW.size
+def _offset(count: int, number: int) -> int:
+    """Where the result of a file is stored: behind the count of those made, and a byte "it is made" for each of the
+    ``count`` files.
+    """
+    return _COUNT.size + count + number * _RESULT.size
 
 
-def _work(tickets: int, portions: Sequence[range], notes: mmap.mmap, parent: int, make: Make) -> None:
-    """What the mate does, in its own process. Left behind by its maker, it stops."""
+def _make_portions(
+    queue: int, portions: Sequence[range], results: mmap.mmap, parent: int, make_files: MakeFiles
+) -> None:
+    """The work of the second process. It stops when its parent has ended."""
     import gc
 
-    gc.disable()  # to look at objects is to copy the pages that they are in
+    gc.disable()  # a collection writes to every object, and so copies all the pages that are shared until then
     count, made = portions[-1].stop, 0
-    while (portion := _take(tickets, portions)) is not None:
-        for number, signature, device in make(portion):
-            _ROW.pack_into(notes, _row_at(count, number), device, *signature)
-            notes[_COUNT.size + number] = 1  # last: a mate may be killed in between
+    while (portion := _take_portion(queue, portions)) is not None:
+        for number, signature, device in make_files(portion):
+            _RESULT.pack_into(results, _offset(count, number), device, *signature)
+            results[_COUNT.size + number] = 1  # last: the process may be killed in between
             made += 1
-            _COUNT.pack_into(notes, 0, made)
+            _COUNT.pack_into(results, 0, made)
             if os.getppid() != parent:
                 return

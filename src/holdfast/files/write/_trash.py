@@ -1,4 +1,4 @@
-"""What a change takes away: moved aside at once, removed at the end, and found again after a crash."""
+"""The files that a change takes away: moved aside at once, removed at the end, and found again after a crash."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Waiting(NamedTuple):
     parent: bytes
     temporary: bytes
     path: bytes
-    """Where it was."""
+    """The path that it had."""
     taken: Taken
 
 
@@ -45,8 +45,8 @@ class Trash:
         self._names = names
         self._waiting: list[_Waiting] = []
         self._directory: bytes | None = None
-        """The temporary directory in the root that removed files are moved to; empty if the root takes none, None while
-        there is none."""
+        """The temporary directory in the root that removed files are moved to; empty if the root takes none, None if
+        none is made yet."""
 
     def add(self, parent: bytes, temporary: bytes, path: bytes, taken: Taken) -> None:
         """Take charge of the file ``temporary`` in the directory ``parent``, which was ``path``; it may be gone
@@ -68,8 +68,8 @@ class Trash:
             except OSError as error:
                 if error.errno != errno.EXDEV and error.errno not in _NO_ROOM:
                     raise
-        # On another file system than the root, or where there is no room for one more name: aside in its own directory,
-        # which may have to go, so it goes at once.
+        # It is on another file system than the root, or there is no room for one more name. So it is moved aside in its
+        # own directory, and removed at once: the directory may have to be removed, too.
         reason = atomic_replacement.take_away(dir_fd, name, dir_fd, aside, taken)
         if reason is None and not taken.certain:
             reason = self._lost(_Waiting(path.rpartition(b"/")[0], aside, path, taken), dir_fd, written_now())
@@ -82,9 +82,8 @@ class Trash:
         return bool(self._waiting)
 
     def empty(self) -> tuple[set[bytes], list[NotCaptured]]:
-        """Remove all of it; returns the directories that changed by that, and what was written to since it was taken.
-
-        That is kept beside its place, under a name that says so. What is gone already is no error.
+        """Remove all of it. Returns the directories that this has changed, and the files that were written to since
+        they were taken: they stay beside their places, under names that say so. A file that is gone is no error.
         """
         touched: set[bytes] = set()
         kept: list[NotCaptured] = []
@@ -114,7 +113,9 @@ class Trash:
         return touched, kept
 
     def _lost(self, item: _Waiting, dir_fd: int, written: set[tuple[int, int]]) -> str | None:
-        """Keep what the file system cannot vouch for if it is not, or may soon not be, what was taken; the reason."""
+        """Keep a file, whose writers the file system does not tell, if it is not what was taken any more, or a process
+        has it open for writing; the reason. None if it may be removed.
+        """
         try:
             info = os.stat(item.temporary, dir_fd=dir_fd, follow_symlinks=False)
         except FileNotFoundError:
@@ -152,7 +153,7 @@ class Trash:
 
 
 class LeftOvers:
-    """Removes what a killed call left lying, and keeps what somebody else put there in the last moment."""
+    """Removes what a killed call has left, and keeps what another process put there at the last moment."""
 
     def __init__(self, root: Root, names: TemporaryNames) -> None:
         """Nothing is touched yet."""
@@ -165,7 +166,7 @@ class LeftOvers:
         """What was given a name that no cleaning removes."""
 
     def remove(self, path: bytes, info: os.stat_result) -> None:
-        """Remove the temporary ``path`` of the killed call, or keep it, beside what it was exchanged with if that is
+        """Remove the temporary ``path`` of the killed call, or keep it: beside what it was exchanged with, if that is
         there.
         """
         dir_fd, name = self._root.place(path)
@@ -189,7 +190,7 @@ class LeftOvers:
         self.kept.append(NotCaptured(beside + b"/" + kept if beside else kept, _LEFT))
 
     def _is_ours(self, dir_fd: int, name: bytes, info: os.stat_result, marks: Marks) -> bool:
-        """True if it is what the call made, or was to take away and nobody can write to any more."""
+        """True if it is what the call made, or what the call was to take away and no process can write to any more."""
         try:
             found = read_entry(dir_fd, name, info)
             if found is None:
@@ -213,7 +214,7 @@ class LeftOvers:
         return writer is Writer.SOME
 
     def _exchanged_with(self, directory: bytes, marks: Marks) -> bytes:
-        """The name in ``directory`` that what the call made was put under."""
+        """The name in ``directory`` under which the call has put what it made."""
         for name in self._root.list(directory) if marks.made else ():
             try:
                 dir_fd, _ = self._root.place(directory + b"/" + name if directory else name)
@@ -229,7 +230,7 @@ def remove_tree(root: Root, path: bytes) -> int:
     """Remove the directory ``path`` with all that is in it, following no link; returns how many files and links that
     were.
 
-    Raises `NotFoundError` if it is not there, and whatever else stops it on the way.
+    Raises `NotFoundError` if it is not there, and the error of any path that cannot be removed.
     """
     removed = 0
     todo = [(path, False)]

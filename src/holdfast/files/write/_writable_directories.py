@@ -22,13 +22,13 @@ _READ_ONLY = stat.S_IRUSR | stat.S_IXUSR
 
 
 class OpenedDirectories:
-    """What one call opens and closes again, below a `Root`. For one thread. No link is followed.
+    """The directories that one call opens and closes again, below a `Root`. For one thread. No link is followed.
 
-    What cannot be opened, since it is of another user or its file system is read-only, stays as it is.
+    A directory that belongs to another user, or lies on a read-only file system, stays as it is.
     """
 
     def __init__(self, root: Root, notes: Notes) -> None:
-        """Nothing is opened yet; what an earlier call has left open is to be closed with the rest."""
+        """Nothing is opened yet; `close` also closes what an earlier call has left open."""
         self._root = root
         self._notes = notes
         self._modes = dict(notes.opened)
@@ -36,7 +36,7 @@ class OpenedDirectories:
 
     def open_above(self, paths: Iterable[bytes]) -> None:
         """Open every directory above ``paths`` that is read-only to its owner, once that is noted. Raises what the note
-        raises. What may not be looked into stays closed: nobody knows what it holds.
+        raises. A directory that may not be read stays closed: the scan cannot have seen what it holds.
         """
         above: set[bytes] = set()
         for path in paths:
@@ -54,7 +54,7 @@ class OpenedDirectories:
         """The permissions of a directory that is read-only to its owner, who is this user, or of one that is not there
         and will be made so; None of any other.
         """
-        # (Nearly always. A link on the way answers for another directory, in which nothing will be changed.)
+        # (Nearly always it is. Where a link leads this to another directory, nothing is going to be changed at all.)
         if os.access(path or b".", os.W_OK, dir_fd=self._root.fd, effective_ids=True):
             return None
         try:
@@ -75,17 +75,17 @@ class OpenedDirectories:
             dir_fd, name = self._root.place(path) if path else (self._root.fd, b".")
             fd = os.open(name, _OBJECT, dir_fd=dir_fd)
         except (HoldfastError, OSError):
-            return  # to be made; or gone meanwhile
+            return  # it is still to be made, or gone meanwhile
         try:
             os.chmod(through(fd), stat.S_IMODE(os.fstat(fd).st_mode) | stat.S_IRWXU)
         except OSError:
-            pass  # whatever is to be changed in it says why that is not possible
+            pass  # the change in it fails then, and says why
         finally:
             os.close(fd)
 
     def close(self, durability: Durability) -> None:
-        """Give all of them back the permissions that they had, durable with ``durability``. What another process has
-        given others meanwhile keeps those.
+        """Give all of them back the permissions that they had, durable with ``durability``. Permissions that another
+        process has changed meanwhile stay.
         """
         for path in sorted(self._modes, reverse=True):
             try:
@@ -110,6 +110,6 @@ class OpenedDirectories:
 
 
 def removed_mode(opened: Mapping[bytes, int], path: bytes, mode: int) -> int:
-    """What to remember of the directory ``path`` of this mode, which is removed: what it had before it was opened."""
+    """The mode to remember of the directory ``path``, which is removed: that from before it was opened."""
     before = opened.get(path)
     return mode if before is None or stat.S_IMODE(mode) != before | stat.S_IRWXU else before

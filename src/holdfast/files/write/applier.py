@@ -1,4 +1,4 @@
-"""Making a directory tree go from one state to another: each path atomically, only where it still is what was seen."""
+"""Changes a directory tree from one state to another: each path atomically, and only if it still is as it was seen."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _BATCH_BYTES = 256 << 20
 
 
 class Observed(Protocol):
-    """What the last look at the tree saw, kept up to date with what is changed."""
+    """What the last scan of the tree saw, kept up to date with what is changed."""
 
     def get(self, path: bytes) -> Known | None:
-        """What is known of ``path``; None if nothing is, and its content is then read where that matters."""
+        """What is known of ``path``; None if nothing is: its content is then read where it matters."""
         ...
 
     def put(self, path: bytes, entry: Entry, signature: Signature) -> None:
@@ -331,7 +331,7 @@ class _Work:
         return None
 
     def _taken(self, path: bytes, info: os.stat_result, before: Entry) -> Taken:
-        """What is found to be ``before`` by `_entry_at`, to be taken away."""
+        """The file or link at ``path``, which `_entry_at` has found to be ``before``, to be taken away."""
         known = self._observed.get(path)
         seen = known is not None and known.signature == signature_of(info)
         return Taken(identity(info), before, doubtful=not seen)
@@ -363,7 +363,7 @@ class _Work:
                 except NotFoundError:
                     gone = True
                 except HoldfastError:
-                    gone = False  # a mount point, a directory of someone else: it stays, empty
+                    gone = False  # a mount point, or another user's directory: it stays, empty
                 if gone and parent:
                     by_depth.setdefault(depth - 1, set()).add(parent)
 

@@ -1,11 +1,11 @@
 """Atomic replacement of one name in one directory, and making many such replacements durable at once.
 
 New content is written to a temporary beside its place, synced, and renamed. Where the file system knows the flags of
-renameat2(2), a replacement *exchanges* the two names and then looks at what it took away: a file that someone changed
-in the very last moment is exchanged back, not lost. A removal renames aside, looks, and only then unlinks. Nothing is
-ever removed before its successor is in place, and what was taken away is unlinked at the very end: ext4 looks for a
-free inode among those deleted in the last seconds one by one, so that creating right after deleting costs thirty
-times the work.
+renameat2(2), a replacement *exchanges* the two names and then looks at what it took away: a file that another process
+changed at the very last moment is exchanged back, not lost. A removal renames aside, looks, and only then unlinks.
+Nothing is ever removed before its successor is in place, and what was taken away is unlinked at the very end: ext4
+looks for a free inode among those deleted in the last seconds one by one, so that creating right after deleting costs
+thirty times the work.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Marks(NamedTuple):
 class TemporaryNames:
     """The names of the temporaries of one nonce.
 
-    A temporary that something of the tree may get into carries two digests in its name: of what the call wrote itself
-    and of what it was to take away. What is neither was put there by someone else in the last moment.
+    A temporary that a file of the tree may be exchanged with carries two digests in its name: of what the call wrote
+    itself, and of what it was to take away. Anything else was put there by another process at the last moment.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -86,7 +86,7 @@ class TemporaryNames:
         return name.startswith(self._prefix)
 
     def marks(self, name: bytes) -> Marks | None:
-        """The digests in ``name``, a temporary of this nonce; None if nothing of the tree can have got into it."""
+        """The digests in ``name``, a temporary of this nonce; None if it can hold no file of the tree."""
         _, found, digests = name.removeprefix(self._prefix).partition(b"-")
         made, _, taken = digests.partition(b"-")
         return Marks(made, taken) if found else None
@@ -203,7 +203,7 @@ def write_link(dir_fd: int, name: bytes, content: Content, entry: Entry, owner: 
 
 
 def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, *, flags: bool = True) -> str | None:
-    """Put ``temporary`` in the place of ``name`` if that still is what is to be ``taken``: atomically, there is always
+    """Put ``temporary`` in the place of ``name`` if that still is what is to be ``taken``. Atomic: ``name`` is always
     one of the two.
 
     None if it is done; ``temporary`` then holds what was replaced, if it is there at all, and the caller unlinks it.
@@ -240,7 +240,9 @@ def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, *, flags:
 
 
 def _give_back(dir_fd: int, temporary: bytes, name: bytes, ours: Identity, reason: str) -> str:
-    """``temporary`` holds what someone else made of ``name``, and ``name`` what we put there: make it as it was."""
+    """Take an exchange back: ``temporary`` holds what another process wrote to ``name``, and ``name`` what this process
+    put there. Returns the ``reason``, with more to it if both have to stay.
+    """
     try:
         syscalls.renameat2(dir_fd, temporary, dir_fd, name, syscalls.RENAME_EXCHANGE)
     except FileNotFoundError:
@@ -250,7 +252,7 @@ def _give_back(dir_fd: int, temporary: bytes, name: bytes, ours: Identity, reaso
         if identity(os.stat(temporary, dir_fd=dir_fd, follow_symlinks=False)) == ours:
             os.unlink(temporary, dir_fd=dir_fd)
             return reason
-        # Written yet again in between: the newest stays, and what it followed is not ours to remove.
+        # Another process has replaced ours in between: its version stays, and the one before is not ours to remove.
         syscalls.renameat2(dir_fd, temporary, dir_fd, name, syscalls.RENAME_EXCHANGE)
     return f"{reason}; an earlier version of it is kept as {display(keep(dir_fd, temporary, name))!r}"
 
@@ -268,10 +270,9 @@ def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, entry: 
     """Write what ``temporary`` holds, which is ``entry``, into the file ``name`` if that still is what is to be
     ``taken``: for a mount point, which no rename replaces.
 
-    Returns what it looks like then, durable, or the reason why nothing was written, as where there is no room for all
-    of it. Not atomic: killed, or after an
-    `OSError`, the file may begin with the new content and go on with what was there. What another process writes
-    between the look and the end is lost.
+    Returns its metadata once it is durable, or the reason why nothing was written, as where there is no room for all of
+    it. Not atomic: killed, or after an `OSError`, the file may begin with the new content and go on with the old. What
+    another process writes between the check and the end is lost.
     """
     reason = taken.problem(dir_fd, name, stays=True)
     if reason is not None:
@@ -289,7 +290,8 @@ def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, entry: 
                 return f"it is a mount point, and there is no room for all of its {entry.size} bytes where it lies"
             permissions = os.fstat(fd).st_mode & 0o777
             if permissions != entry.permissions:
-                os.fchmod(fd, permissions & entry.permissions)  # nobody may read more of either; raises if not ours
+                # Until the end no user may read more of either version than before. Raises if the file is not ours.
+                os.fchmod(fd, permissions & entry.permissions)
             # Never shorter before the end: what is there is then known to be of the one version or of the other.
             while piece := os.read(source, CHUNK_BYTES):
                 _write_all(fd, piece)
@@ -305,12 +307,12 @@ def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: Taken, entry: 
 
 
 def _has_room(fd: int, size: int) -> bool:
-    """Whether the file is sure to take ``size`` bytes from its beginning on: the room is its own then, where the file
-    system can promise that.
+    """Whether ``size`` bytes are sure to fit into the file, from its beginning on. Reserves the room for them, where
+    the file system can.
     """
     info, about = os.fstat(fd), os.fstatvfs(fd)
     has = 0 if syscalls.file_system(fd) in syscalls.WRITES_ELSEWHERE else info.st_blocks * 512
-    # (Asked before: what cannot be had whole is taken as far as there is any.)
+    # (Asked first: fallocate(2) takes what there is, also where it is not enough.)
     if size - has > (about.f_bavail if os.geteuid() else about.f_bfree) * about.f_frsize:
         return False
     try:
@@ -328,7 +330,7 @@ def take_away(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, taken: Take
     """Move the file or link ``name`` to ``aside`` in another directory if it still is what is to be ``taken``; the
     caller unlinks it.
 
-    None if it is done or was gone already; else the reason why not, with what someone made of it back in its place.
+    None if it is done or was gone already; else the reason why not, with what another process wrote back in its place.
     """
     try:
         os.rename(name, aside, src_dir_fd=dir_fd, dst_dir_fd=aside_fd)
@@ -345,7 +347,7 @@ def take_away(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, taken: Take
 
 
 def keep(dir_fd: int, temporary: bytes, name: bytes, *, src_fd: int | None = None) -> bytes:
-    """Give what belongs to someone else a name that no cleaning removes, beside ``name``; returns that name.
+    """Rename what is not ours to remove to a name beside ``name`` that no cleaning removes; returns that name.
 
     ``temporary`` is in the same directory, or in ``src_fd``.
     """
@@ -389,7 +391,7 @@ class Durability:
             self._devices[device] = fd
 
     def add_all(self, fd: int, device: int) -> None:
-        """As `add`, for all that is written to ``device`` until the next `flush`, by whomever."""
+        """As `add`, for all that any process writes to ``device`` until the next `flush`."""
         pending, self._single = self._single or (), None
         self.add(fd, device)
         for one in pending:
@@ -400,7 +402,7 @@ class Durability:
         return bool(devices) and devices <= self._devices.keys()
 
     def flush(self) -> None:
-        """Return when all that was added is durable; raises `OSError`, after which nothing of it may be called so."""
+        """Return when all that was added is durable; raises `OSError`, after which none of it counts as durable."""
         try:
             for fd in self._single or ():
                 os.fsync(fd)

@@ -99,7 +99,7 @@ class Batch:
         flags: bool,
     ) -> None:
         """Nothing is created yet; what is replaced goes to ``trash``; ``notes`` as for `Tree.apply`; ``flags`` as
-        for `replace.exchange`.
+        for `atomic_replacement.exchange`.
         """
         self._root = root
         self._names = names
@@ -130,10 +130,10 @@ class Batch:
         self._stages: dict[bytes, bytes] = {}
         self._located: dict[bytes, tuple[bytes, bool]] = {}
         self._asked: set[bytes] = set()
-        """Directories that give away what is in them."""
+        """Directories that are not append-only (chattr +a)."""
 
     def locate(self, parent: bytes) -> tuple[bytes, bool]:
-        """The directory that what belongs into ``parent`` is to be written to, and whether that is a temporary one."""
+        """The directory to make the files of the directory ``parent`` in, and whether that is a temporary one."""
         known = self._located.get(parent)
         if known is not None:
             return known
@@ -154,7 +154,7 @@ class Batch:
                 missing.append(at)
                 at = at.rpartition(b"/")[0]
         if missing and not found[1] and len(parent) + _STAGE_ROOM > MAX_PATH_BYTES - _STAGE_ROOM:
-            # No room for a longer name on the way: such directories are made in place.
+            # A temporary's name would make paths too long: such directories are made in place.
             self._root.make_directory(parent, self._owner)
             return parent, False
         for at in reversed(missing):
@@ -162,7 +162,7 @@ class Batch:
             if staged:
                 found = (above + b"/" + at.rpartition(b"/")[2], True)
                 self._root.make_one(found[0], self._owner, at)
-                self._root.directory(found[0])  # whatever else has that name is refused now
+                self._root.directory(found[0])  # raises if something else has that name by now
             else:
                 found = (self._new_stage(at, above), True)
                 self._stages[at] = found[0]
@@ -170,7 +170,7 @@ class Batch:
         return found
 
     def _is_staged_above(self, path: bytes) -> bool:
-        """True if what is to lie in ``path`` goes into a temporary directory in any case: no need to look."""
+        """True if a directory above ``path`` is known to be a temporary one: then there is nothing at ``path`` yet."""
         at = path
         while at and at not in self._located:
             at = at.rpartition(b"/")[0]
@@ -181,7 +181,7 @@ class Batch:
         while True:
             name = self._names.new()
             stage = above + b"/" + name if above else name
-            # One that is there already holds what a killed call left: none of it may ever come into the tree.
+            # A directory of that name holds what a killed call has left: none of that may ever come into the tree.
             if not exclusive_rename.exists(self._root.directory(above), name):
                 self._root.make_one(stage, self._owner, path)
                 return stage
@@ -217,7 +217,7 @@ class Batch:
         return None
 
     def _made(self, order: Order, made: Signature | TreeError) -> str | None:
-        """Take note of what was made; the reason if it was not."""
+        """Remember what was made, to put it in its place; the reason if it was not made."""
         if isinstance(made, FileExistsError) and order.staged:
             return NAMED_TWICE
         if not isinstance(made, Signature):
@@ -235,20 +235,21 @@ class Batch:
                 raise RefusedError(_ONLY_GROWS)
             self._asked.add(directory)
 
-    def commit(self, heard: Callable[[int], None]) -> Iterator[Placed]:
-        """Make what is only ordered, all of it durable, then put each path in its place; use the iterator up.
+    def commit(self, report: Callable[[int], None]) -> Iterator[Placed]:
+        """Make the ordered files, make all files durable, then put each in its place. The caller uses the iterator up.
 
-        ``heard`` is told how many of those that were ordered are made. The renames are durable after `sync`. Raises
+        ``report`` is called with how many of the ordered files are made. The renames are durable after `sync`. Raises
         `StorageError`, `OSError`, and what the supply raises; then `abandon`.
         """
         if self._supply is not None:
-            with closing(self._creator.create_all(self._orders, self._supply, heard)) as making:
+            with closing(self._creator.create_all(self._orders, self._supply, report)) as making:
                 for order, made in making:
                     reason = self._made(order, made)
                     if reason is not None:
                         yield Placed(order.change, reason, None)
             self._orders = []
         content = self._creator.content
+        # (One that syncs all of the device syncs the temporary directories as well.)
         if not content.covers(self._creator.devices):
             for directory, staged in self._located.values():
                 if staged:
@@ -257,6 +258,7 @@ class Batch:
         # Looked up afresh from here: a directory that was swapped since does not hold its temporaries any more.
         self._root.forget()
         yield from self._place_stages()
+        # Each stays among the pending ones until it is placed, for `abandon` to find it by the name that it has then.
         self._pending.reverse()
         while self._pending:
             yield self._place(self._pending[-1])
@@ -264,14 +266,14 @@ class Batch:
         self._begin()
 
     def sync(self, durability: Durability, before: Callable[[Durability], None]) -> None:
-        """Make every change of a directory so far durable, together with what ``durability`` holds already and what
-        ``before``, which is called once nothing has to be opened any more, adds to it.
+        """Make every change of a directory so far durable, and all that ``durability`` holds. ``before`` is called just
+        before that, when no directory has to be opened any more, and may add to it.
         """
         for path in self.touched:
             try:
                 durability.add_directory(self._root.directory(path))
             except HoldfastError:
-                continue  # removed or swapped since: what it held is not at these paths any more
+                continue  # it was removed or swapped since: what it held is not at these paths any more
         before(durability)
         durability.flush()
         self.touched.clear()
@@ -378,8 +380,8 @@ class Batch:
         return Placed(change, None, seen)
 
     def _place_stage(self, path: bytes, stage: bytes, failed: dict[bytes, str], moved: set[bytes]) -> None:
-        """Rename a temporary directory to ``path``. If someone made that meanwhile, move in what has no counterpart
-        there.
+        """Rename a temporary directory to ``path``. If another process has made that meanwhile, move in what has no
+        counterpart there.
 
         ``failed`` gets the paths that were left alone with all below them, ``moved`` the files that were renamed
         singly.
@@ -418,7 +420,7 @@ def _after(change: Change) -> Entry:
 
 
 def _unchanged(dir_fd: int, name: bytes, written: Signature) -> Signature | None:
-    """What was written, as it looks now: a rename changes the ctime. None if it is no longer what was written."""
+    """The signature of what was ``written``, as it is now (a rename changes the ctime); None if it was changed."""
     seen = signature_of(os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
     return seen if seen._replace(ctime_ns=written.ctime_ns) == written else None
 

@@ -1,6 +1,6 @@
 """The permissions of directories that a restore has removed because it left them empty, for when they are made again.
 
-No checkpoint holds directories, so that this is all there is to know them by. The file is specified in
+No checkpoint holds directories, so nothing else remembers their permissions. The file is specified in
 ``docs/formats/directory-modes.md``.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from holdfast.files.git.configuration import read_regular
+from holdfast.files.linux.regular_file import read_regular
 from holdfast.files.note_file import sync_directory
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import hash_bytes
@@ -58,8 +58,8 @@ class DirectoryModes:
         return self._modes.get(path)
 
     def removed(self, path: bytes, mode: int) -> None:
-        """The directory ``path`` of this ``st_mode`` was removed, or is about to be. A temporary one is none of the
-        tree's.
+        """Remember the directory ``path`` of this ``st_mode``, which was removed, or is about to be. A temporary one is
+        no part of the tree, and is not remembered.
         """
         if any(part.startswith(TEMPORARY_PREFIX) for part in path.split(b"/")):
             return

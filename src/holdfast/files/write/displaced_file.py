@@ -1,6 +1,7 @@
-"""What is taken away from the tree: the proof that it is what a checkpoint holds, and that nobody writes to it.
+"""Proves of a file that is taken away that a checkpoint holds all of it, and that no process writes to it.
 
-Asked once the file has lost its name, so that nobody new can open it: what then has no writer will never change again.
+This is asked once the file has lost its name. No process can open it by that any more, so a file that has no writer
+then never changes again.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ class Taken:
         self.entry = entry
         self.doubtful = doubtful
         self.certain = False
-        """True once the kernel has said that nobody can write to it."""
+        """True once the kernel has said that no process can write to it."""
 
     def problem(self, dir_fd: int, name: bytes, *, stays: bool = False) -> str | None:
-        """Why what is called ``name`` now must not be lost; None if a checkpoint holds all of it. ``stays``: it is to
-        be written over, with all of its names. Raises `OSError`.
+        """Why the file that is called ``name`` now must not be lost; None if a checkpoint holds all of it. ``stays``:
+        it is not removed but written over, and so are its other names. Raises `OSError`.
         """
         info = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         if identity(info) != self.expected:

@@ -29,8 +29,8 @@ class Owner(NamedTuple):
     def take_link(self, dir_fd: int, name: bytes, target: bytes) -> None:
         """Give the symbolic link ``name`` itself, which this process has just made, to this owner.
 
-        Whoever owns the directory may have put something else under that name meanwhile: what is not our own link to
-        ``target`` is refused with `PermissionError`, and what is asked is what is given away.
+        The owner of the directory may have put something else under that name meanwhile. So the name is opened once,
+        and what was opened is given away if it is our own link to ``target``; else `PermissionError`.
         """
         fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
         try:
@@ -73,8 +73,8 @@ def owner_for(
 
 
 def inherited(above: os.stat_result) -> int:
-    """The permissions for a directory that is made in the directory ``above``, when nothing better is known: nobody may
-    do more in it, and where everybody may make files of their own (sticky), only the owner may.
+    """The permissions for a directory that is made in the directory ``above``, where no others are known. No user may
+    do more in it than in that; below a sticky one, where all users may make files, only its owner may.
     """
     return 0o700 | stat.S_IMODE(above.st_mode) & (0o755 if above.st_mode & stat.S_ISVTX else 0o777)
 
@@ -82,8 +82,8 @@ def inherited(above: os.stat_result) -> int:
 def make_directories(path: bytes, *, uid: int | None = None, gid: int | None = None) -> None:
     """Make the directory ``path`` and what is missing above it; one that is there stays as it is.
 
-    Each belongs to ``uid`` and ``gid``, by default to the owner of the directory above it: never by accident to root;
-    and nobody may do more in it than there, less what the umask takes. Raises `OSError`.
+    Each belongs to ``uid`` and ``gid``, by default to the owner of the directory above it: never by accident to root.
+    Its permissions are those that are `inherited`, less what the umask takes. Raises `OSError`.
     """
     if os.path.isdir(path):
         return

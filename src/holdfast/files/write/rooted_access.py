@@ -80,7 +80,7 @@ class Root:
         self._reserved = reserved
         self.modes = modes
         self.opened: Mapping[bytes, int] = {}
-        """The permissions that directories had which are open only for now; see
+        """Directories that are open for now, with the permissions that they had before; see
         `holdfast.files.write._writable_directories`.
         """
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -145,7 +145,8 @@ class Root:
         at = path
         while (at := at.rpartition(b"/")[0]) and at not in self._open:
             above.append(at)
-        # The nearest are asked for again soonest. Not all are remembered: what a caller has just borrowed stays.
+        # The nearest are needed again soonest. Only half as many as can be open: those that a caller has just borrowed
+        # must stay open.
         nearest = frozenset(above[: self._most_open // 2])
         for at in reversed(above):
             above_fd = self._resolve(at)
@@ -178,10 +179,10 @@ class Root:
         return self.directory(path)
 
     def make_one(self, path: bytes, owner: Owner | None = None, stands_for: bytes | None = None) -> None:
-        """Make the directory ``path`` in one that is there; no error if it is there too.
+        """Make the directory ``path``, whose parent exists; no error if it exists already.
 
         It gets the permissions that are remembered of the directory ``stands_for`` (default: ``path``), or those that
-        are `inherited`. One of `opened` is made open.
+        are `inherited`. If that is one of `opened`, its owner may write to it.
         """
         parent, _, name = path.rpartition(b"/")
         place = path if stands_for is None else stands_for
@@ -209,7 +210,7 @@ class Root:
                 raise
             self._remember(path, fd)
         except FileExistsError:
-            pass  # another process was first; what it made is judged when it is opened
+            pass  # another process was first; what it made is checked when it is opened
         except OSError as error:
             raise _translated(error, path) from error
 
@@ -369,7 +370,7 @@ def open_root(path: bytes, *, readable: bool = True) -> int:
     """Open the directory at ``path``, absolute and without links, following no link anywhere on the way: for reading,
     or (not ``readable``) as a place to go on from.
 
-    Whoever may rename a directory above a workspace must not lead what is done there somewhere else. Raises
+    A user who may rename a directory above a workspace must not be able to lead a change to another place. Raises
     `EscapeError` if a part of the path is a link by now, and otherwise `OSError`.
     """
     parts = [*filter(None, path.split(b"/"))]

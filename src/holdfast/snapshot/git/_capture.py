@@ -48,7 +48,14 @@ class Unrun(NamedTuple):
     """Those without which files are not to be taken in, nor written out."""
 
 
-_NONE = Unrun()
+class CaptureRules(NamedTuple):
+    """What a capture takes in."""
+
+    untracked: bool
+    """Also files that are neither tracked nor ignored."""
+    partial: bool = False
+    """The repository is a partial clone: objects of it may be missing."""
+    unrun: Unrun = Unrun()
 
 
 def filters_of(git: Git, paths: Iterable[bytes], *words: str) -> Iterator[tuple[bytes, str]]:
@@ -83,17 +90,14 @@ class Capture:
         shadow: Shadow,
         source: Source,
         index: bytes,
-        *,
         reach: Reach,
-        untracked: bool,
-        partial: bool = False,
-        unrun: Unrun = _NONE,
+        rules: CaptureRules,
+        *,
         borrows: bytes | None = None,
         only: bytes | None = None,
     ) -> None:
-        """``index`` is where the index is kept; ``reach`` opens the user's; ``untracked``: also what is neither tracked
-        nor ignored; ``borrows`` a directory of objects that the shadow does not borrow from; ``only`` the one in which
-        is all that comes of no file.
+        """``index`` is where the index is kept; ``reach`` opens the user's; ``borrows`` is a directory of objects that
+        the shadow does not borrow from; ``only`` is the one that holds every object that comes of no file.
         """
         assert source.work_tree is not None, "a bare repository has no files"
         self._work_tree = source.work_tree
@@ -101,9 +105,7 @@ class Capture:
         self._source = source
         self._index = index
         self._reach = reach
-        self._untracked = untracked
-        self._partial = partial
-        self._unrun = unrun
+        self._rules = rules
         self._borrows = borrows
         self._only = only
         self._git = shadow.git(work_tree=source.work_tree, index=index, borrows=borrows)
@@ -134,7 +136,7 @@ class Capture:
         return self._git.word(*words, stdin=message.encode(), at=at)
 
     def _refuse_pipes(self) -> None:
-        """Refuse pipes by names that Git reads at the top of a work tree: it would wait for whoever writes there."""
+        """Refuse pipes by names that Git reads at the top of a work tree: it would wait for a writer."""
         for name in _READ_BY_GIT:
             path = os.path.join(self._work_tree, name)
             with suppress(OSError):  # nothing, or a link that leads nowhere
@@ -233,7 +235,7 @@ class Capture:
                 hint="resolve them and `git add` the files, or `git merge --abort`; then try again",
                 code="git_unmerged",
             )
-        if self._unrun.required:
+        if self._rules.unrun.required:
             self._refuse_required(git.fields("ls-files", "-z"))
         if fresh:
             found = look_at_all(git, self._work_tree)
@@ -241,18 +243,18 @@ class Capture:
                 file.write(found)
         git("update-index", "-q", "--really-refresh", allowed=(0, 1))
         gone, changed = self._changes()
-        if self._untracked:
+        if self._rules.untracked:
             listed = git.fields("ls-files", "--others", "--exclude-standard", "--exclude=/.holdfast/", "-z")
             fresh_files = [path for path in listed if not path.endswith(b"/") and self._can_be_captured(path)]
             self._refuse_required(fresh_files)
             changed += fresh_files
-        if fresh and self._unrun.names:
+        if fresh and self._rules.unrun.names:
             changed += self._unfiltered({*changed, *gone})
         if gone:
             git("update-index", "-z", "--force-remove", "--stdin", stdin=_ended(gone))
         if changed:
             self._take_in(changed)
-        missing = ("--missing-ok",) if self._partial else ()
+        missing = ("--missing-ok",) if self._rules.partial else ()
         tree = git.word("write-tree", *missing)
         self._keep(tree, base)
         return tree
@@ -285,9 +287,10 @@ class Capture:
 
     def _refuse_required(self, paths: list[bytes]) -> None:
         """Refuse files that take a required filter which is not run: Git could not even compare them."""
-        if self._unrun.required:
+        required = self._rules.unrun.required
+        if required:
             for path, name in filters_of(self._git, paths):
-                if name in self._unrun.required and self._can_be_captured(path):
+                if name in required and self._can_be_captured(path):
                     raise filter_refused(name, path)
 
     def _unfiltered(self, known: set[bytes]) -> list[bytes]:
@@ -301,7 +304,7 @@ class Capture:
         again = [
             path
             for path, name in filters_of(self._git, paths)
-            if name in self._unrun.names and self._can_be_captured(path)
+            if name in self._rules.unrun.names and self._can_be_captured(path)
         ]
         # (With what is known of the file forgotten, it is read.)
         self._git("update-index", "-z", "--index-info", stdin=_ended(staged[path] for path in again))
@@ -327,7 +330,7 @@ class Capture:
             _, mode, _, name, status = about.split(b" ")
             if status != b"D" and mode != _GITLINK:
                 names.add(name.decode("ascii"))
-        self._shadow.keep(git, sorted(names), promised=self._partial, only=self._only)
+        self._shadow.keep(git, sorted(names), promised=self._rules.partial, only=self._only)
 
 
 def _empty_tree(git: Git) -> str:

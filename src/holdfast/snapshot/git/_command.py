@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError, UnsupportedError, room_hint
 from holdfast.model.paths import display
-from holdfast.snapshot._external_program import execute, said
+from holdfast.snapshot._external_program import ProgramLimits, execute, said
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -149,16 +149,9 @@ class Git:
         if at is not None:
             moment = f"@{at // 1_000_000} +0000"
             given = given | {"GIT_AUTHOR_DATE": moment, "GIT_COMMITTER_DATE": moment}
-        ended = execute(
-            [self._program, *words],
-            given,
-            self._directory,
-            stdin=stdin,
-            limit=limit,
-            seconds=self._seconds,
-            slow="git_slow",
-            hint="a filter of yours may hang" if self._seconds == LONG_SECONDS else "what it reads may not answer",
-        )
+        hint = "a filter of yours may hang" if self._seconds == LONG_SECONDS else "what it reads may not answer"
+        limits = ProgramLimits(limit, self._seconds, "git_slow", hint)
+        ended = execute([self._program, *words], given, self._directory, limits, stdin=stdin)
         if ended.code not in allowed:
             verb = words[0].decode() if isinstance(words[0], bytes) else words[0]
             if full := self._full(ended.errors):

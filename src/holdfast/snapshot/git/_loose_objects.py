@@ -1,7 +1,7 @@
 """Many loose objects as few packs: to make, to sync and to remove a file for each takes longer than all else does.
 
 Each object is read by its own file, and gets into a pack under the name that its content has. What is large, or is not
-what its name says, is left to who copies files as they are.
+what its name says, is left to those that copy files as they are.
 Sources: gitformat-loose(5), gitformat-pack(5).
 """
 
@@ -112,9 +112,6 @@ def _closed(names: list[str], pieces: list[bytes]) -> Packed:
 def is_made_here(name: bytes) -> bool:
     """Whether a file of a directory of packs is the index of one that was made here."""
     return name.startswith(PREFIX) and os.path.splitext(name)[1] == b".idx"
-
-
-# What the index of a pack names. Source: gitformat-pack(5).
 
 
 def names_in(index: bytes, digits: int) -> set[str]:

@@ -1,4 +1,4 @@
-"""What of a repository may be read, where whoever works in it may work where not all can be seen.
+"""What of a repository may be read, where a command that works in it may be confined and see less.
 
 Any name in it can lead elsewhere, and can be swapped at any moment: a path that was looked at says nothing of what is
 opened by it a moment later. So what we read ourselves is asked where it lies once it is open; for what Git reads there,

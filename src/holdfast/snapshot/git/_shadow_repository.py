@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from holdfast.files.directories.replication import remove_whole
-from holdfast.files.git.configuration import read_regular
+from holdfast.files.linux.regular_file import read_regular
 from holdfast.model.errors import RefusedError
 from holdfast.snapshot.git._alternates import alternate
 from holdfast.snapshot.git._command import LONG_SECONDS, QUICK_SECONDS, Git

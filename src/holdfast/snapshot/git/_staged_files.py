@@ -1,5 +1,5 @@
-"""Copies of changed files for Git to take in: whoever works in a work tree can have a link on the way to any of them
-lead elsewhere at the moment in which Git opens it, after Git has looked; and what it read would be in a commit.
+"""Copies of changed files for Git to take in: a process in the work tree can put a link in the way to any of them after
+Git has looked and before Git opens it, and what Git reads there would be in a commit.
 
 Each is copied by way of its directory, which no link leads to. Attributes go with them; the rest Git has of the index.
 """

@@ -14,7 +14,8 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from holdfast.files.git.configuration import find_repository, read_regular
+from holdfast.files.git.configuration import find_repository
+from holdfast.files.linux.regular_file import read_regular
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display
@@ -130,7 +131,7 @@ def refuse_unfinished(source: Source) -> None:
 
 
 def refuse_pipes(source: Source, stores: Iterable[bytes], directory: bytes) -> None:
-    """Raise `RefusedError` (``git_pipe``) if there is a pipe that Git would read, and wait for whoever writes: in the
+    """Raise `RefusedError` (``git_pipe``) if there is a pipe that Git would read, and wait for a writer: in the
     repository, in its ``stores`` of objects, or included by its configuration, which Git parses in ``directory``.
     """
     borrowed = (os.path.join(store, b"info/alternates") for store in stores)

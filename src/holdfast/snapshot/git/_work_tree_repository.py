@@ -1,8 +1,8 @@
-"""The repository of a work tree that somebody works in: a ``.git`` of its own, which borrows objects from what is kept
+"""The repository of a work tree that commands run in: a ``.git`` of its own, which borrows objects from what is kept
 for forks (`kept`), and never from the user's.
 
-All that Git writes there stays in the work tree: whoever may change that, and nothing else in the home, can commit, and
-what undoes changes there undoes those of Git as well. Borrowed objects are only read (I15).
+All that Git writes there stays in the work tree: a command that may change that, and nothing else in the home, can
+commit, and an undo there takes back what Git changed as well. Borrowed objects are only read (I15).
 """
 
 from __future__ import annotations

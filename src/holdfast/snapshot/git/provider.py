@@ -19,7 +19,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display, parse_display
 from holdfast.snapshot.copied_repositories import end_keeping_apart, keep_apart
-from holdfast.snapshot.git._capture import Capture, Unrun, filter_refused, filters_of, forget_index
+from holdfast.snapshot.git._capture import Capture, CaptureRules, Unrun, filter_refused, filters_of, forget_index
 from holdfast.snapshot.git._command import QUICK_SECONDS, Git, find_git
 from holdfast.snapshot.git._read_access import Reach
 from holdfast.snapshot.git._shadow_repository import Shadow, same_sparsity, shadow_name
@@ -274,10 +274,8 @@ class _Git:
             shadow,
             source,
             self._index(entry.token if workspace is None else workspace.token),
-            reach=reach,
-            untracked=self._options.include_untracked,
-            partial=settings.partial,
-            unrun=self._unrun(shadow, settings),
+            reach,
+            CaptureRules(self._options.include_untracked, settings.partial, self._unrun(shadow, settings)),
             only=self._kept(entry).path if workspace is None else None,
             borrows=None if workspace is None or workspace.place is None else os.path.join(source.common, b"objects"),
         )

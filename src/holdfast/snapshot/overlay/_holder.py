@@ -57,8 +57,8 @@ def is_held(held: bytes) -> bool:
 
 @contextmanager
 def ended(held: bytes) -> Generator[None]:
-    """While it lasts nobody holds it: who does is ended. Nothing there is no error. Raises `OSError`; `RefusedError`
-    where that cannot be done.
+    """For the length of the block no process holds it: one that does is killed. Nothing there is no error. Raises
+    `OSError`; `RefusedError` where that cannot be done.
     """
     try:
         fd = os.open(held, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.directories.replication import replicate
 from holdfast.files.linux.metadata import apply_metadata, read_metadata
+from holdfast.files.linux.mount_table import mounts
 from holdfast.files.protected_directories import find_own
-from holdfast.files.watch.watched_root import parse_mounts
 from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import MERGED, display
@@ -99,5 +99,4 @@ class Layers(NamedTuple):
 
     def is_mounted(self) -> bool:
         """Whether it is mounted at a path of its own. Raises `OSError`."""
-        with open("/proc/self/mountinfo", "rb") as file:
-            return any(mount.point == self.merged and mount.type == b"overlay" for mount in parse_mounts(file.read()))
+        return any(mount.point == self.merged and mount.type == b"overlay" for mount in mounts())

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError, room_hint
 from holdfast.model.paths import display
-from holdfast.snapshot._external_program import execute, said
+from holdfast.snapshot._external_program import ProgramLimits, execute, said
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,15 +110,9 @@ class QemuImg:
 
     def _run(self, words: Sequence[str | bytes], seconds: float) -> Ended:
         environ = {name: os.environ[name] for name in ("PATH", "TMPDIR") if name in os.environ}
-        return execute(
-            [self._program, *words],
-            environ | {"LC_ALL": "C"},
-            self._directory,
-            limit=_MAX_OUTPUT,
-            seconds=seconds,
-            slow="image_slow",
-            limits={resource.RLIMIT_AS: _MEMORY_BYTES, resource.RLIMIT_FSIZE: self._max_bytes, resource.RLIMIT_CORE: 0},
-        )
+        own = {resource.RLIMIT_AS: _MEMORY_BYTES, resource.RLIMIT_FSIZE: self._max_bytes, resource.RLIMIT_CORE: 0}
+        limits = ProgramLimits(_MAX_OUTPUT, seconds, "image_slow", resources=own)
+        return execute([self._program, *words], environ | {"LC_ALL": "C"}, self._directory, limits)
 
     def _failure(self, verb: str | bytes, ended: Ended) -> RefusedError | StorageError:
         why = said(ended.errors, _BEGINNINGS)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import StorageError, UnsupportedError
 from holdfast.model.fast_namedtuple import NamedTuple
-from holdfast.snapshot._external_program import execute, said
+from holdfast.snapshot._external_program import ProgramLimits, execute, said
 
 if TYPE_CHECKING:
     from holdfast.snapshot._external_program import Ended
@@ -89,15 +89,8 @@ class Zfs:
 
     def _run(self, words: tuple[str, ...]) -> Ended:
         environ = {name: os.environ[name] for name in ("PATH",) if name in os.environ}
-        return execute(
-            [self._program, *words],
-            environ | {"LC_ALL": "C"},
-            self._directory,
-            limit=_MAX_OUTPUT,
-            seconds=_SECONDS,
-            slow="zfs_slow",
-            hint="a pool may be suspended: zpool status",
-        )
+        limits = ProgramLimits(_MAX_OUTPUT, _SECONDS, "zfs_slow", "a pool may be suspended: zpool status")
+        return execute([self._program, *words], environ | {"LC_ALL": "C"}, self._directory, limits)
 
     def _failure(self, words: tuple[str, ...], ended: Ended) -> StorageError:
         why = said(ended.errors, ("cannot ", "internal error"))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.files.directories.replication import remove_whole
-from holdfast.files.watch.watched_root import parse_mounts
+from holdfast.files.linux.mount_table import mounts
 from holdfast.model.errors import HoldfastError, StorageError, UnsupportedError
 from holdfast.model.log import Log
 from holdfast.model.paths import COPIES_IN_TREE, display
@@ -222,8 +222,7 @@ def _of(entry: Entry) -> bytes:
 
 
 def _is_mounted(path: bytes) -> bool:
-    with open("/proc/self/mountinfo", "rb") as file:
-        return any(mount.point == path for mount in parse_mounts(file.read()))
+    return any(mount.point == path for mount in mounts())
 
 
 def _can_be_mounted_on(path: bytes) -> bool:

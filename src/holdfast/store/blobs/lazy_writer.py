@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from holdfast.store.blobs.content_writer import BlobWriter, Written
 
 
-class LateWriter:
+class LazyWriter:
     """A `BlobSink` before a `BlobWriter`. One use: `finish` or `abort` ends it."""
 
     def __init__(self, make: Callable[[], BlobWriter]) -> None:
@@ -38,7 +38,7 @@ class LateWriter:
     def _made(self) -> BlobWriter:
         if self._writer is None:
             self._writer = self._make()
-            # What the manifest will need is loaded now: a scout may be walking the tree, and would have to be waited
-            # for afterwards (`holdfast.files.scan.parallel_scan`).
+            # What the manifest will need is loaded now, while a second process may be scanning the tree
+            # (`holdfast.files.scan.parallel_scan`).
             from holdfast.store.manifests import manifest  # noqa: F401  # pyright: ignore[reportUnusedImport]
         return self._writer

@@ -30,7 +30,7 @@ class _Foreseen(NamedTuple):
     built: Built
 
 
-class Ahead:
+class PreparedContent:
     """Encoded contents and pages, and what pages may be differences against: a limited number of each, the first that
     come; and one manifest that may be wanted.
     """

@@ -1,4 +1,4 @@
-"""Where the catalog says that blobs are stored, and where one may be stored anew."""
+"""Where the catalog says that blobs are stored, and the new places of those that the object store had lost."""
 
 from __future__ import annotations
 
@@ -70,9 +70,6 @@ def generation_of(session: Session, tenant: int, name: str, hash: Hash) -> int: 
         (tenant, first, first + ".", first + "/"),
     )
     return max((int(row[0][len(first) + 1 :] or 0) + 1 for row in rows), default=0)
-
-
-# Storing content anew that the catalog knows and the object store has lost, while somebody still has it.
 
 
 def relocate(session: Session, tenant: int, written: Written, now: int) -> int:

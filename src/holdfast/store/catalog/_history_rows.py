@@ -25,7 +25,7 @@ def cursor(session: Session, tenant: int, workspace: WorkspaceId) -> Cursor:
 
 
 def check_cursor(workspace: WorkspaceId, rows: Sequence[Row], expected: Cursor) -> Row:
-    """The row of a workspace, of which ``rows`` are what its question has found (`Covered.question`).
+    """The row of a workspace, of which ``rows`` are what its question has found (`ChecksummedTable.question`).
 
     Raises `NotFoundError` if there is none, `RefusedError` with code ``moved`` if it stands elsewhere by now.
     """

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.store.catalog.row_checksums import SESSIONS, WORKSPACES, damaged, set_checksum
 
 if TYPE_CHECKING:
-    from holdfast.store.catalog.row_checksums import Covered
+    from holdfast.store.catalog.row_checksums import ChecksummedTable
     from holdfast.store.database.sql_database import Session
 
 SERVING = (
@@ -66,9 +66,8 @@ CREATE TABLE answers (
 )
 
 
-# The columns that say which home a row belongs to, where several homes share a catalog; they are called `machine`.
-#
-# Two machines may have the same path, and even the same device and inode, for directories that have nothing in common.
+# Homes: the column `machine` says which home a row belongs to, where several homes share a catalog. Two machines may
+# have the same path, and even the same device and inode, for directories that have nothing in common.
 
 _HOMES = tuple(
     f"ALTER TABLE {table} ADD COLUMN machine TEXT NOT NULL DEFAULT '' "
@@ -114,7 +113,7 @@ def add_homes(session: Session) -> None:
         set_checksum(session, covered, tenant, key)
 
 
-def _sound(session: Session, covered: Covered) -> dict[int, list[str]]:
+def _sound(session: Session, covered: ChecksummedTable) -> dict[int, list[str]]:
     """By tenant, the keys of the rows of a table whose checksums match."""
     found: dict[int, list[str]] = {}
     for tenant, name in session.all(f"SELECT tenant, {covered.key} FROM {covered.table}"):
@@ -125,9 +124,7 @@ def _sound(session: Session, covered: Covered) -> dict[int, list[str]]:
     return found
 
 
-# The catalog's tables of merges: what states have taken in of other lines of work, and changes to be applied anew.
-#
-# As in `holdfast.store.catalog.schema`, the comments in the SQL are the reference of the format.
+# Merges: what states have taken in of other lines of work, and changes to be applied anew.
 
 MERGES = (
     """
@@ -173,7 +170,7 @@ CREATE TABLE reapplies (
 """What version 5 of the schema adds for merges."""
 
 
-# The catalog's table of promotions, which came with schema version 5. The comments in the SQL are the reference.
+# Promotions.
 
 PROMOTIONS = (
     """
@@ -198,7 +195,7 @@ CREATE TABLE promotions (
 )
 
 
-# The catalog's table of what the store itself is: its id, which bucket it has claimed, what it was copied from.
+# Stores: the id of each, which bucket it has claimed, what it was copied from.
 
 STORES = (
     """

@@ -22,7 +22,7 @@ _DROPPED = 200
 """Old answers that are dropped at once, at most."""
 
 
-class Kept(NamedTuple):
+class StoredAnswer(NamedTuple):
     """What is known of a key."""
 
     request: Hash
@@ -41,7 +41,7 @@ class AnswerRows:
         self._tenant = catalog.tenant
         self._clock = clock
 
-    def begin(self, name: str, request: Hash, lasts: float) -> Kept | None:
+    def begin(self, name: str, request: Hash, lasts: float) -> StoredAnswer | None:
         """Claim a key for this process; None if it is new, or older than ``lasts`` seconds; else what is known of it.
 
         One that is ``lost`` and was of the same request is claimed as well.
@@ -55,7 +55,7 @@ class AnswerRows:
             )
             found = None
             if row is not None and is_sound(session, ANSWERS, self._tenant, name):
-                found = Kept(row[0], row[1], row[2], row[1] is None and self._is_lost(row[3], row[4], now))
+                found = StoredAnswer(row[0], row[1], row[2], row[1] is None and self._is_lost(row[3], row[4], now))
                 if not found.lost or found.request != request:
                     return found
             session.run("DELETE FROM answers WHERE tenant = ? AND name = ?", (self._tenant, name))

@@ -1,4 +1,7 @@
-"""The catalog: what the store knows of workspaces, checkpoints, blobs and history, for one tenant."""
+"""The catalog: what the store knows of workspaces, checkpoints, blobs and history, for one tenant.
+
+Tenants share a catalog but not a byte (I10). A number stands for a tenant's name in every row.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,6 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.usage_statistics import Stats
     from holdfast.store.catalog_records import CheckpointCommit, HistoryEvent, Location, TakenIn, Workspace
     from holdfast.store.database.sql_database import Again, Database, Row, Session
-
-
-# Those who share a catalog but not a byte (I10): their names, and the numbers that stand for them in every row.
 
 
 def number_of(database: Database, name: str) -> int:

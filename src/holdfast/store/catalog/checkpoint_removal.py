@@ -8,7 +8,7 @@ from holdfast.model.entries import Counts, compose, count_changes
 from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display
-from holdfast.store.catalog.merge_parents import bequeath
+from holdfast.store.catalog.merge_parents import keep_lineage
 from holdfast.store.catalog.reference_counts import moment, uncount_root
 from holdfast.store.catalog.row_checksums import CHECKPOINTS, WORKSPACES, changing
 from holdfast.store.catalog_records import seen_at
@@ -150,7 +150,7 @@ def forget(database: Database, tenant: int, checkpoint: Checkpoint, now: Callabl
                 continue
             with changing(session, CHECKPOINTS, tenant, [heir.id for heir in heirs]):
                 _bequeath(session, tenant, checkpoint, heirs)
-            bequeath(session, tenant, checkpoint.id, parent, [heir.id for heir in heirs])
+            keep_lineage(session, tenant, checkpoint.id, parent, [heir.id for heir in heirs])
             _remove(session, tenant, checkpoint, moment(session, tenant, now()))
             return True
 

@@ -100,7 +100,7 @@ def _line(
             at = parent
 
 
-def bequeath(
+def keep_lineage(
     session: Session,
     tenant: int,
     checkpoint: CheckpointId,
@@ -144,7 +144,7 @@ def newest_common(one: Lineage, other: Lineage) -> list[CheckpointId]:
     return sorted(common - held, key=lambda name: one[name].number, reverse=True)
 
 
-def holding(line: Lineage, checkpoint: CheckpointId) -> set[CheckpointId]:
+def descendants_in(line: Lineage, checkpoint: CheckpointId) -> set[CheckpointId]:
     """Those of a lineage that hold all of ``checkpoint``, itself among them."""
     children: dict[CheckpointId, list[CheckpointId]] = {}
     for name, member in line.items():

@@ -24,7 +24,7 @@ _SIZE = " + ".join(f"COALESCE(LENGTH({name}), 0)" for name in ("path", "about", 
 """In bytes, but for a few characters."""
 
 
-class Reapply(NamedTuple):
+class ReapplyRow(NamedTuple):
     """One change that waits, or has waited."""
 
     id: str
@@ -43,7 +43,7 @@ class Reapply(NamedTuple):
     created_at: int = 0
 
 
-class Reapplies:
+class ReapplyRows:
     """Those of one tenant. Every method is one transaction, and durable when it returns. Times are microseconds."""
 
     __slots__ = ("_database", "_tenant")
@@ -54,8 +54,8 @@ class Reapplies:
         self._tenant = tenant
 
     def ask(
-        self, asked: Reapply, now: int = 0, *, most: int | None = None, most_bytes: int | None = None
-    ) -> Reapply | None:
+        self, asked: ReapplyRow, now: int = 0, *, most: int | None = None, most_bytes: int | None = None
+    ) -> ReapplyRow | None:
         """Have ``asked`` wait, unless it does already, or did; what there is of it now.
 
         None, and nothing is changed, if more than ``most`` would wait then, or of more than ``most_bytes``. Those whose
@@ -74,7 +74,7 @@ class Reapplies:
         assert row is not None
         return _reapply(row)
 
-    def _add(self, session: Session, asked: Reapply) -> None:
+    def _add(self, session: Session, asked: ReapplyRow) -> None:
         values = [self._tenant, *asked]
         added = session.run(
             f"INSERT INTO reapplies (tenant, {_COLUMNS}) VALUES ({', '.join('?' * len(values))}) "
@@ -84,7 +84,7 @@ class Reapplies:
         if added:
             set_checksum(session, REAPPLIES, self._tenant, asked.id)
 
-    def _make_room(self, session: Session, asked: Reapply, now: int, most: int, most_bytes: int) -> bool:
+    def _make_room(self, session: Session, asked: ReapplyRow, now: int, most: int, most_bytes: int) -> bool:
         """Whether there is room for ``asked``, or it is there already; what is overdue is dropped for that."""
         if session.one("SELECT 1 FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, asked.id)):
             return True
@@ -114,19 +114,19 @@ class Reapplies:
             session.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
         return True
 
-    def show(self, shown: Reapply) -> None:
+    def show(self, shown: ReapplyRow) -> None:
         """Note what a person was shown; what was noted under its id before is replaced."""
         with self._database.writing() as session:
             session.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, shown.id))
             self._add(session, shown)
 
-    def get(self, name: str) -> Reapply | None:
+    def get(self, name: str) -> ReapplyRow | None:
         """One of them."""
         with self._database.reading(once=True) as session:
             row = session.one(f"SELECT {_COLUMNS} FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
         return None if row is None else _reapply(row)
 
-    def open(self, now: int, limit: int, workspace: WorkspaceId | None = None) -> list[Reapply]:
+    def open(self, now: int, limit: int, workspace: WorkspaceId | None = None) -> list[ReapplyRow]:
         """Those that wait and whose deadline has not passed, the oldest first, held or not; at most ``limit``.
 
         With ``workspace`` only of merges into that one.
@@ -139,7 +139,7 @@ class Reapplies:
             )
         return [_reapply(row) for row in rows]
 
-    def take(self, now: int, held_until: int, holder: str, workspace: WorkspaceId | None = None) -> Reapply | None:
+    def take(self, now: int, held_until: int, holder: str, workspace: WorkspaceId | None = None) -> ReapplyRow | None:
         """Give the oldest that nobody holds to ``holder``, until ``held_until``; None if there is none.
 
         With ``workspace`` only of merges into that one.
@@ -163,7 +163,7 @@ class Reapplies:
 
     def settle(
         self, name: str, holder: str, now: int, status: Status, answer: bytes | None, said: str
-    ) -> Reapply | None:
+    ) -> ReapplyRow | None:
         """Note an answer, if ``holder`` still holds it and its deadline has not passed.
 
         None if that is done; else what there is of it. Raises nothing for one that is not there: that is asked before.
@@ -193,5 +193,5 @@ class Reapplies:
             return session.run("DELETE FROM reapplies WHERE tenant = ? AND created_at < ?", (self._tenant, before))
 
 
-def _reapply(row: Row) -> Reapply:
-    return Reapply(*row)
+def _reapply(row: Row) -> ReapplyRow:
+    return ReapplyRow(*row)

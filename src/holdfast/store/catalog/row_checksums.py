@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.store.database.sql_database import Row, Session, Statement
 
 
-class Covered(NamedTuple):
+class ChecksummedTable(NamedTuple):
     """A table whose rows have checksums, and what of a row is covered, in this order."""
 
     table: str
@@ -56,7 +56,7 @@ class Covered(NamedTuple):
         return self.checksum([columns.get(name, value) for name, value in zip(names, row, strict=True)])
 
 
-CHECKPOINTS = Covered(
+CHECKPOINTS = ChecksummedTable(
     "checkpoints",
     "id",
     """number, tenant, id, workspace, parent, root, kind, label, created_at, added, modified, deleted, total_files,
@@ -64,46 +64,46 @@ CHECKPOINTS = Covered(
 )
 """With its changeset and what it did not capture."""
 
-WORKSPACES = Covered(
+WORKSPACES = ChecksummedTable(
     "workspaces", "id", "tenant, id, path, device, inode, created_at, source, live, head, position, redo_tip, machine"
 )
 
-HISTORY = Covered(
+HISTORY = ChecksummedTable(
     "history", "seq", "seq, tenant, workspace, at, operation, checkpoint, previous, ahead, steps, run, undo_seq"
 )
 
-TENANTS = Covered("tenants", "number", "number, name", tenant="number")
+TENANTS = ChecksummedTable("tenants", "number", "number, name", tenant="number")
 """Without the two numbers that change all the time: a wrong one costs a second try, or some time."""
 
-SESSIONS = Covered(
+SESSIONS = ChecksummedTable(
     "sessions",
     "id",
     "tenant, id, parent, owner, shared, workspace, origin, provider, mode, token, place, purpose, status, created_at, "
     "machine",
 )
 
-JOURNALS = Covered(
+JOURNALS = ChecksummedTable(
     "session_journals", "session", "tenant, session, data, entries, through, last_seq, trees, revision, updated_at"
 )
 
-SESSION_CHECKPOINTS = Covered(
+SESSION_CHECKPOINTS = ChecksummedTable(
     "session_checkpoints",
     "hash",
     "tenant, hash, session, parent, kind, message, created_at, seq, tree, kept, tier, size, stored, data",
 )
 
-REFS = Covered("session_refs", "name", "tenant, name, type, session, checkpoint, updated_at, metadata")
+REFS = ChecksummedTable("session_refs", "name", "tenant, name, type, session, checkpoint, updated_at, metadata")
 
-MERGES = Covered("merges", "id", "tenant, id, checkpoint, other, base, created_at, record")
+MERGES = ChecksummedTable("merges", "id", "tenant, id, checkpoint, other, base, created_at, record")
 
-REAPPLIES = Covered(
+REAPPLIES = ChecksummedTable(
     "reapplies",
     "id",
     """tenant, id, workspace, path, about, now, before, after, status, holder, held_until, deadline, answer, said,
     created_at""",
 )
 
-PROMOTIONS = Covered(
+PROMOTIONS = ChecksummedTable(
     "promotions",
     "id",
     "tenant, id, workspace, phase, result, source, theirs, spec, facts, revision, created_at, updated_at",
@@ -115,11 +115,13 @@ COVERED = (TENANTS, CHECKPOINTS, WORKSPACES, HISTORY)
 COVERED_4 = (SESSIONS, JOURNALS, SESSION_CHECKPOINTS, REFS)
 """Those that came with version 4."""
 
-EXPORTS = Covered("exports", "name", "tenant, name, kind, workspace, project, auto, mode, created_at, revision")
+EXPORTS = ChecksummedTable(
+    "exports", "name", "tenant, name, kind, workspace, project, auto, mode, created_at, revision"
+)
 
-TOKENS = Covered("tokens", "id", "tenant, id, digest, rights, exports, roots, label, created_at, expires_at")
+TOKENS = ChecksummedTable("tokens", "id", "tenant, id, digest, rights, exports, roots, label, created_at, expires_at")
 
-ANSWERS = Covered("answers", "name", "tenant, name, request, status, body, owner, at")
+ANSWERS = ChecksummedTable("answers", "name", "tenant, name, request, status, body, owner, at")
 
 COVERED_SERVING = (EXPORTS, TOKENS, ANSWERS)
 """Those of what is served, of version 5."""
@@ -129,7 +131,7 @@ COVERED_MERGES = (MERGES, REAPPLIES)
 """Those of merges, which came with version 5."""
 
 
-def set_checksum(session: Session, covered: Covered, tenant: int, key: str | int) -> None:
+def set_checksum(session: Session, covered: ChecksummedTable, tenant: int, key: str | int) -> None:
     """Give a row that was just written its checksum, and with a checkpoint all that belongs to it."""
     session.run(
         f"UPDATE {covered.table} SET checksum = ? WHERE {covered.row}",
@@ -138,7 +140,7 @@ def set_checksum(session: Session, covered: Covered, tenant: int, key: str | int
 
 
 @contextmanager
-def changing(session: Session, covered: Covered, tenant: int, keys: Sequence[str | int]) -> Generator[None]:
+def changing(session: Session, covered: ChecksummedTable, tenant: int, keys: Sequence[str | int]) -> Generator[None]:
     """Rows that are there may be changed inside the block; their checksums follow.
 
     Not that of a row that was damaged before: it stays wrong, so that `verify` goes on naming the row.
@@ -149,25 +151,25 @@ def changing(session: Session, covered: Covered, tenant: int, keys: Sequence[str
         set_checksum(session, covered, tenant, key)
 
 
-def damaged(session: Session, covered: Covered, tenant: int) -> Iterator[str | int]:
+def damaged(session: Session, covered: ChecksummedTable, tenant: int) -> Iterator[str | int]:
     """The keys of all rows of a table whose checksum does not match. Use it up inside the transaction."""
     for (key,) in session.all(f"SELECT {covered.key} FROM {covered.table} WHERE {covered.tenant} = ?", (tenant,)):
         if not _is_sound(session, covered, tenant, key):
             yield key
 
 
-def is_sound(session: Session, covered: Covered, tenant: int, key: str | int) -> bool:
+def is_sound(session: Session, covered: ChecksummedTable, tenant: int, key: str | int) -> bool:
     """Whether a row is there, and its checksum matches."""
     return _is_sound(session, covered, tenant, key)
 
 
-def _is_sound(session: Session, covered: Covered, tenant: int, key: str | int) -> bool:
+def _is_sound(session: Session, covered: ChecksummedTable, tenant: int, key: str | int) -> bool:
     row, computed = _looked_up(session, covered, tenant, key)
     return row is not None and row[0] == computed
 
 
-def _looked_up(session: Session, covered: Covered, tenant: int, key: str | int) -> tuple[Row | None, Hash]:
-    """A row as `Covered.question` gives it, and the checksum that it should have."""
+def _looked_up(session: Session, covered: ChecksummedTable, tenant: int, key: str | int) -> tuple[Row | None, Hash]:
+    """A row as `ChecksummedTable.question` gives it, and the checksum that it should have."""
     if covered is not CHECKPOINTS:
         row = session.one(*covered.question(tenant, key))
         return row, covered.checksum(() if row is None else row[1:])

@@ -30,7 +30,7 @@ from holdfast.store.catalog.row_checksums import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.store.catalog.row_checksums import Covered
+    from holdfast.store.catalog.row_checksums import ChecksummedTable
     from holdfast.store.database.sql_database import Row, Session
 
 How = Literal["rows", "numbered", "beside", "left"]
@@ -48,7 +48,7 @@ class Table(NamedTuple):
     """The column that numbers its rows in all tenants."""
     mapped: tuple[tuple[str, str], ...] = ()
     """Columns that hold numbers of another table: (column, table)."""
-    covered: Covered | None = None
+    covered: ChecksummedTable | None = None
     order: str = ""
 
 
@@ -281,7 +281,9 @@ def _set_cursors(source: Session, tenant: int, target: Session, to: int, events:
         )
 
 
-def _cover(source: Session, tenant: int, target: Session, to: int, covered: Covered, numbers: dict[int, int]) -> None:
+def _cover(
+    source: Session, tenant: int, target: Session, to: int, covered: ChecksummedTable, numbers: dict[int, int]
+) -> None:
     wrong = set(damaged(source, covered, tenant))
     for (key,) in source.all(f"SELECT {covered.key} FROM {covered.table} WHERE tenant = ?", (tenant,)):
         if key not in wrong:

@@ -11,7 +11,7 @@ from holdfast.store.catalog.row_checksums import COVERED, HISTORY, WORKSPACES, d
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.store.catalog.row_checksums import Covered
+    from holdfast.store.catalog.row_checksums import ChecksummedTable
     from holdfast.store.database.sql_database import Session
 
 APPLICATION_ID = 0x48464354
@@ -310,7 +310,9 @@ def _add_undo_seq(session: Session) -> None:
     _extend_history(session, columns, _HISTORY_3, HISTORY)
 
 
-def _extend_history(session: Session, columns: Sequence[str], before: Covered, after: Covered) -> None:
+def _extend_history(
+    session: Session, columns: Sequence[str], before: ChecksummedTable, after: ChecksummedTable
+) -> None:
     """Add columns to the history, whose checksums cover them from then on. Rows that are damaged stay so."""
     rows = session.all("SELECT tenant, seq FROM history")
     wrong = {(tenant, seq) for tenant in {tenant for tenant, _ in rows} for seq in damaged(session, before, tenant)}

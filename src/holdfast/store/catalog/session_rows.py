@@ -1,4 +1,6 @@
-"""The catalog's rows of sessions: what each is, its journal, its checkpoints and its references."""
+"""The catalog's rows of sessions: what each is, its journal, its checkpoints and its references, and which fork keeps
+a state that a session lets go of.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.catalog.session_records import RefChange, SessionCommit, Tier
     from holdfast.store.database.sql_database import Row, Session
-
-
-# Who goes on with a session's states when that session lets go of them: forks whose history leads through them.
 
 
 def hand_over(

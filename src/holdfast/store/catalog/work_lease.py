@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import LockedError
+from holdfast.model.log import Log
+from holdfast.store.database.sqlite_wal_index import NoRoomError
 
 if TYPE_CHECKING:
     from holdfast.model.clock import Clock
-    from holdfast.store.database.sql_database import Database
+    from holdfast.store.database.sql_database import Database, Session
+
+_LOG = Log(__name__)
 
 LASTS = 300 * 1_000_000
-"""Microseconds after which a lease that is not renewed is lost, if nobody can tell that its process is gone. The clocks
-of machines that share a catalog may differ by less than this.
+"""Microseconds after which a lease that is not renewed is lost, where it cannot be told that its process is gone. The
+clocks of machines that share a catalog may differ by less than this.
 """
 
 
@@ -35,8 +39,8 @@ def of_this_boot(owner: str) -> bool:
 
 
 def may_run(owner: str) -> bool:
-    """False if the process that `this_process` named so, or as the owner of a lease, is surely gone; True if it runs or
-    nobody can tell.
+    """False if the process that `this_process` named so, or as the owner of a lease, is surely gone; True if it runs
+    or that cannot be told.
     """
     boot, _, rest = owner.partition(" ")
     boot = "/".join(boot.split("/")[:2])
@@ -47,7 +51,7 @@ def may_run(owner: str) -> bool:
 
 
 def process_named(owner: str) -> int | None:
-    """The number of the process that `this_process` named so; None if it is gone, or nobody can tell."""
+    """The number of the process that `this_process` named so; None if it is gone, or that cannot be told."""
     boot, _, rest = owner.partition(" ")
     pid, _, began = rest.partition(" ")
     if boot != _boot() or not pid.isdigit() or not began or _began(int(pid)) != began:
@@ -56,8 +60,8 @@ def process_named(owner: str) -> int | None:
 
 
 _LEFT: set[str] = set()
-"""Owners of leases, of this process, that could not be given back, or of which nobody knows whether they were got: what
-was so is nobody's, and whoever comes next in this process takes it.
+"""Owners of leases, of this process, that could not be given back, or may not have been got: the next acquirer in
+this process takes them over.
 """
 
 
@@ -92,13 +96,15 @@ class Lease:
     Losing it does no harm to the store: whoever works under it must be correct without it, only slower.
     """
 
-    __slots__ = ("_clock", "_database", "_name", "_owner", "_renewed", "_tenant")
+    __slots__ = ("_clock", "_database", "_is_optional", "_name", "_owner", "_renewed", "_tenant")
 
-    def __init__(self, database: Database, tenant: int, name: str, clock: Clock) -> None:
+    def __init__(self, database: Database, tenant: int, name: str, clock: Clock, *, is_optional: bool = False) -> None:
+        """``is_optional``: for who only reads, and goes on without it where the disk is too full to note it."""
         self._database = database
         self._tenant = tenant
         self._name = name
         self._clock = clock
+        self._is_optional = is_optional
         self._owner = ""
         self._renewed = 0
 
@@ -113,14 +119,7 @@ class Lease:
         try:
             with self._database.writing() as session:
                 now = self._clock.now()
-                row = session.one(
-                    "SELECT owner, expires_at FROM leases WHERE tenant = ? AND name = ?", (self._tenant, self._name)
-                )
-                free = row is None or row[0] == self._owner or row[0] in _LEFT
-                if row is not None and not free and now < row[1] <= now + 2 * LASTS and may_run(row[0]):
-                    raise LockedError(
-                        f"another process is at work on the store: {self._name}", hint="try again when it has finished"
-                    )
+                last = self._last_owner(session, now)
                 session.run(
                     """INSERT INTO leases (tenant, name, owner, expires_at) VALUES (?, ?, ?, ?)
                     ON CONFLICT (tenant, name) DO UPDATE
@@ -129,17 +128,43 @@ class Lease:
                 )
         except LockedError:
             raise
+        except NoRoomError:
+            if not self._is_optional:
+                raise
+            with self._database.reading(once=True) as session:
+                self._last_owner(session, self._clock.now())
+            _LOG.warning(
+                "the disk is full, so that nothing keeps a collection from starting: free some space and try again "
+                "where anything is said to be missing"
+            )
+            return
         except BaseException:
             _LEFT.add(owner)  # it may be ours for all that: the answer to the commit can be lost
             raise
-        if row is not None:
-            _LEFT.discard(row[0])
+        _LEFT.discard(last)
         self._owner, self._renewed = owner, now
+
+    def _last_owner(self, session: Session, now: int) -> str:
+        """Who had it last; empty if nobody. Raises `LockedError` if another process that may still run has it."""
+        row = session.one(
+            "SELECT owner, expires_at FROM leases WHERE tenant = ? AND name = ?", (self._tenant, self._name)
+        )
+        free = row is None or row[0] == self._owner or row[0] in _LEFT
+        if row is not None and not free and now < row[1] <= now + 2 * LASTS and may_run(row[0]):
+            raise LockedError(
+                f"another process is at work on the store: {self._name}", hint="try again when it has finished"
+            )
+        return "" if row is None else row[0]
+
+    @property
+    def _is_without(self) -> bool:
+        """Whether it cannot be written down that it is held."""
+        return self._database.read_only or (self._is_optional and not self._owner)
 
     def renew(self) -> None:
         """Keep it; call this now and then. Raises `LockedError` if it was lost to another process."""
         now = self._clock.now()
-        if self._database.read_only or 0 <= now - self._renewed < LASTS // 5:
+        if self._is_without or 0 <= now - self._renewed < LASTS // 5:
             return
         with self._database.writing() as session:
             kept = session.run(
@@ -152,7 +177,7 @@ class Lease:
 
     def release(self) -> None:
         """Give it back. Harmless if it is not held."""
-        if self._database.read_only:
+        if self._is_without:
             return
         try:
             with self._database.writing() as session:
@@ -160,8 +185,11 @@ class Lease:
                     "DELETE FROM leases WHERE tenant = ? AND name = ? AND owner = ?",
                     (self._tenant, self._name, self._owner),
                 )
-        except BaseException:
+        except BaseException as error:
             _LEFT.add(self._owner)
-            raise
+            if not (self._is_optional and isinstance(error, NoRoomError)):
+                raise
+            self._owner = ""
+            return
         _LEFT.discard(self._owner)
         self._owner = ""

@@ -2,8 +2,8 @@
 
 Every step is a small transaction, or deletes what a transaction has condemned. An object's key is written to
 ``tombstones`` before the object is deleted, and a commit that would use such a key is refused; so a key that is being
-deleted is never in use, however long ago whoever deletes it made up its mind. Killed at any point, the next run goes
-on: it begins with the tombstones that are left.
+deleted is never in use, however long ago a collector decided to delete it. Killed at any point, the next run goes on:
+it begins with the tombstones that are left. A forecast says what a collection would give back, and deletes nothing.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from holdfast.store.objects.object_store import ObjectStore
 
 
-# What a collection would give back, found out without taking anything away.
-
-
-class Foreseen(NamedTuple):
+class CollectionForecast(NamedTuple):
     """What a collection would do in the catalog; the objects that no row names come on top."""
 
     rows: int
@@ -46,7 +43,7 @@ class Foreseen(NamedTuple):
     packs_rewritten: int
 
 
-def foresee(session: Session, tenant: int, died_by: int, now: int, ratio: float) -> Foreseen:
+def forecast(session: Session, tenant: int, died_by: int, now: int, ratio: float) -> CollectionForecast:
     """What `Collector.collect` would take away of what died at ``died_by`` or before, with every count settled.
 
     One transaction sees one state of the catalog. Takes memory in proportion to what is dead.
@@ -78,7 +75,7 @@ def foresee(session: Session, tenant: int, died_by: int, now: int, ratio: float)
     condemned = session.one(
         "SELECT coalesce(sum(size), 0) FROM tombstones WHERE tenant = ? AND deleted_at IS NULL", (tenant,)
     )
-    return Foreseen(len(doomed), freed + (condemned[0] if condemned else 0), deleted, rewritten)
+    return CollectionForecast(len(doomed), freed + (condemned[0] if condemned else 0), deleted, rewritten)
 
 
 def _taken(length: int, base: Hash | None) -> int:
@@ -205,7 +202,7 @@ class Collector:
             now = self._catalog.clock.now()
             died_by = now - int(grace * 1_000_000)
             with self._database.reading() as session:
-                found = foresee(session, self._tenant, died_by, now, self._ratio)
+                found = forecast(session, self._tenant, died_by, now, self._ratio)
             lost = sum(size for orphans in self._old_orphans(died_by) for _, size in orphans)
         finally:
             self._progress = None

@@ -18,7 +18,7 @@ from functools import partial
 from holdfast.model.errors import FormatError, HoldfastError, IntegrityError, LockedError, StorageError, room_hint
 from holdfast.model.fast_typing import TYPE_CHECKING, Protocol, TypeVar
 from holdfast.model.log import Log
-from holdfast.store.database import _sqlite_wal_index as sqlite_wal_index
+from holdfast.store.database import sqlite_wal_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -443,7 +443,7 @@ def _translate(error: sqlite3.Error, path: str) -> HoldfastError:
     )
 
 
-# Calling again what a lost connection has cut short, where that does no harm: for catalogs elsewhere than here.
+# Calling again what a lost connection has cut short, for catalogs on other machines ----------------------------------
 
 
 def repeat(part: object, methods: Iterable[str], again: Again) -> None:

@@ -212,7 +212,7 @@ def _taken(bucket: RemoteObjects, tenant: str, claim: Claim) -> RefusedError:
     )
 
 
-# A store and its bucket: claims it when it is first opened there, and looks at the claim before it deletes.
+# The claim of one store: made when it is first opened on a bucket, looked at before it deletes -----------------------
 
 
 def own(catalog: Catalog, bucket: RemoteObjects, random: Callable[[int], bytes]) -> store_identity.Identity | None:

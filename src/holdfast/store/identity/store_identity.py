@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import IntegrityError
 from holdfast.model.fast_namedtuple import NamedTuple
-from holdfast.store.catalog.row_checksums import Covered, damaged, set_checksum
+from holdfast.store.catalog.row_checksums import ChecksummedTable, damaged, set_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.database.sql_database import Session
 
-STORES = Covered("stores", "tenant", "tenant, id, claimed, conditional, origin, copied")
+STORES = ChecksummedTable("stores", "tenant", "tenant, id, claimed, conditional, origin, copied")
 
 
 class Identity(NamedTuple):

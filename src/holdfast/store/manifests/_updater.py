@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.store.manifests.page_codec import Inner, Page
 
 
-# Finding one's way in a manifest: which page of a level holds a path, and what stands before and after it.
+# The tree of pages: which page of a level holds a path, and what stands before and after it ---------------------------
 
 
 class Node(NamedTuple):

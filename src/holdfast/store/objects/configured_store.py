@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from holdfast.store.objects.remote_store import Limits, RemoteObjects
 
 
-# Chooses the object store that a URL or a path names.
-
-
 def open_objects(
     location: str | bytes,
     *,

@@ -41,7 +41,7 @@ CREATE TABLE commit_marks (
 )
 
 
-class Standing:
+class SchemaState:
     """Which version the schema has, and which this program knows."""
 
     def __init__(self, address: Address, migrations: Sequence[Migration], application_id: int) -> None:

@@ -81,7 +81,7 @@ def translate(error: psycopg.Error, address: Address, *, lost: bool) -> Holdfast
     state = error.sqlstate or ""
     text = address.scrub(error.diag.message_primary or str(error))
     if state in _WAITED:
-        return waited_in_vain(address)
+        return lock_timeout(address)
     if lost or state in _GIVEN_UP or state.startswith("08"):
         return ConnectionLostError(
             f"the connection to the catalog {address.shown} was lost, or it gave up a transaction: {text}",
@@ -104,7 +104,7 @@ def translate(error: psycopg.Error, address: Address, *, lost: bool) -> Holdfast
     )
 
 
-def waited_in_vain(address: Address) -> LockedError:
+def lock_timeout(address: Address) -> LockedError:
     """The error of a wait for others that has run out."""
     return LockedError(
         f"another process is holding the catalog {address.shown}", hint="try again when the other command has finished"

@@ -22,7 +22,7 @@ from holdfast.model.ids import hash_bytes
 from holdfast.model.log import Log
 from holdfast.store.postgresql import _server_errors as server_errors
 from holdfast.store.postgresql._connections import Connections, end_session
-from holdfast.store.postgresql._schema_upgrade import SCHEMA, Standing
+from holdfast.store.postgresql._schema_upgrade import SCHEMA, SchemaState
 from holdfast.store.postgresql._transaction import PostgresSession, pipelined
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class PostgresDatabase:
         self._standby = False
         self._here = threading.local()
         self._connections = Connections(address, most=connections, timeout=timeout)
-        self._standing = Standing(address, migrations, application_id)
+        self._standing = SchemaState(address, migrations, application_id)
         self._key = _lock_key(b"tenant", tenant.encode())
         self._schema_key = _lock_key(b"schema")
         try:
@@ -371,10 +371,10 @@ def _lock_key(*parts: bytes) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-# What there is to be said of the server that a catalog is on.
+# The server that a catalog is on -------------------------------------------------------------------------------------
 
 
-class About(NamedTuple):
+class ServerInfo(NamedTuple):
     """A catalog's server, as it is now."""
 
     shown: str
@@ -393,7 +393,7 @@ class About(NamedTuple):
     """False if what is sent to it, or comes from it, can be read and changed on the way."""
 
 
-def about(database: PostgresDatabase) -> About:
+def server_info(database: PostgresDatabase) -> ServerInfo:
     """Ask the server; raises as `Database.reading`."""
     with database.reading() as session:
         begun = time.perf_counter()
@@ -406,7 +406,7 @@ def about(database: PostgresDatabase) -> About:
             FROM (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()) s"""
         )
     assert row is not None
-    return About(
+    return ServerInfo(
         shown=database.address.shown,
         server=str(row[0]),
         milliseconds=took * 1000,

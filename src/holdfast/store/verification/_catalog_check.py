@@ -130,7 +130,7 @@ def _check_checksums(session: Session, tenant: int) -> Iterator[_Found]:
         yield "damaged", str(name), "the catalog's record of this promotion is damaged"
 
 
-# Verification of merges: the rows of second parents, and of changes that wait to be applied anew.
+# Merges: the rows of second parents, and of changes that wait to be applied anew --------------------------------------
 
 
 def check_merges(session: Session, tenant: int) -> Iterator[_Found]:
@@ -152,7 +152,7 @@ def check_merges(session: Session, tenant: int) -> Iterator[_Found]:
             yield "format", name, "the record of this merge is no JSON"
 
 
-# Verification of what is served: the rows of exports, tokens and kept answers.
+# What is served: the rows of exports, tokens and kept answers ---------------------------------------------------------
 
 _WHAT = {EXPORTS.table: "export", TOKENS.table: "token", ANSWERS.table: "kept answer"}
 

@@ -1,7 +1,7 @@
 """Verification: prove that what the catalog says is so, down to the bytes if asked, and name what is damaged.
 
-Collection is held off meanwhile; checkpoints, restores and forgets go on. All of the catalog is read in one transaction
-and checked as of then.
+Collection is held off meanwhile, unless the disk is too full to note that; checkpoints, restores and forgets go on. All
+of the catalog is read in one transaction and checked as of then.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Verifier:
         self._children = children
         self._read = read
         self._states_in = states_in
-        self._lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock)
+        self._lease = Lease(catalog.database, catalog.tenant, LEASE, catalog.clock, is_optional=True)
         self._problems: list[Problem] = []
         self._rows: dict[Hash, _Row] = {}
         self._packs: dict[int, _Pack] = {}

@@ -3,7 +3,7 @@ the command.
 
 It is started by `arguments` where a box is built by another program, or called as `enter` in a child. What it says on
 the channel, a pair of ``SOCK_SEQPACKET``, is one message with the listener (who sends it tells ``SCM_CREDENTIALS``, in
-the pid namespace of whoever receives it); it goes on when one comes back, and ends if the other side does. If the
+the pid namespace of the receiver); it goes on when one comes back, and ends if the other side does. If the
 command cannot be executed, a second message is the errno in decimal.
 
 Only the standard library is needed here, and of it little: this is on the way of every command.
@@ -70,7 +70,7 @@ def ignore(numbers: str) -> None:
 
 
 def _signals() -> set[signal.Signals]:
-    """All whose treatment is somebody's choice."""
+    """All signals that a process may choose how to treat."""
     fixed = {signal.SIGKILL, signal.SIGSTOP, *_PYTHONS_OWN}
     return {signal.Signals(number) for number in signal.valid_signals() if number < signal.SIGRTMIN} - fixed
 
@@ -86,6 +86,7 @@ def enter(channel: int, closed: Sequence[bytes], command: Sequence[bytes], *, gu
     os.set_inheritable(channel, False)
     talk = socket.socket(fileno=channel)
     seccomp_notify.give_up_privileges()
+    # (Before the filter, which refuses the calls of Landlock.)
     landlock.confine(closed)
     listener = seccomp_notify.install(seccomp_program.program(os.uname().machine, guarded=guarded))
     hand_out(talk, listener)

@@ -3,7 +3,7 @@
 All that is allowed reaches the tree as a descriptor that the keeper opened, outside of the domain. So a call that the
 keeper lets the kernel carry out as it is (a terminal, something in ``/proc``) cannot change a file, whatever another
 thread puts into its arguments in between. A domain also keeps its processes from tracing or reading the memory of
-those outside of it, and (Linux 6.12) from sending them signals: whoever looks after the tree cannot be ended by it.
+those outside of it, and (Linux 6.12) from sending them signals: the tree cannot end its keeper or its parent.
 
 What no domain can forbid (``chmod``, ``chown``, times, extended attributes) is never carried out as it is. Nor is what
 cuts a file short without opening it for writing: a domain that forbids it has every opening for reading look at all
@@ -120,7 +120,7 @@ def keep_in() -> bool:
 
 
 def keep_abstract_sockets_apart() -> bool:
-    """Keep this process and all it starts from connecting to abstract Unix sockets of anybody else, which a network
+    """Keep this process and all it starts from connecting to abstract Unix sockets of other processes, which a network
     namespace that is shared does not. Needs `holdfast.supervisor.confinement.seccomp_notify.give_up_privileges`.
     Returns False if the kernel cannot (Linux 6.12).
     """

@@ -1,4 +1,4 @@
-"""Seccomp's user notification: a filter hands system calls to whoever holds its listener, and waits for the answer.
+"""Seccomp's user notification: a filter hands system calls to the holder of its listener, and waits for the answer.
 
 Sources: seccomp(2), seccomp_unotify(2), ``include/uapi/linux/seccomp.h``.
 """
@@ -55,6 +55,7 @@ def install(program: bytes) -> int:
     Calls that were taken in wait for their answer even if a signal arrives that does not kill (Linux 5.19): nothing
     that was carried out is reported as interrupted. Raises `OSError`: EBUSY if it is under such a filter already.
     """
+    # (Before Linux 5.19 the kernel knows no _WAIT_KILLABLE_RECV, and says EINVAL.)
     for flags in (_NEW_LISTENER | _WAIT_KILLABLE_RECV, _NEW_LISTENER):
         listener = _set_filter(program, flags)
         if listener >= 0:
@@ -65,7 +66,7 @@ def install(program: bytes) -> int:
 
 
 def install_unheard(program: bytes) -> None:
-    """The same under a filter that asks nobody. Raises `OSError`."""
+    """The same under a filter without a listener. Raises `OSError`."""
     if _set_filter(program, 0) < 0:
         _fail()
 
@@ -79,7 +80,7 @@ def _set_filter(program: bytes, flags: int) -> int:
 class Listener:
     """The keeper's end, for several threads.
 
-    Answers to a call whose caller was killed meanwhile are dropped: nobody waits for them.
+    Answers to a call whose caller was killed meanwhile are dropped.
     """
 
     __slots__ = ("_lock", "_users", "fd", "is_closed")
@@ -96,7 +97,7 @@ class Listener:
         self._lock = threading.Lock()
         self._users = 1
         try:
-            # Whoever calls waits for us, so we may as well run where it ran (Linux 6.6).
+            # (The caller waits for us, so the kernel may run us on the processor where it ran, Linux 6.6.)
             ioctl(fd, _SET_FLAGS, _SYNC_WAKE_UP)
         except OSError:
             pass
@@ -132,7 +133,7 @@ class Listener:
         try:
             ioctl(self.fd, _RECEIVE, notification)
         except OSError as error:
-            if error.errno in (errno.ENOENT, errno.EINTR):
+            if error.errno in (errno.ENOENT, errno.EINTR):  # (killed after the kernel had woken this thread; a signal)
                 return None
             raise
         return NOTIFICATION.unpack(notification)
@@ -141,8 +142,17 @@ class Listener:
         """The call returns ``value``, or fails with the errno ``error`` if that is not 0."""
         self._send(_ANSWER.pack(id_, value, -error, 0))
 
+    def refuse(self, id_: int) -> None:
+        """The call fails with ENOSYS. From any thread, also one that does not `hold` it."""
+        with self._lock:
+            # Without users the descriptor is closed, so the kernel has answered; its number may be another file's.
+            if self._users:
+                self.answer(id_, 0, errno.ENOSYS)
+
     def go_on(self, id_: int) -> None:
-        """The kernel carries the call out, with the arguments that it finds then."""
+        """The kernel carries the call out, with the arguments that it finds then: other threads of the caller may have
+        changed what they point to since it was looked at.
+        """
         self._send(_ANSWER.pack(id_, 0, 0, _FLAG_CONTINUE))
 
     def add(self, id_: int, fd: int, *, cloexec: bool) -> tuple[int, int]:

@@ -150,6 +150,7 @@ def _refused_ioctls() -> dict[int, int]:
 
 
 def _notices() -> _Block:
+    # (With permission events the caller could hold up each open of a file, the keeper's own too.)
     return [
         (_LOAD, 0, 0, _low_half(0)),
         (_ANY_OF, 0, 1, PERMISSION_EVENTS),
@@ -159,6 +160,7 @@ def _notices() -> _Block:
 
 
 def _stolen() -> _Block:
+    # (TIOCSCTTY with this argument takes a terminal from the session that has it.)
     command, argument = STOLEN_TERMINAL
     return [
         (_LOAD, 0, 0, _low_half(1)),

@@ -1,1 +1,1 @@
-"""The keeper's private socket: frames, the end of the keeper, and that of who asks."""
+"""The keeper's private socket: its frames, its server and its client."""

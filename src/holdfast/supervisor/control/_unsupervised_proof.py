@@ -1,4 +1,4 @@
-"""How whoever asks a keeper shows that it is not supervised, by this keeper or any other: with two descriptors.
+"""How a client proves to a keeper that no keeper supervises it: with two descriptors.
 
 Ancestors, process groups and sessions can be shed, and who was below what cannot be found out when that has ended. So
 what counts is what a process can make, which says what it is. It is shown with each request, on the connection, and not
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def shown(log: bytes) -> Generator[list[int]]:
+def proof_of(log: bytes) -> Generator[list[int]]:
     """What to send first with a request to the keeper of the log in ``log``; empty for who cannot write there."""
     with ExitStack() as opened:
         proof: list[int] = []

@@ -1,14 +1,14 @@
-"""What a keeper and those who ask it say to each other: frames of MessagePack, in their length. Pure: no I/O.
+"""The messages between a keeper and its clients: frames of MessagePack, each after its length. Pure: no I/O.
 
 A request is ``[method, [argument, …]]``, an answer ``[result, nil]`` or ``[nil, [type, code, message, hint, data]]``.
-Every method of `UndoService` is one, and those of runs. Both sides are of one version: whoever asks finds the socket in
+The methods are those of `UndoService`, and those of runs. Both sides are of one version: a client finds the socket in
 the log, and the log has a version.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,24 @@ from holdfast.undo.service import (
 LENGTH: Final = struct.Struct("<I")
 MAX_REQUEST_BYTES: Final = 1 << 20
 MAX_ANSWER_BYTES: Final = 1 << 28
+
+
+class JoinRequest(NamedTuple):
+    """The arguments of ``join``, in their order."""
+
+    run: str
+    agent: int
+    """The first process of its tree."""
+    one_step: bool
+    command: tuple[bytes, ...]
+    directory: bytes
+    read_only: int
+    """So many descriptors of read-only directories follow the listener and the parent's socket."""
+    thresholds: Thresholds
+    """When the run wants a person to be asked."""
+    mounted: bool
+    """The tree sees the workspace by a mount alone, and the device of that comes in place of a listener."""
+
 
 SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "steps": (tuple[()], list[StepInfo]),
@@ -70,7 +88,7 @@ SIGNATURES: Final[dict[str, tuple[Any, Any]]] = {
     "quiet": (tuple[()], None),
     "resume": (tuple[()], None),
     "visit": (tuple[()], None),
-    "join": (tuple[str, int, bool, list[bytes], bytes, int, Thresholds, bool], None),
+    "join": (JoinRequest, None),
     "leave": (tuple[()], Parting),
 }
 """Of every method: the types of its arguments, and of its result."""
@@ -81,15 +99,15 @@ OUTSIDE_ONLY: Final = frozenset(
         *("quiet", "redo", "resume", "settle", "signal", "undo", "visit", "write"),
     }
 )
-"""What a process of a supervised tree may not ask: who asks for something never approves it (I9)."""
+"""What a process of a supervised tree may not ask: a tree never approves what it asks for itself (I9)."""
 
 WITH_PROOF: Final = OUTSIDE_ONLY | {"begin", "commit", "rollback"}
-"""What whoever can shows with a proof that it is outside (`holdfast.supervisor.control._unsupervised_proof`): inside,
-the last three are about the process's own run alone.
+"""With these a client sends its proof that it is outside, if it has one
+(`holdfast.supervisor.control._unsupervised_proof`). Without one, the last three are about the process's own run alone.
 """
 
 SUPERVISED = "inside_run"
-"""The code of the error where somebody asked who is inside, or has not shown that it is not."""
+"""The code of the error for a client that is inside of a tree, or has not proved that it is not."""
 
 MOST_READ_ONLY: Final = 14
 """Read-only directories of one run."""

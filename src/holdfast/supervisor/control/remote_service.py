@@ -1,4 +1,4 @@
-"""The undo log of a workspace that has a keeper, as everybody else uses it: `UndoService` over the keeper's socket."""
+"""The undo log of a workspace that has a keeper, for all other processes: `UndoService` over the keeper's socket."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.files.linux.private_socket import address
 from holdfast.model.errors import HoldfastError, StorageError, UsageError
 from holdfast.model.paths import KEEPER_SOCKET
-from holdfast.supervisor.control._unsupervised_proof import shown
+from holdfast.supervisor.control._unsupervised_proof import proof_of
 from holdfast.supervisor.control.frames import (
     GONE,
     LENGTH,
@@ -20,11 +20,11 @@ from holdfast.supervisor.control.frames import (
     decode_answer,
     encode_request,
 )
-from holdfast.undo.service import OFF
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
+    from holdfast.supervisor.control.frames import JoinRequest
     from holdfast.undo.journal.records import StepId
     from holdfast.undo.service import (
         BarrierInfo,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     )
 
 
-def connect(log: bytes) -> Remote | None:
+def connect(log: bytes) -> RemoteUndoService | None:
     """The keeper of the undo log in the directory ``log``; None if there is none."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -54,10 +54,10 @@ def connect(log: bytes) -> Remote | None:
     except OSError as error:
         connection.close()
         raise StorageError(f"the keeper cannot be reached: {error.strerror}") from error
-    return Remote(connection, log)
+    return RemoteUndoService(connection, log)
 
 
-def visit(log: bytes) -> Remote | None:
+def visit(log: bytes) -> RemoteUndoService | None:
     """`connect`, and the keeper does not end before this connection does; None if it was about to end.
 
     From inside of a tree it is only `connect`: the keeper does not end before its trees do.
@@ -77,7 +77,7 @@ def visit(log: bytes) -> Remote | None:
     return keeper
 
 
-class Remote:
+class RemoteUndoService:
     """A connection to a keeper; implements `UndoService`. For one thread at a time.
 
     Every method raises what it raised there, and `HoldfastError` with the code `GONE` if the keeper ends.
@@ -215,7 +215,7 @@ class Remote:
         return self._ask("settle", step, exit_code)
 
     def guard(self, run: str, thresholds: Thresholds) -> None:
-        """Change when a person is asked on behalf of a run: what others ask for holds beside it, the strictest of all.
+        """Change when a person is asked on behalf of a run. The strictest of what all runs ask for holds.
 
         Raises `NotFoundError` if no such run has joined, `RefusedError` unless the run was started by this process.
         """
@@ -255,7 +255,7 @@ class Remote:
             try:
                 self._ask("resume")
             except HoldfastError as error:
-                # Without a keeper nobody can change anything either, until the next one.
+                # Without a keeper no supervised process can change anything either, until the next keeper.
                 if error.code != GONE:
                     raise
 
@@ -263,38 +263,21 @@ class Remote:
         """See `UndoService.discard`."""
         return self._ask("discard")
 
-    def join(
-        self,
-        run: str,
-        agent: int,
-        listener: int,
-        parent: int,
-        *,
-        one_step: bool,
-        command: Sequence[bytes],
-        directory: bytes,
-        read_only: Sequence[int] = (),
-        thresholds: Thresholds = OFF,
-        mounted: bool = False,
-    ) -> None:
-        """Have the keeper serve a tree whose filter's listener this is and whose first process ``agent`` is; on the
-        socket ``parent`` its parent answers (`holdfast.supervisor.launch._caller_access_server`). The descriptors are
-        borrowed.
+    def join(self, request: JoinRequest, descriptors: Sequence[int]) -> None:
+        """Have the keeper serve a tree. The run lasts until the tree is gone or this connection ends without a `leave`,
+        which ends the tree.
 
-        ``read_only`` are directories that lie outside of the workspace, and not around it either, at most
-        `MOST_READ_ONLY`: whatever of the tree would change one, or anything beneath, fails with EROFS. Raises
-        `RefusedError` if one is none, `UsageError` if they are too many.
+        The ``descriptors`` are borrowed: the listener of the tree's filter (or the device of its mount), a socket on
+        which the tree's parent answers (`holdfast.supervisor.launch._caller_access_server`), and the read-only
+        directories, at most `MOST_READ_ONLY`. These lie outside of the workspace, and not around it either; a call that
+        would change one, or anything beneath, fails with EROFS. Raises `RefusedError` if one is no directory or does
+        not lie there, `UsageError` if they are too many.
 
-        ``thresholds`` is what the run asks for; see `guard`. It counts until nothing of the tree is left.
-
-        If the tree is ``mounted``, ``listener`` is the device of the mount by which alone it sees the workspace.
-
-        The run lasts until the tree is gone or this connection ends without a `leave`, which ends the tree.
+        ``request.thresholds`` counts until nothing of the tree is left; see `guard`.
         """
-        if len(read_only) > MOST_READ_ONLY:
-            raise UsageError(f"at most {MOST_READ_ONLY} directories are read-only for one run, not {len(read_only)}")
-        arguments = run, agent, one_step, list(command), directory, len(read_only), thresholds, mounted
-        self._ask("join", *arguments, descriptors=[listener, parent, *read_only])
+        if request.read_only > MOST_READ_ONLY:
+            raise UsageError(f"at most {MOST_READ_ONLY} directories are read-only for one run, not {request.read_only}")
+        self._ask("join", *request, descriptors=descriptors)
 
     def leave(self) -> Parting:
         """The agent has ended: returns when all steps of the run are finished. What lives on is served until it ends,
@@ -309,7 +292,7 @@ class Remote:
     def _ask(self, method: str, *arguments: object, descriptors: Sequence[int] = ()) -> Any:
         try:
             frame = encode_request(method, *arguments)
-            with shown(self._log) if method in WITH_PROOF else nullcontext([]) as proof:
+            with proof_of(self._log) if method in WITH_PROOF else nullcontext([]) as proof:
                 if sent := [*proof, *descriptors]:
                     socket.send_fds(self._socket, [frame[:1]], sent)
                     frame = frame[1:]

@@ -1,7 +1,7 @@
-"""The keeper's private socket: whoever may speak there asks for what `UndoService` offers, and runs join.
+"""The keeper's private socket: clients ask for what `UndoService` offers, and runs join.
 
-The server never blocks: a peer that sends half a frame or does not take its answer costs a bounded buffer, and nobody
-else any time; all that come from trees cost no more than `_UNREAD_BYTES` together. A connection has one request at a
+The server never blocks: a peer that sends half a frame or does not take its answer costs a bounded buffer, and no other
+client any time; all that come from trees cost no more than `_UNREAD_BYTES` together. A connection has one request at a
 time; what it holds (a pause, a run) ends with it.
 """
 
@@ -54,14 +54,14 @@ _ALWAYS_BYTES = 1 << 12
 _BACKLOG = 64
 _PIECE = 1 << 16
 _DESCRIPTORS = 2 + 2 + MOST_READ_ONLY
-"""As many as come with a `Remote.join`: the proof, and its own."""
+"""As many as come with a `RemoteUndoService.join`: the proof, and its own."""
 _END, _READ, _WRITE = 0, 1, 4  # (EPOLLHUP is always told of), EPOLLIN, EPOLLOUT
 
 LATER = object()
 """What a method returns if `Client.send` will be called when the result is there."""
 
 
-class Room:
+class AnswerBudget:
     """For the answers that several clients have not read yet, together."""
 
     __slots__ = ("left",)
@@ -82,7 +82,7 @@ class Client:
         self,
         connection: socket.socket,
         selector: select.epoll,
-        room: Room,
+        room: AnswerBudget,
         who: Peer,
         process: int | None,
         *,
@@ -93,7 +93,7 @@ class Client:
         self.inbox = bytearray()
         self.outbox = memoryview(b"")
         self.fds: list[int] = []
-        """Descriptors that came with the request; whoever takes one removes it."""
+        """Descriptors that came with the request; the handler that takes one removes it."""
         self.waits = False
         """A request is not answered yet. Until then it is not heard, and nothing but its end is noticed."""
         self.process = process
@@ -107,7 +107,7 @@ class Client:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the connection has ended, so that nobody waits for an answer."""
+        """Whether the connection has ended, so that no client waits for an answer."""
         return self.socket.fileno() < 0
 
     def wait(self) -> None:
@@ -152,12 +152,12 @@ class Client:
         self.drop_fds()
 
     def drop_fds(self) -> None:
-        """Close the descriptors that nobody has taken."""
+        """Close the descriptors that no handler has taken."""
         while self.fds:
             os.close(self.fds.pop())
 
 
-class Control:
+class SocketServer:
     """The listening socket and its clients, for one thread."""
 
     def __init__(
@@ -180,7 +180,7 @@ class Control:
         self._left = left
         self._is_inside = is_inside
         self._clients: dict[int, Client] = {}
-        self._rooms = {inside: Room(size) for inside, size in _UNREAD_BYTES.items()}
+        self._rooms = {inside: AnswerBudget(size) for inside, size in _UNREAD_BYTES.items()}
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         os.fchmod(self._socket.fileno(), 0o600)  # before it has a name: it never exists with another mode
         try:
@@ -193,7 +193,7 @@ class Control:
         selector.register(self._socket.fileno(), _READ)
 
     def close(self) -> None:
-        """Take nobody in any more, hang up, and remove the socket."""
+        """Accept no more clients, hang up, and remove the socket."""
         os.unlink(self._path)
         self._selector.unregister(self._socket.fileno())
         self._socket.close()
@@ -265,7 +265,7 @@ class Control:
         if len(client.inbox) < end:
             return
         if len(client.inbox) > end:
-            # Nobody can fill the keeper's time in advance.
+            # (One request at a time: no client can fill the keeper's time in advance.)
             client.send(encode_error(FormatError("a request came before the last one was answered")))
             self._end(client)
             return

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 
 
-class Worker:
+class BackgroundThread:
     """See the module. Its methods are for the serving thread, unless they say otherwise."""
 
     def __init__(self) -> None:

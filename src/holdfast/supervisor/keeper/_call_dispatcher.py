@@ -1,6 +1,11 @@
-"""Calls of a supervised tree, one after the other: received, handed to their handler, answered.
+"""Calls of a supervised tree: received by several threads, carried out one after the other, answered.
 
-A call whose handler fails by a mistake of ours fails with EIO: nobody is ever left waiting.
+A signal interrupts a call that the kernel has not handed over yet: it fails with EINTR where the signal's handler has
+no ``SA_RESTART``, which natively none of these calls does. Once it is received, only a signal that kills does that. So
+what counts is how long a receiver takes to wake up: nearly always one waits in the kernel, for which it needs no
+interpreter lock, and it has a higher priority where that is allowed.
+
+A call whose handler fails by a mistake of ours fails with EIO: no caller is ever left waiting.
 """
 
 from __future__ import annotations
@@ -12,11 +17,11 @@ import threading
 from collections import deque
 from contextlib import suppress
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.model.errors import HeldError, HoldfastError, lacks_room
 from holdfast.model.log import Log
-from holdfast.supervisor.syscalls.pending_call import Call, LaterError, Reply, SlowError
+from holdfast.supervisor.syscalls.pending_call import LaterError, PendingCall, Reply, SlowError
 from holdfast.supervisor.syscalls.retries import Retries
 from holdfast.supervisor.syscalls.table import LOSING, NOTIFIED, numbers
 
@@ -26,28 +31,23 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.supervisor.confinement.seccomp_notify import Listener
-    from holdfast.supervisor.keeper._step_lifecycle import Steps
+    from holdfast.supervisor.keeper.keeper_context import KeeperContext
     from holdfast.supervisor.process_tree.members import Processes, Run
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
     from holdfast.supervisor.resolution.territory import ReadOnly
-    from holdfast.supervisor.syscalls.caller_access import Reach
+    from holdfast.supervisor.syscalls.caller_access import CallerAccess
     from holdfast.supervisor.syscalls.retries import Pipe
-    from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.journal.records import StepId
 
 
-# Calls are received as soon as they come, by several threads, and carried out one after the other.
-#
-# A call that the kernel has not handed over yet can be interrupted by any signal, and fails with EINTR where its
-# handler has no ``SA_RESTART``; natively none of these calls does. From then on only a signal that kills does that. So
-# what counts is how long a receiver takes to wake up: nearly always one waits in the kernel, for which it needs no
-# interpreter lock, and it has a higher priority where that is allowed.
+_log = Log(__name__)
 
+_END = "exit_group"
 _RECEIVERS: Final = 2
 """Of each tree. A third made a tenth fewer calls be interrupted, and each take a sixth longer."""
 _NICE: Final = -20
 _SLICE_NS: Final = 100_000
-"""The shortest that there is: whoever asks for less at a time is given the processor earlier (Linux 6.12)."""
+"""The shortest that there is: a thread that asks for less at a time gets the processor earlier (Linux 6.12)."""
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}
 _ATTRIBUTES = Struct("=IIQiIQQQ")
 
@@ -58,7 +58,7 @@ _EVENT_BYTES = 16
 """Room for one ``struct epoll_event``."""
 
 
-class Turns:
+class DispatchLock:
     """The right to carry calls out, and all else that one thread at a time may do: a lock that the serving thread
     takes, and in between whichever thread has received a call.
     """
@@ -120,19 +120,19 @@ class Turns:
         return _at_once.epoll_wait(self._selector, self._event, 1, 0) > 0
 
 
-def receive(tree: Tree, turns: Turns, fail: Callable[[], None]) -> None:
+def receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]) -> None:
     """Receive the calls of a tree until its last process has ended. A thread that cannot go on calls ``fail``."""
     for _ in range(_RECEIVERS):
         tree.listener.hold()
         threading.Thread(target=_receive, args=(tree, turns, fail), daemon=True).start()
 
 
-def _receive(tree: Tree, turns: Turns, fail: Callable[[], None]) -> None:
+def _receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]) -> None:
     listener = tree.listener
-    _hurry()
+    _raise_thread_priority()
     try:
-        # (Not asked before each call: the kernel wakes whoever waits as the last process ends, Linux 6.11. Before that
-        # it leaves them waiting, until the keeper ends.)
+        # (Not asked before each call: as the last process ends, the kernel wakes the threads that wait, Linux 6.11.
+        # Before that it leaves them waiting, until the keeper ends.)
         while (found := listener.receive()) is not None or not listener.is_over():
             if found is not None:
                 turns.put(lambda found=found: tree.serve(found))
@@ -144,7 +144,7 @@ def _receive(tree: Tree, turns: Turns, fail: Callable[[], None]) -> None:
         listener.release()
 
 
-def prefer() -> None:
+def raise_priority() -> None:
     """Have this process be preferred to those of other sessions (sched(7), autogroup), where that counts and is
     allowed: within its own, `receive` sees to it.
     """
@@ -152,7 +152,7 @@ def prefer() -> None:
         file.write(str(_NICE))
 
 
-def _hurry() -> None:
+def _raise_thread_priority() -> None:
     """Have this thread be given the processor at once."""
     me = threading.get_native_id()
     with suppress(OSError):  # (only administrators may)
@@ -162,27 +162,29 @@ def _hurry() -> None:
     _libc.syscall(_SYS_SCHED_SETATTR[os.uname().machine], 0, attributes, 0)
 
 
-def slow_down() -> None:
+def restore_priority() -> None:
     """Take the priority from this thread that it has from one that receives."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, os.getpid()))
 
 
-_log = Log(__name__)
-
-
-def table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str, Handler]]:
+def handler_table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tuple[str, Handler]]:
     """Number → name and handler of every call that reaches the keeper. What has no handler fails with ENOSYS."""
     return {number: (name, handlers.get(name, _refuse)) for number, name in numbers(machine, NOTIFIED | LOSING).items()}
 
 
-_END = "exit_group"
-
-
-def _refuse(_call: Call, _world: Supervision) -> Reply:
+def _refuse(_call: PendingCall, _world: Supervision) -> Reply:
     return Reply(error=errno.ENOSYS)
 
 
-class Tree:
+class TreeDescriptors(NamedTuple):
+    """What a tree hands to its keeper as it joins."""
+
+    listener: Listener
+    access: CallerAccess
+    read_only: tuple[ReadOnly, ...] = ()
+
+
+class SupervisedTree:
     """One supervised tree. Implements `Supervision` for its calls.
 
     Its methods are for the thread whose turn it is; slow calls are carried out on threads of their own.
@@ -190,31 +192,20 @@ class Tree:
 
     def __init__(
         self,
+        keeper: KeeperContext,
         run: Run,
-        listener: Listener,
-        reach: Reach,
-        calls: Mapping[int, tuple[str, Handler]],
+        descriptors: TreeDescriptors,
         processes: Processes,
-        steps: Steps,
-        interceptor: Interceptor,
-        root_fd: int,
-        forbidden: tuple[int, ...],
-        read_only: tuple[ReadOnly, ...],
-        wake: Callable[[], None],
-        hold: Callable[[Tree, int, int], None],
+        calls: Mapping[int, tuple[str, Handler]],
+        hold: Callable[[SupervisedTree, int, int], None],
     ) -> None:
-        """Take the listener, the reach and the read-only directories over. ``wake()``, called from any thread, is to
-        see to it that `settle` is called; ``hold(tree, ticket, thread)``, by the serving thread, is told whose call
-        waits for a person.
+        """Take the ``descriptors`` over. ``hold(tree, ticket, thread)`` is called by the serving thread for each call
+        that waits for a person. After a slow call the keeper's worker wakes that thread, which is to call `settle`.
         """
         self.run = run
-        self.listener = listener
-        self.reach = reach
-        self.interceptor = interceptor
-        self.root_fd = root_fd
-        self.forbidden = forbidden
-        self.read_only = read_only
-        self.held: list[tuple[int, Call]] = []
+        self.listener, self.access, self.read_only = descriptors
+        self.root_fd, self.forbidden, self.interceptor, _ = keeper.workspace
+        self.held: list[tuple[int, PendingCall]] = []
         """Calls that wait for a person, with the number of the ticket."""
         self.later = Retries()
         """Calls that are tried again until they can be carried out."""
@@ -223,17 +214,17 @@ class Tree:
         self._calls = calls
         self._handlers = dict(calls.values())
         self._processes = processes
-        self._steps = steps
-        self._wake = wake
+        self._steps = keeper.steps
+        self._worker = keeper.worker
         self._hold = hold
         self._slow: dict[int, StepId] = {}
-        self._slow_held: list[tuple[int, Call]] = []
-        self._slow_later: list[tuple[Call, Pipe | None]] = []
+        self._slow_held: list[tuple[int, PendingCall]] = []
+        self._slow_later: list[tuple[PendingCall, Pipe | None]] = []
         self._tells = _log.wants("debug")
 
     # Supervision ------------------------------------------------------------------------------------------------
 
-    def step(self, call: Call) -> StepId:
+    def step(self, call: PendingCall) -> StepId:
         """See `Supervision.step`."""
         if not self.is_valid(call):
             raise OSError(errno.EINTR, os.strerror(errno.EINTR))
@@ -246,7 +237,7 @@ class Tree:
         """See `Supervision.holds`."""
         return self._processes.is_of(self.run, tgid)
 
-    def is_valid(self, call: Call) -> bool:
+    def is_valid(self, call: PendingCall) -> bool:
         """See `Supervision.is_valid`."""
         return self.listener.is_valid(call.id)
 
@@ -260,20 +251,20 @@ class Tree:
     def serve(self, found: tuple[int, ...]) -> None:
         """Carry out a call that the listener has received."""
         name, handler = self._calls[found[3]]
-        if self.listener.is_closed:
-            self.listener.answer(found[0], 0, errno.ENOSYS)
+        if self.listener.is_closed:  # (while the call was in the queue; the thread that received it may be gone)
+            self.listener.refuse(found[0])
         elif name == _END:
             self._processes.leaving(self.run, found[1])
             self.listener.go_on(found[0])
         else:
-            self._handle(Call(found[0], found[1], name, found[6:], self.reach), handler)  # type: ignore[arg-type]
+            self._handle(PendingCall(found[0], found[1], name, found[6:], self.access), handler)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Serve nothing more: what waits, and what still comes, fails with ENOSYS."""
         for call in (*(call for _, call in self.held), *self.later.close()):
             self.listener.answer(call.id, 0, errno.ENOSYS)
         self.listener.close()
-        self.reach.close()
+        self.access.close()
         for directory in self.read_only:
             directory.close()
 
@@ -298,11 +289,11 @@ class Tree:
         while self._slow_later:
             self.later.add(*self._slow_later.pop())
 
-    def _keep(self, ticket: int, call: Call) -> None:
+    def _keep(self, ticket: int, call: PendingCall) -> None:
         self.held.append((ticket, call))
         self._hold(self, ticket, call.tid)
 
-    def _handle(self, call: Call, handler: Handler) -> None:
+    def _handle(self, call: PendingCall, handler: Handler) -> None:
         if self._tells:
             _log.debug("call", call=call.name, thread=call.tid)
         try:
@@ -322,7 +313,7 @@ class Tree:
                 self.later.opened(reply.fd)
             self._reply(call, reply)
 
-    def _begin_slow(self, call: Call, handler: Handler) -> None:
+    def _begin_slow(self, call: PendingCall, handler: Handler) -> None:
         patient = call._replace(patient=True)
         try:
             step = self.step(call)
@@ -334,10 +325,10 @@ class Tree:
         except Exception as error:  # noqa: BLE001
             self._fail(call, error)
 
-    def _do_slow(self, call: Call, handler: Handler, step: StepId) -> None:
+    def _do_slow(self, call: PendingCall, handler: Handler, step: StepId) -> None:
         me = threading.get_ident()
         self._slow[me] = step
-        slow_down()
+        restore_priority()
         try:
             reply = handler(call, self)
         except OSError as error:
@@ -353,9 +344,9 @@ class Tree:
         finally:
             del self._slow[me]
             self.listener.release()
-            self._wake()
+            self._worker.wake()
 
-    def _reply(self, call: Call, reply: Reply) -> None:
+    def _reply(self, call: PendingCall, reply: Reply) -> None:
         listener = self.listener
         if reply.fd >= 0:
             # Ours is closed before the caller goes on: what it has written it may want to execute.
@@ -367,7 +358,7 @@ class Tree:
         else:
             listener.answer(call.id, reply.value, reply.error)
 
-    def _fail(self, call: Call, error: Exception) -> None:
+    def _fail(self, call: PendingCall, error: Exception) -> None:
         if isinstance(error, HoldfastError):
             _log.warning("%s by thread %d failed: %s", call.name, call.tid, error)
             self.listener.answer(call.id, 0, lacks_room(error) or errno.EIO)

@@ -1,7 +1,7 @@
-"""Files of the workspace that the command of a run has open from the start, as standard input or output: a shell has
-opened them, for nobody that is supervised. What they hold is recorded before the command begins.
+"""Files of the workspace that the command of a run has open from the start, as standard input or output: a shell that
+is not supervised has opened them. What they hold is recorded before the command begins.
 
-Not those that standard error leads to as well: whoever started the run says there how it ended, and goes on writing.
+Not those that standard error leads to as well: the launcher of the run says there how it ended, and goes on writing.
 """
 
 from __future__ import annotations
@@ -20,27 +20,25 @@ from holdfast.supervisor.resolution.territory import absolute, is_deleted
 from holdfast.undo.tree.rooted_directories import Directories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from holdfast.undo.interceptor import Interceptor
+    from holdfast.supervisor.keeper.keeper_context import ServedWorkspace
     from holdfast.undo.journal.records import StepId
 
 _log = Log(__name__)
 
 MOST_BYTES = 32 << 20
-"""A larger file is not recorded: everybody waits for it to be copied."""
+"""A larger file is not recorded: every call waits while it is copied."""
 
 
-def record(
-    pid: int, root_fd: int, forbidden: Sequence[int], interceptor: Interceptor, step: Callable[[], StepId]
-) -> frozenset[int]:
+def record_inherited(pid: int, workspace: ServedWorkspace, step: Callable[[], StepId]) -> frozenset[int]:
     """Record what the process has open for writing and lies in the workspace; ``step`` opens the step that it belongs
     to, if there is any. Returns the inode numbers. What cannot be recorded is logged.
     """
     recorded: set[int] = set()
-    root = absolute(root_fd)
-    own = tuple(absolute(fd).rstrip(b"/") for fd in forbidden)
-    directories = Directories(root_fd)
+    root = absolute(workspace.root_fd)
+    own = tuple(absolute(fd).rstrip(b"/") for fd in workspace.forbidden)
+    directories = Directories(workspace.root_fd)
     try:
         for fd in _written(pid):
             try:
@@ -55,7 +53,7 @@ def record(
                 if found.st_size > MOST_BYTES:
                     _log.warning("what is written to %s is not recorded: it is too large to be copied", display(inner))
                     continue
-                interceptor.opening(step(), place, fd)
+                workspace.interceptor.opening(step(), place, fd)
                 recorded.add(found.st_ino)
             except (OSError, HoldfastError, HeldError) as error:
                 _log.warning("what the run has open from the start is not recorded: %s", error)

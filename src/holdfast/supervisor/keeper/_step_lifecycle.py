@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
-from holdfast.supervisor.process_tree.members import Group, ticks_now
+from holdfast.supervisor.process_tree.members import StepGroup, ticks_now
 from holdfast.undo.service import Settled
 
 if TYPE_CHECKING:
@@ -33,27 +33,29 @@ QUIET_CHILD_SECONDS = 30.0
 """The same for a child of the agent that lives on."""
 
 
-class Steps:
+class StepLifecycle:
     """The open steps of all groups. For the serving thread."""
 
-    def __init__(self, desk: LocalUndoService, recorder: Recorder, do: Callable[[Callable[[], object]], None]) -> None:
+    def __init__(
+        self, service: LocalUndoService, recorder: Recorder, do: Callable[[Callable[[], object]], None]
+    ) -> None:
         """``do`` has something done on another thread, in the order in which it is asked to."""
         self._do = do
-        self._desk = desk
+        self._service = service
         self._recorder = recorder
-        self._open: dict[StepId, Group] = {}
+        self._open: dict[StepId, StepGroup] = {}
         self._denied: dict[StepId, float] = {}
         self._expected: set[StepId] = set()
         """Those that last until they are settled."""
-        self._groups: dict[StepId, Group] = {}
-        """Whose a step is, until `lives` is asked."""
+        self._groups: dict[StepId, StepGroup] = {}
+        """The group of each step, until `lives` is asked."""
 
-    def of(self, group: Group) -> StepId:
+    def of(self, group: StepGroup) -> StepId:
         """The step that the group's changes belong to now. Opens one if there is none.
 
         Raises `PermissionError` if it may change nothing any more, `StorageError`.
         """
-        explicit = self._desk.explicit(group.run.id)
+        explicit = self._service.explicit(group.run.id)
         if group.explicit and group.explicit != explicit:
             if self._recorder.is_denied(group.explicit):
                 self._bar(group)
@@ -64,9 +66,11 @@ class Steps:
             group.explicit = explicit
             return explicit
         if group.ambient:
-            return self._desk.ambient()
+            return self._service.ambient()
         if not group.step:
-            group.step = self._desk.open("command", run=group.run.id, command=group.command, directory=group.directory)
+            group.step = self._service.open(
+                "command", run=group.run.id, command=group.command, directory=group.directory
+            )
             self._open[group.step] = self._groups[group.step] = group
         return group.step
 
@@ -74,10 +78,10 @@ class Steps:
         """Open the step of the command that the agent is about to start. Raises `RefusedError`, `StorageError`."""
         if run.awaited is not None or any(self._open[step].run is run for step in self._expected):
             raise RefusedError(f"a command of the run {run.id} has not ended yet", code="busy")
-        group = Group(run, 0)
+        group = StepGroup(run, 0)
         group.command, group.directory = command, run.agents.directory
-        self._desk.begin_command(run.id)
-        group.step = self._desk.open("command", run=run.id, command=command, directory=group.directory)
+        self._service.begin_command(run.id)
+        group.step = self._service.open("command", run=run.id, command=command, directory=group.directory)
         self._open[group.step] = self._groups[group.step] = group
         self._expected.add(group.step)
         run.awaited, run.awaited_since = group, ticks_now()
@@ -101,7 +105,7 @@ class Steps:
         def settle() -> Settled:
             info = finish() if finish is not None else None
             if info is None:  # it was taken back already, or is nothing
-                info = next((info for info in self._desk.steps() if info.id == step), None)
+                info = next((info for info in self._service.steps() if info.id == step), None)
             return Settled(info=info, denied=denied)
 
         return settle
@@ -111,17 +115,17 @@ class Steps:
         group = self._groups.pop(step, None)
         return lambda: group is not None and group.live > 0
 
-    def is_of(self, group: Group, step: StepId) -> bool:
+    def is_of(self, group: StepGroup, step: StepId) -> bool:
         """Whether what the group would change now belongs to the step."""
-        if step == self._desk.explicit(group.run.id):
+        if step == self._service.explicit(group.run.id):
             return True
         return step < 0 if group.ambient else step == group.step
 
-    def close(self, group: Group) -> None:
+    def close(self, group: StepGroup) -> None:
         """The group changes nothing more for now.
 
-        What its step left is looked at before anybody is served again: the next step may change it. To write it down
-        takes longer, and nobody waits for that.
+        What its step left is looked at before any call is served again: the next step may change it. To write it down
+        takes longer, and no call waits for that.
         """
         if group.step and group.step not in self._expected:
             self._close(group)
@@ -135,20 +139,20 @@ class Steps:
 
     def close_explicit(self, run: Run) -> None:
         """Close the explicit step that the ``run`` has opened itself."""
-        self._close_each(self._desk.explicit_steps(run.id))
+        self._close_each(self._service.explicit_steps(run.id))
 
     def close_last(self) -> None:
         """Close what is no run's own. Left open when the keeper ends, it would be taken for that of a killed one, and
         rolled back.
         """
-        self._close_each(self._desk.explicit_steps(None))
-        self._finish(0, self._desk.closing_ambient)
+        self._close_each(self._service.explicit_steps(None))
+        self._finish(0, self._service.closing_ambient)
 
     def _close_each(self, steps: Sequence[StepId]) -> None:
         for step in steps:
-            self._finish(step, partial(self._desk.closing, step))
+            self._finish(step, partial(self._service.closing, step))
 
-    def _close(self, group: Group) -> None:
+    def _close(self, group: StepGroup) -> None:
         self._finish(group.step, lambda: self._closing(group))
 
     def _finish(self, step: StepId, closing: Callable[[], Callable[[], StepInfo | None] | None]) -> None:
@@ -156,22 +160,22 @@ class Steps:
             if (finish := closing()) is not None:
                 self._do(finish)
         except HoldfastError as error:
-            # It stays in the journal: whoever opens the log next finishes it.
+            # It stays in the journal: the next process that opens the log finishes it.
             _log.warning("step %d could not be finished: %s", step, error, step_id=step)
 
-    def _closing(self, group: Group) -> Callable[[], StepInfo | None] | None:
+    def _closing(self, group: StepGroup) -> Callable[[], StepInfo | None] | None:
         step, group.step = group.step, 0
         if self._recorder.is_denied(step) or self._recorder.is_held(step):
             self._bar(group)
         del self._open[step]
         self._expected.discard(step)
         self._denied.pop(step, None)
-        return self._desk.closing(step, group.exit_code)
+        return self._service.closing(step, group.exit_code)
 
     @staticmethod
-    def _bar(group: Group) -> None:
-        """Let the group change nothing for as long as a process of it lives: what was denied, or nobody has answered,
-        must not go on as another step. Whose steps are told apart by pauses alone may go on after one.
+    def _bar(group: StepGroup) -> None:
+        """Let the group change nothing for as long as a process of it lives: what was denied, or not answered in time,
+        must not go on as another step. A group whose steps are told apart by pauses alone may go on after a pause.
         """
         group.barred = not group.lives_on
 

@@ -15,28 +15,27 @@ from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.supervisor.confinement.seccomp_notify import Listener
-from holdfast.supervisor.keeper._call_dispatcher import Tree, table
-from holdfast.supervisor.keeper._inherited_fds import record
+from holdfast.supervisor.keeper._call_dispatcher import SupervisedTree, TreeDescriptors, handler_table
+from holdfast.supervisor.keeper._inherited_fds import record_inherited
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.process_tree.descendants import descendants, signal_all
 from holdfast.supervisor.process_tree.members import Processes, Run, command_of, descends, parent_of, thread_group
 from holdfast.supervisor.process_tree.writable_inodes import inodes_held_for_writing
-from holdfast.supervisor.resolution.directory_cache import RECENT
+from holdfast.supervisor.resolution.directory_cache import DIRECTORIES
 from holdfast.supervisor.resolution.procfs import is_below
 from holdfast.supervisor.resolution.territory import ReadOnly, absolute, is_deleted
-from holdfast.supervisor.syscalls.caller_access import Permission, Reach
+from holdfast.supervisor.syscalls.caller_access import CallerAccess, DirectAccess
 from holdfast.undo.service import ProcessInfo, strictest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from holdfast.supervisor.control.frames import JoinRequest
     from holdfast.supervisor.control.socket_server import Client
-    from holdfast.supervisor.keeper._step_lifecycle import Steps
-    from holdfast.supervisor.keeper.mounted_trees import Around, MountedTree, MountedTrees
+    from holdfast.supervisor.keeper.keeper_context import KeeperContext
+    from holdfast.supervisor.keeper.mounted_trees import MountedTree, MountedTrees
     from holdfast.supervisor.syscalls.caller_access import Freezer
-    from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.journal.records import StepId
-    from holdfast.undo.local_service.undo_service import LocalUndoService
     from holdfast.undo.service import Thresholds
 
 _log = Log(__name__)
@@ -44,61 +43,43 @@ _log = Log(__name__)
 _JOINS_WITH = 2
 _KILLED_SECONDS = 5.0
 _OPEN_FILES = 10_000
-"""To look at so many takes about a tenth of a second, in which nobody changes anything."""
+"""To look at so many takes about a tenth of a second, in which no call changes anything."""
 
-Member: TypeAlias = "Tree | MountedTree"
+Member: TypeAlias = "SupervisedTree | MountedTree"
 
 
-class Runs:
+class SupervisedTrees:
     """See the module. For the serving thread."""
 
-    def __init__(
-        self,
-        desk: LocalUndoService,
-        steps: Steps,
-        interceptor: Interceptor,
-        root_fd: int,
-        forbidden: tuple[int, ...],
-        selector: select.epoll,
-        wake: Callable[[], None],
-        mounted: MountedTrees,
-        surround: Callable[[Run, frozenset[int], Processes, Callable[[Run], None]], Around],
-        receive: Callable[[Tree], None],
-    ) -> None:
-        """Descriptors of processes are registered with ``selector``. ``surround`` makes what the mount of a run is
-        told by, of the run, of processes that all of it descend from, of all processes, and of what has notice taken of
-        those that have ended. ``receive`` begins to receive the calls of a tree. For the rest see `Tree`.
+    def __init__(self, keeper: KeeperContext, mounted: MountedTrees, receive: Callable[[SupervisedTree], None]) -> None:
+        """Descriptors of processes are registered with the keeper's selector. ``receive`` begins to receive the calls
+        of a tree.
         """
-        self.trees: dict[int, Tree] = {}
+        self.trees: dict[int, SupervisedTree] = {}
         """By their listener."""
         self.calls_ready = select.poll()
-        """Every listener is registered here, for its end alone, and ``selector``."""
-        self.calls_ready.register(selector.fileno(), select.POLLIN)
+        """Every listener is registered here, for its end alone, and the keeper's selector."""
+        self.calls_ready.register(keeper.selector.fileno(), select.POLLIN)
         self._runs: dict[Client, Run] = {}
         self._frozen: dict[StepId, dict[Run, Freezer]] = {}
         self._spared: dict[str, frozenset[int]] = {}
         """By run, the processes that were there when one of them opened its explicit step: they go on while that is
-        held, as far as they change nothing. Whoever has asked for what is held has to be able to say so, and to cancel
-        it.
+        held, as far as they change nothing. The process that asked for what is held has to be able to say so, and to
+        cancel it.
         """
-        self._desk = desk
-        self._steps = steps
-        self._interceptor = interceptor
-        self._root_fd = root_fd
-        self._forbidden = forbidden
-        self._selector = selector
-        self._wake = wake
-        self._permission = Permission()
+        self._keeper = keeper
+        self._service = keeper.service
+        self._steps = keeper.steps
+        self._permission = DirectAccess()
         self._mounted = mounted
-        self._surround = surround
         self._receive = receive
         self._gone: tuple[Member, ...] = ()
-        """Trees of which somebody may have to be known still: see `over`. (Replaced, for other threads.)"""
-        self._calls = table(os.uname().machine, HANDLERS)
-        self._processes = Processes(lambda pidfd: selector.register(pidfd, select.EPOLLIN))
+        """Trees whose processes may still have to be known: see `ended_trees`. (Replaced, for other threads.)"""
+        self._calls = handler_table(os.uname().machine, HANDLERS)
+        self._processes = Processes(lambda pidfd: keeper.selector.register(pidfd, select.EPOLLIN))
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to serve."""
+        """Whether there is any run or tree to serve."""
         return bool(self.trees or self._mounted or self._runs)
 
     @property
@@ -106,27 +87,15 @@ class Runs:
         """All that are served. From any thread."""
         return (*list(self.trees.values()), *self._mounted)
 
-    def join(
-        self,
-        client: Client,
-        id_: str,
-        agent: int,
-        one_step: bool,
-        command: list[bytes],
-        directory: bytes,
-        read_only: int,
-        thresholds: Thresholds,
-        mounted: bool,
-    ) -> None:
-        """Serve the tree whose listener, or device if it is ``mounted``, came with the request, and so many descriptors
-        of directories that are read-only for it.
-        """
-        if len(client.fds) != _JOINS_WITH + read_only or client in self._runs:
+    def join(self, client: Client, request: JoinRequest) -> None:
+        """Serve the tree whose descriptors came with the request; see `RemoteUndoService.join`."""
+        agent = request.agent
+        if len(client.fds) != _JOINS_WITH + request.read_only or client in self._runs:
             raise HoldfastError("a run joins with the listener of its filter and a socket of its parent's, and once")
         self._check_apart(client.fds[_JOINS_WITH:])
-        run = Run(id_, agent, one_step=one_step)
-        run.agents.command, run.agents.directory = tuple(command), directory
-        run.thresholds = thresholds
+        run = Run(request.run, agent, one_step=request.one_step)
+        run.agents.command, run.agents.directory = request.command, request.directory
+        run.thresholds = request.thresholds
         # Known from the start: a run that is one step goes on as long as its first process, whatever that does itself.
         try:
             self._processes.group(run, agent)
@@ -134,41 +103,22 @@ class Runs:
             raise HoldfastError(
                 "as many processes as can be are looked after in this workspace already", hint="end some of its runs"
             ) from error
-        if mounted:
-            self._serve_mount(client, run)
+        if request.mounted:
+            self._mounted.serve(run, client, client.fds.pop(0), self._processes, self._close_ended)
         else:
             self._serve_calls(client, run)
         self._runs[client] = run
         self._guard()
-        run.handed_in = record(
-            agent, self._root_fd, self._forbidden, self._interceptor, lambda: self._steps.of(run.agents)
-        )
-        _log.info("run joined", run=id_, agent=agent)
-
-    def _serve_mount(self, client: Client, run: Run) -> None:
-        anchors = frozenset((run.agent, client.peer.pid))
-        around = self._surround(run, anchors, self._processes, self._see_ends)
-        self._mounted.serve(run, client, around, client.fds.pop(0), anchors)
+        run.handed_in = record_inherited(agent, self._keeper.workspace, lambda: self._steps.of(run.agents))
+        _log.info("run joined", run=run.id, agent=agent)
 
     def _serve_calls(self, client: Client, run: Run) -> None:
         waiting, parent, *kept = client.fds
         listener = Listener(waiting)
         client.fds.clear()
-        reach = Reach(socket.socket(fileno=parent), self._permission)
-        tree = Tree(
-            run,
-            listener,
-            reach,
-            self._calls,
-            self._processes,
-            self._steps,
-            self._interceptor,
-            self._root_fd,
-            self._forbidden,
-            tuple(map(ReadOnly, kept)),
-            self._wake,
-            self._hold,
-        )
+        access = CallerAccess(socket.socket(fileno=parent), self._permission)
+        descriptors = TreeDescriptors(listener, access, tuple(map(ReadOnly, kept)))
+        tree = SupervisedTree(self._keeper, run, descriptors, self._processes, self._calls, self._hold)
         tree.anchors = frozenset((run.agent, client.peer.pid))
         self.trees[listener.fd] = tree
         self.calls_ready.register(listener.fd, 0)
@@ -178,7 +128,7 @@ class Runs:
         """Raise `RefusedError` unless each is a directory that lies neither in the workspace nor around it: undo would
         change the one, and in the other nothing could be done.
         """
-        root = absolute(self._root_fd)
+        root = absolute(self._keeper.workspace.root_fd)
         for fd in directories:
             path = absolute(fd)
             if not stat.S_ISDIR(os.fstat(fd).st_mode) or is_deleted(fd, path):
@@ -194,7 +144,7 @@ class Runs:
         return next((run for run in self._runs.values() if run.id == id_), None)
 
     def guard(self, client: Client, id_: str, thresholds: Thresholds) -> None:
-        """See `Remote.guard`."""
+        """See `RemoteUndoService.guard`."""
         joined = next((joined for joined, run in self._runs.items() if run.id == id_), None)
         if joined is None:
             raise NotFoundError(f"no run {id_} is served here")
@@ -206,9 +156,9 @@ class Runs:
     def _guard(self) -> None:
         """What a run asks for counts until nothing of it is left: what lives on behind it has to be guarded too."""
         present = {*self._runs.values(), *(tree.run for tree in self._members)}
-        self._desk.guard(strictest(run.thresholds for run in present), [run.id for run in present])
+        self._service.guard(strictest(run.thresholds for run in present), [run.id for run in present])
 
-    def around(self, pid: int) -> str:
+    def run_of(self, pid: int) -> str:
         """The id of the run that a process belongs to, if that can be told; empty for none."""
         trees = self._members
         found = next((tree.run.id for tree in trees if self._is_of(tree.run, pid)), "")
@@ -217,14 +167,14 @@ class Runs:
             found = next((tree.run.id for tree in trees if pid in tree.anchors), "")
         return found
 
-    def begins(self, id_: str) -> None:
+    def prepare_explicit_step(self, id_: str) -> None:
         """A process of the run is about to open an explicit step."""
         tree = next((tree for tree in self._members if tree.run.id == id_), None)
-        if tree is not None and not self._desk.explicit_steps(id_):
-            self._spared[id_] = frozenset(self._processes.everybody(tree.run))
+        if tree is not None and not self._service.explicit_steps(id_):
+            self._spared[id_] = frozenset(self._processes.living(tree.run))
 
     def expect(self, id_: str, command: list[bytes]) -> StepId:
-        """See `Remote.expect`."""
+        """See `RemoteUndoService.expect`."""
         run = self.find(id_)
         if run is None:
             raise NotFoundError(f"no run {id_} is served here")
@@ -237,29 +187,29 @@ class Runs:
             raise NotFoundError("no run came by this connection, or it has left", code="no_run")
         _log.info("run left", run=run.id)
         self._spared.pop(run.id, None)
-        self._see_ends(run)
+        self._close_ended(run)
         self._steps.close_run(run)
         self._guard()
         return run.id
 
-    def lose(self, client: Client) -> None:
-        """The connection has ended. If a run came by it and has not left, its tree is to end; a mount in any case: who
-        looked after those who use it does so as long as there are any.
+    def connection_lost(self, client: Client) -> None:
+        """The connection has ended. If a run came by it and has not left, its tree is to end; a mount ends in any
+        case: the process that looks after its users holds the connection as long as there are any.
         """
         run = self._runs.pop(client, None)
         if run is not None:
-            self._kill(run)  # whoever looked after the tree was killed
+            self._kill(run)  # its launcher or its parent was killed
             for tree in [tree for tree in self.trees.values() if tree.run is run]:
-                self.gone(tree)
+                self.tree_ended(tree)
         if (mounted := self._mounted.of(client)) is not None:
             self._unmounted(mounted)
         if run is not None:
             self._steps.close_run(run)
             self._guard()
 
-    def gone(self, tree: Tree) -> None:
+    def tree_ended(self, tree: SupervisedTree) -> None:
         """Nothing is left of the tree, or nothing is to be."""
-        RECENT.forget()
+        DIRECTORIES.forget()
         self.calls_ready.unregister(tree.listener.fd)
         self._gone += (tree,)  # (first: other threads look)
         del self.trees[tree.listener.fd]
@@ -272,30 +222,30 @@ class Runs:
         self._is_over(tree)
 
     def _is_over(self, tree: Member) -> None:
-        self._see_ends(tree.run)
+        self._close_ended(tree.run)
         if tree.run not in self._runs.values():
             # (Else it leaves in a moment. A process lets go of its filter before how it ends can be seen.)
             self._steps.close_run(tree.run)
             self._guard()
 
-    def over(self) -> tuple[Member, ...]:
+    def ended_trees(self) -> tuple[Member, ...]:
         """Trees that are gone, with all of their processes that were seen: nothing is changed by these any more.
 
         A listener ends before the last process has closed its files, and what that wrote is told of later still. So
-        one of a tree is known as such until it is taken notice of all, and then `forget` is called.
+        one of a tree is known as such until it is taken notice of all, and then `forget_ended` is called.
         """
-        return tuple(tree for tree in self._gone if not self._processes.known(tree.run))
+        return tuple(tree for tree in self._gone if not self._processes.pidfds(tree.run))
 
-    def forget(self, trees: tuple[Member, ...]) -> None:
+    def forget_ended(self, trees: tuple[Member, ...]) -> None:
         """All that these have changed has been taken notice of: the numbers of their processes say nothing any more."""
         self._gone = tuple(tree for tree in self._gone if tree not in trees)
 
     def end(self) -> None:
         """End every tree, and close all steps."""
         for tree in list(self.trees.values()):
-            # (What is written through a descriptor after its step was closed would be nobody's.)
+            # (What is written through a descriptor after its step was closed would be of no step.)
             self._kill(tree.run)
-            self.gone(tree)
+            self.tree_ended(tree)
         for tree in self._mounted:
             self._kill(tree.run)
             self._unmounted(tree)
@@ -311,9 +261,9 @@ class Runs:
         found: dict[int, StepId] = {}
         for tree in self._members:
             if tree.run.id == id_:
-                found |= {tgid: group.step for tgid, group in self._processes.all(tree.run)}
+                found |= {tgid: group.step for tgid, group in self._processes.living_groups(tree.run)}
                 # (Below a parent is the keeper too, if that one has started it.)
-                # (The agent's number may be somebody else's by now.)
+                # (The agent's number may be another process's by now.)
                 others = descendants(*(tree.anchors - {tree.run.agent}), spare=(os.getpid(),))
                 found |= {tgid: 0 for tgid in others if tgid not in found}
         return [ProcessInfo(pid=tgid, command=command_of(tgid), step=step) for tgid, step in found.items()]
@@ -325,22 +275,22 @@ class Runs:
             signal_all(lambda: [process.pid for process in self.processes(id_)], numbers)
         return len(self.processes(id_))
 
-    def see_off(self) -> None:
+    def await_exits(self) -> None:
         """Wait until the processes of trees that are gone have closed their files, which is the last that they do; not
         for ever, as `_kill`.
         """
-        _wait_for([pidfd for tree in self._gone for pidfd in self._processes.known(tree.run)])
+        _wait_for([pidfd for tree in self._gone for pidfd in self._processes.pidfds(tree.run)])
 
     def _kill(self, run: Run) -> None:
         """Kill the processes of a run, and wait until they are gone; not for ever: one may hang in the kernel."""
-        signal_all(lambda: self._processes.everybody(run), (signal.SIGKILL,))
-        pidfds = self._processes.known(run)
+        signal_all(lambda: self._processes.living(run), (signal.SIGKILL,))
+        pidfds = self._processes.pidfds(run)
         for pidfd in pidfds:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         for tree in self._mounted:
             if tree.run is run:
-                tree.around.end()  # (whose request waits for a person cannot die before it is answered)
+                tree.host.end()  # (whose request waits for a person cannot die before it is answered)
         _wait_for(pidfds)
 
     def watches(self, fd: int) -> bool:
@@ -355,7 +305,7 @@ class Runs:
             self._process_ended(fd)
 
     def _process_ended(self, pidfd: int) -> None:
-        self._selector.unregister(pidfd)
+        self._keeper.selector.unregister(pidfd)
         group = self._processes.ended(pidfd)
         if group is not None:
             self._mounted.settle(group.run)
@@ -371,7 +321,7 @@ class Runs:
         return pid == run.agent or self._processes.is_below(run, pid)
 
     def is_inside(self, pid: int) -> bool:
-        """Whether a process is of a tree, or looks after one; the tree may be gone (see `over`). From any thread."""
+        """Whether a process is of a tree, or looks after one, be it among `ended_trees`. From any thread."""
         return self._is_inside(pid, (*self._gone, *self._members)) is True
 
     def _is_inside(self, pid: int, trees: Iterable[Member]) -> bool | None:
@@ -383,7 +333,7 @@ class Runs:
         """See `UndoLog.writers`."""
         mounted = tuple(tree.run for tree in self._mounted)
         # (What those have open in a mount is known without looking, which the mount itself would have to answer.)
-        found = inodes_held_for_writing(self._processes.tgids_but(mounted), None if thorough else _OPEN_FILES)
+        found = inodes_held_for_writing(lambda: self._processes.tgids_but(mounted), None if thorough else _OPEN_FILES)
         if found is None:
             return None
         # (But what they had open before leads past it.)
@@ -396,13 +346,13 @@ class Runs:
             tree.settle()
 
     def retry(self) -> None:
-        """Go on with calls that nobody has to be asked about any more, and with those that made them."""
+        """Go on with calls that no person has to be asked about any more, and with the processes that made them."""
         if any(tree.held for tree in self.trees.values()):
-            waiting = {ticket.id for ticket in self._desk.held()}
+            waiting = {ticket.id for ticket in self._service.held()}
             for tree in self.trees.values():
                 tree.retry(waiting)
         if self._frozen:
-            asked = {ticket.step for ticket in self._desk.held()}  # (by what went on just now, too)
+            asked = {ticket.step for ticket in self._service.held()}  # (by what went on just now, too)
             for step in [step for step in self._frozen if step not in asked]:
                 for freezer in self._frozen.pop(step).values():
                     freezer.release()
@@ -413,7 +363,7 @@ class Runs:
         return any(tree.later for tree in self.trees.values())
 
     def try_again(self) -> None:
-        """Try calls anew that wait for what nobody tells of."""
+        """Try calls anew that wait for what no event says."""
         for tree in self.trees.values():
             tree.try_again()
 
@@ -421,12 +371,12 @@ class Runs:
         """Do what is due a few times a second."""
         self._processes.forget_threads()
         self._mounted.tick()
-        RECENT.forget()
+        DIRECTORIES.forget()
         self.retry()
         try:
             for tree in self._mounted:
-                # (Nobody says here when a process ends: who is known by then stays where it belongs.)
-                for _ in self._processes.all(tree.run):
+                # (No event says here when a process begins: those that are known in time stay in their group.)
+                for _ in self._processes.living_groups(tree.run):
                     pass
             for step in self._frozen:
                 self._freeze_all(step)
@@ -434,9 +384,9 @@ class Runs:
             # There may be more processes than descriptors of them: those that are missed are looked for again.
             _log.warning("not all processes can be looked at: %s", error.strerror)
 
-    def _hold(self, tree: Tree, ticket: int, tid: int) -> None:
+    def _hold(self, tree: SupervisedTree, ticket: int, tid: int) -> None:
         """A call waits for a person: all that its step consists of is to wait."""
-        for info in self._desk.held():
+        for info in self._service.held():
             if info.id == ticket:
                 if info.step not in self._frozen:
                     self._frozen[info.step] = {}
@@ -448,28 +398,28 @@ class Runs:
         """Stop every process of the step."""
         spared = self._spared_of(step)
         for tree in self.trees.values():
-            found = ((tgid, group) for tgid, group in self._processes.all(tree.run) if tgid not in spared)
+            found = ((tgid, group) for tgid, group in self._processes.living_groups(tree.run) if tgid not in spared)
             of_step = [tgid for tgid, group in found if self._steps.is_of(group, step)]
             if of_step:
                 self._freeze(step, tree, of_step)
 
     def _spared_of(self, step: StepId) -> frozenset[int]:
         for run, spared in self._spared.items():
-            if step in self._desk.explicit_steps(run):
+            if step in self._service.explicit_steps(run):
                 return spared
         return frozenset()
 
-    def _freeze(self, step: StepId, tree: Tree, processes: list[int]) -> None:
+    def _freeze(self, step: StepId, tree: SupervisedTree, processes: list[int]) -> None:
         freezers = self._frozen[step]
-        freezer = freezers.get(tree.run) or tree.reach.freezer()
+        freezer = freezers.get(tree.run) or tree.access.freezer()
         if freezer is not None:  # (Else it is tried again in a moment.)
             freezers[tree.run] = freezer
             freezer.add(processes)
 
-    def _see_ends(self, run: Run) -> None:
+    def _close_ended(self, run: Run) -> None:
         """Take notice of every process of the run that has ended by now."""
         ends = select.poll()
-        for pidfd in self._processes.known(run):
+        for pidfd in self._processes.pidfds(run):
             ends.register(pidfd, select.POLLIN)
         for pidfd, _ in ends.poll(0):
             self._process_ended(pidfd)

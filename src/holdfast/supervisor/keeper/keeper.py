@@ -29,22 +29,23 @@ from holdfast.files.ignore.rules import IgnoreSources
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import FormatError, HeldError, HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
-from holdfast.supervisor.control.frames import GONE, SUPERVISED, encode_error, encode_result
-from holdfast.supervisor.control.socket_server import LATER, Control
-from holdfast.supervisor.keeper._background_thread import Worker
-from holdfast.supervisor.keeper._call_dispatcher import Turns, prefer, receive
-from holdfast.supervisor.keeper._step_lifecycle import Steps
-from holdfast.supervisor.keeper._supervised_trees import Runs
+from holdfast.supervisor.control.frames import GONE, SUPERVISED, JoinRequest, encode_error, encode_result
+from holdfast.supervisor.control.socket_server import LATER, SocketServer
+from holdfast.supervisor.keeper._background_thread import BackgroundThread
+from holdfast.supervisor.keeper._call_dispatcher import DispatchLock, raise_priority, receive
+from holdfast.supervisor.keeper._step_lifecycle import StepLifecycle
+from holdfast.supervisor.keeper._supervised_trees import SupervisedTrees
+from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.keeper.keeper_settings import Settings
-from holdfast.supervisor.keeper.mounted_trees import Around, MountedTrees
-from holdfast.supervisor.keeper.stderr_log import keep_notes
-from holdfast.supervisor.outsiders.outside_watcher import Outsiders
-from holdfast.supervisor.outsiders.recorded_paths import Explained
-from holdfast.undo.journal.heartbeat import Beat
+from holdfast.supervisor.keeper.mounted_trees import MountedTrees
+from holdfast.supervisor.keeper.stderr_log import log_to_stderr
+from holdfast.supervisor.outsiders.outside_watcher import OutsideWatcher
+from holdfast.supervisor.outsiders.recorded_paths import RecordedPaths
+from holdfast.undo.journal.heartbeat import Heartbeat
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import BEAT_SECONDS, recover
-from holdfast.undo.reports.step_views import report
+from holdfast.undo.reports.step_views import undo_report
 from holdfast.undo.reports.unreported_rollbacks import note
 from holdfast.undo.safeguards.losses import Losses
 from holdfast.undo.safeguards.tickets import Safeguards
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
     from holdfast.supervisor.control.socket_server import Client
     from holdfast.supervisor.keeper._supervised_trees import Member
-    from holdfast.supervisor.process_tree.members import Processes, Run
     from holdfast.undo.safeguards.losses import Rules
     from holdfast.undo.safeguards.open_step import OpenStep
     from holdfast.undo.service import StepInfo
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 _log = Log("holdfast.supervisor.keeper.keeper")  # (as a program it has another name)
 
 _AGAIN_SECONDS = 0.005
-"""Until those are tried again who wait for what nobody tells of."""
+"""Until calls are tried again that wait for what no event says."""
 _LOCK_SECONDS = 1.0
 """How long the log is waited for, where another process has it."""
 _SWITCH_SECONDS = 0.0005
@@ -97,58 +97,29 @@ class Keeper:
         safeguards = Safeguards(
             clock, losses=Losses(lambda: _rules(settings), GitObjects(os.path.realpath(settings.root)).hold)
         )
-        least = Beat(*settings.least)
+        least = Heartbeat(*settings.least)
         self._undo_log = _locked_in_time(
             lambda: UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=least)
         )
         recovered = recover(self._undo_log).rolled_back
         if recovered is not None and recovered.steps:
-            note(settings.log, report(self._undo_log.aside, [recovered]))
-        self._desk = LocalUndoService(self._undo_log, safeguards, intercepts=True, own=settings.forbidden)
-        self._worker = Worker()
+            note(settings.log, undo_report(self._undo_log.quarantine, [recovered]))
+        self._service = LocalUndoService(self._undo_log, safeguards, intercepts=True, own=settings.forbidden)
+        self._worker = BackgroundThread()
         self._epoll = select.epoll()
         self._epoll.register(self._worker.wake_fd, select.EPOLLIN)
         forbidden = tuple(_directory(path) for path in (settings.log, *settings.forbidden))
         recorder = self._undo_log.recorder
-        self._steps = Steps(self._desk, recorder, self._worker.do)
-        self._mounted = MountedTrees(settings.server, self._epoll, self._worker.do)
-
-        def surround(
-            run: Run, anchors: frozenset[int], processes: Processes, see_ends: Callable[[Run], None]
-        ) -> Around:
-            return Around(
-                run,
-                anchors,
-                self._desk,
-                self._steps,
-                processes,
-                self._epoll,
-                self._worker.post,
-                see_ends,
-                recorder,
-                self._undo_log.preimages,
-                root_fd,
-                forbidden,
-                self._lapse,
-            )
-
-        self._turns = Turns(lambda: self._desk.is_quiet, self._epoll)
-        self._runs = Runs(
-            self._desk,
-            self._steps,
-            recorder,
-            root_fd,
-            forbidden,
-            self._epoll,
-            self._worker.wake,
-            self._mounted,
-            surround,
-            lambda tree: receive(tree, self._turns, self.stop),
-        )
+        self._steps = StepLifecycle(self._service, recorder, self._worker.do)
+        workspace = ServedWorkspace(root_fd, forbidden, recorder, self._undo_log.preimages)
+        parts = KeeperContext(workspace, self._service, self._steps, self._worker, self._epoll, self._lapse)
+        self._mounted = MountedTrees(settings.server, parts)
+        self._turns = DispatchLock(lambda: self._service.is_quiet, self._epoll)
+        self._runs = SupervisedTrees(parts, self._mounted, lambda tree: receive(tree, self._turns, self.stop))
         self._undo_log.writers = self._runs.held_for_writing
-        self._outsiders = Outsiders(
-            self._desk,
-            Explained(recorder, root_fd, self._lives),
+        self._outsiders = OutsideWatcher(
+            self._service,
+            RecordedPaths(recorder, root_fd, self._lives),
             os.path.realpath(settings.root),
             (settings.log, *settings.forbidden),
             self._runs.is_inside,
@@ -159,16 +130,16 @@ class Keeper:
         recorder.on_meet = self._outsiders.hear
         self._pauses: dict[Client, ExitStack] = {}
         self._visitors: set[Client] = set()
-        """Those that the keeper must not end before they have hung up."""
+        """Clients that the keeper must not end before they have hung up."""
         self._asked = 0
         """Requests that are not answered yet."""
         self._waiting: list[Callable[[], None]] = []
-        """What a safeguard held, to be tried again when somebody may have answered."""
+        """What a safeguard held, to be tried again when a person may have answered."""
         self._due = False
         """The second thread is about to do what is due."""
         self._over = False
         self._begun = False
-        self._control = Control(settings.log, self._epoll, self._perform, self._left, self._runs.holds)
+        self._control = SocketServer(settings.log, self._epoll, self._perform, self._left, self._runs.holds)
 
     # The serving thread -----------------------------------------------------------------------------------------
 
@@ -180,12 +151,12 @@ class Keeper:
         others = self._epoll.fileno()
         runs = self._runs
         calls_ready, trees = runs.calls_ready, runs.trees
-        desk, turns = self._desk, self._turns
+        service, turns = self._service, self._turns
         others_ready = select.poll()  # (select() knows no descriptor above 1,023)
         others_ready.register(others, select.POLLIN)
         due = again = 0.0
         while not self._over:
-            if desk.is_quiet:
+            if service.is_quiet:
                 others_ready.poll(BEAT_SECONDS * 1000)
                 ready = [others]
             else:
@@ -197,10 +168,10 @@ class Keeper:
                     if fd == others:
                         self._serve_others()
                     elif fd in trees:  # (else it went away meanwhile)
-                        self._runs.gone(trees[fd])
+                        self._runs.tree_ended(trees[fd])
                         self._end_if_alone()
                 now = time.monotonic()
-                if now >= again and not desk.is_quiet:
+                if now >= again and not service.is_quiet:
                     again = now + _AGAIN_SECONDS
                     runs.try_again()
                 if now >= due:
@@ -221,11 +192,11 @@ class Keeper:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nobody is served, as somebody else changes the tree."""
-        return self._desk.is_quiet
+        """Whether no call is served, as another process changes the tree."""
+        return self._service.is_quiet
 
-    def let_go(self) -> None:
-        """Nobody is about to join any more: end as soon as no run is there. From any thread."""
+    def end_when_idle(self) -> None:
+        """No run is about to join any more: end as soon as none is there. From any thread."""
         self._begun = True
         self._worker.wake()
 
@@ -241,11 +212,11 @@ class Keeper:
             # (Else it was closed by what came before it.)
 
     def _tick(self, now: float) -> None:
-        self._desk.beat()
+        self._service.beat()
         if not self._due:
             # (A step that is denied is taken back, which may take long.)
             self._due = True
-            over = self._runs.over()
+            over = self._runs.ended_trees()
             self._worker.do(lambda: self._do_what_is_due(over))
         waiting, self._waiting = self._waiting, []
         for job in waiting:
@@ -255,26 +226,26 @@ class Keeper:
         self._end_if_alone()
 
     def _settle(self) -> None:
-        if self._desk.is_unsettled:
+        if self._service.is_unsettled:
             # (A tree is gone before the last of it has closed its files: they would count as written to for ever.)
-            self._runs.see_off()
+            self._runs.await_exits()
         try:
-            self._desk.settle()
+            self._service.settle()
         except HoldfastError as error:
             _log.warning("the undo log: %s", error)
 
     def _do_what_is_due(self, over: tuple[Member, ...]) -> None:
         try:
-            if over or self._desk.is_unsettled:
+            if over or self._service.is_unsettled:
                 self._outsiders.settle()  # what others wrote is not the steps', nor the other way round
-                self._worker.post(lambda: self._runs.forget(over))
-            if held := self._desk.held():
+                self._worker.post(lambda: self._runs.forget_ended(over))
+            if held := self._service.held():
                 with self._outsiders.pause():
-                    self._desk.tick()
-                if self._desk.held() != held:
-                    self._mounted.forget()  # what nobody has answered in time was taken back
+                    self._service.tick()
+                if self._service.held() != held:
+                    self._mounted.forget()  # what was not answered in time was taken back
             else:
-                self._desk.tick()
+                self._service.tick()
         except HoldfastError as error:
             _log.warning("the undo log: %s", error)
         finally:
@@ -290,12 +261,12 @@ class Keeper:
     def _perform(self, client: Client, method: str, arguments: tuple[Any, ...]) -> object:
         match method:
             case "join":
-                self._runs.join(client, *arguments)
+                self._runs.join(client, JoinRequest(*arguments))
                 self._begun = True
                 return None
             case "leave":
                 run = self._runs.leave(client)
-                return self._ask(client, lambda: self._desk.parting(run))
+                return self._ask(client, lambda: self._service.parting(run))
             case "visit":
                 if self._over:
                     raise HoldfastError("the keeper is ending", code=GONE)
@@ -308,24 +279,24 @@ class Keeper:
                 return self._ask(client, lambda: self._resume(pause))
             case "undo" | "redo":
                 steps, force = arguments
-                return self._change(client, lambda: getattr(self._desk, method)(steps, force=force))
+                return self._change(client, lambda: getattr(self._service, method)(steps, force=force))
             case "foresee":
                 steps, forward = arguments
                 return self._ask(client, lambda: self._foresee(steps, forward=forward))
             case "answer":
                 ticket, allow = arguments
-                return self._change(client, lambda: self._desk.answer(ticket, allow=allow), self._runs.retry)
+                return self._change(client, lambda: self._service.answer(ticket, allow=allow), self._runs.retry)
             case "begin":
                 run = self._asking(client)
                 if run:
-                    self._runs.begins(run)
-                return self._ask(client, lambda: self._desk.begin(*arguments, run=run or ""))
+                    self._runs.prepare_explicit_step(run)
+                return self._ask(client, lambda: self._service.begin(*arguments, run=run or ""))
             case "commit":
                 run = self._asking(client)
-                return self._ask(client, lambda: self._desk.commit(*arguments, run=run))
+                return self._ask(client, lambda: self._service.commit(*arguments, run=run))
             case "rollback":
                 run = self._asking(client)
-                return self._change(client, lambda: self._desk.rollback(*arguments, run=run))
+                return self._change(client, lambda: self._service.rollback(*arguments, run=run))
             case "write":
                 return self._write(client, *arguments)
             case "guard":
@@ -344,13 +315,13 @@ class Keeper:
             case "steps" | "barriers" | "going_on":
                 return self._ask(client, lambda: self._listed(method))
             case _:
-                return self._ask(client, lambda: getattr(self._desk, method)(*arguments))
+                return self._ask(client, lambda: getattr(self._service, method)(*arguments))
 
     def _asking(self, client: Client) -> str | None:
-        """The run that asks; None if it is somebody outside. Raises `RefusedError` if it is neither."""
+        """The run that asks; None if a process outside does. Raises `RefusedError` if it is neither."""
         if client.is_outside:
             return None
-        run = self._runs.around(client.peer.pid)
+        run = self._runs.run_of(client.peer.pid)
         if not run:
             raise RefusedError("who asks is not outside, and of no run that is served here", code=SUPERVISED)
         return run
@@ -364,7 +335,7 @@ class Keeper:
             raise FormatError("write: the content is no regular file")
         joined = self._runs.find(run)
         whose = ("", b"") if joined is None else (joined.id, joined.agents.directory)
-        go_on = self._desk.writing(path, content, expected, *whose)
+        go_on = self._service.writing(path, content, expected, *whose)
 
         def write() -> StepInfo | None:
             try:
@@ -383,11 +354,11 @@ class Keeper:
 
     def _listed(self, method: str) -> object:
         self._outsiders.settle()
-        return getattr(self._desk, method)()
+        return getattr(self._service, method)()
 
     def _foresee(self, steps: Sequence[int], *, forward: bool) -> None:
-        self._outsiders.settle()  # (so does whoever changes the tree)
-        self._desk.foresee(steps, forward=forward)
+        self._outsiders.settle()  # (as before every change of the tree)
+        self._service.foresee(steps, forward=forward)
 
     def _change(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
         """`_ask` for what changes the tree."""
@@ -434,7 +405,7 @@ class Keeper:
 
         def lapse() -> None:
             with self._outsiders.pause():
-                self._desk.lapse(ticket)
+                self._service.lapse(ticket)
             self._mounted.forget()
             self._worker.post(self._runs.retry)
 
@@ -450,7 +421,7 @@ class Keeper:
     def _left(self, client: Client) -> None:
         self._release(client)
         self._visitors.discard(client)
-        self._runs.lose(client)
+        self._runs.connection_lost(client)
         self._end_if_alone()
 
     def _release(self, client: Client) -> None:
@@ -460,7 +431,7 @@ class Keeper:
     def _enter(self, client: Client) -> None:
         pause = self._pauses.setdefault(client, ExitStack())
         self._outsiders.settle()  # what happened before is not the client's
-        pause.enter_context(self._desk.quiet())
+        pause.enter_context(self._service.quiet())
         pause.enter_context(self._outsiders.pause())
 
     def _resume(self, pause: ExitStack) -> None:
@@ -495,9 +466,9 @@ def main(fd: int) -> int:
     settings = msgspec.msgpack.decode(starter.recv(length, socket.MSG_WAITALL), type=Settings)
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)  # (they are a terminal's)
-    prefer()
+    raise_priority()
     os.umask(0o077)
-    keep_notes(settings.log, settings.log_level)
+    log_to_stderr(settings.log, settings.log_level)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -523,11 +494,11 @@ def main(fd: int) -> int:
 
 
 def _watch(starter: socket.socket, keeper: Keeper) -> None:
-    """If whoever started the keeper dies before a run has joined, there is nothing to keep."""
+    """If the process that started the keeper dies before a run has joined, there is nothing to keep."""
 
     def wait() -> None:
         starter.recv(1)
-        keeper.let_go()
+        keeper.end_when_idle()
 
     threading.Thread(target=wait, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""What a keeper has to know, as whoever starts one tells it."""
+"""What a keeper has to know, as the process that starts it says."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Directories beside it that nothing inside may change anything beneath."""
     limits: Limits = Limits()
     least: tuple[int, int, int, int] = NONE
-    """The numbers of the log that the history knows, as a `Beat`; see `UndoLog`."""
+    """The numbers of the log that the history knows, as a `Heartbeat`; see `UndoLog`."""
     outside_blocks: bool = True
     """Whether undo refuses to cross what others have changed; else it is only listed."""
     exclude: tuple[str, ...] = ()
     """Patterns of what checkpoints leave out, beside what rule files say."""
     user: tuple[bytes | None, bytes | None] = (None, None)
-    """The home and the configuration directory of whoever's global rules of Git are obeyed."""
+    """The home and the configuration directory of the user whose global rules of Git are obeyed."""
     watch: Literal["auto", "fanotify", "inotify"] = "auto"
     """How the changes of others are seen: by fanotify or inotify."""
     server: str = ""

@@ -1,8 +1,7 @@
 """Trees that are served by a mount instead of a filter: what their processes change comes as requests of the kernel's.
 
-A mount is served on threads of its own, by somebody who is handed the device and `Around`
-(`Settings.server` says who). What is asked there, of processes and their steps, is answered here by the thread that
-serves calls.
+Another module (`Settings.server` names it) serves a mount, on threads of its own, by the device and a `MountHost`.
+Those threads ask here which step a process's change belongs to, and the thread that serves calls answers.
 """
 
 from __future__ import annotations
@@ -18,22 +17,18 @@ from holdfast.model.log import Log
 from holdfast.supervisor.process_tree.members import descends, thread_group
 
 if TYPE_CHECKING:
-    import select
     from collections.abc import Callable, Iterator
 
     from holdfast.supervisor.control.socket_server import Client
-    from holdfast.supervisor.keeper._step_lifecycle import Steps
-    from holdfast.supervisor.process_tree.members import Group, Processes, Run
-    from holdfast.undo.interceptor import Interceptor
-    from holdfast.undo.journal.preimages import Preimages
+    from holdfast.supervisor.keeper.keeper_context import KeeperContext
+    from holdfast.supervisor.process_tree.members import Processes, Run, StepGroup
     from holdfast.undo.journal.records import StepId
-    from holdfast.undo.local_service.undo_service import LocalUndoService
 
 _log = Log(__name__)
 
 _ANSWER_SECONDS = 2.0
-"""Whoever serves a request waits so long for the serving thread, and then tries again: that may itself be waiting for
-what such a thread has to read (the memory of a process, which can be a file of the mount's).
+"""A thread that serves a request waits so long for the serving thread, and then tries again: the serving thread may
+itself wait for what that thread has to read (the memory of a process can be a file of the mount's).
 """
 
 
@@ -58,7 +53,7 @@ class Mount(Protocol):
         ...
 
     def close(self) -> bool:
-        """Answer nothing more: whoever still asks gets an error. False if that takes longer; then it is to be called
+        """Answer nothing more: requests that still come fail. False if that takes longer; then it is to be called
         again. Harmless a second time.
         """
         ...
@@ -67,49 +62,33 @@ class Mount(Protocol):
 class Mounting(Protocol):
     """Begins to serve."""
 
-    def __call__(self, device: int, around: Around) -> Mount:
+    def __call__(self, device: int, host: MountHost) -> Mount:
         """Serve the mounted ``device``, and take it over. Raises `HoldfastError` or `OSError`, and does not take it."""
         ...
 
 
-class Around:
-    """What a mount knows of the world: the port ``World`` of the bridge, and where preimages are kept."""
+class MountHost:
+    """What a mount asks of its keeper: implements the bridge's port `BridgeHost`, and says where preimages are kept."""
 
     def __init__(
         self,
+        keeper: KeeperContext,
         run: Run,
         anchors: frozenset[int],
-        desk: LocalUndoService,
-        steps: Steps,
         processes: Processes,
-        selector: select.epoll,
-        post: Callable[[Callable[[], object]], None],
-        see_ends: Callable[[Run], None],
-        interceptor: Interceptor,
-        preimages: Preimages,
-        root_fd: int,
-        hidden: tuple[int, ...],
-        lapsed: Callable[[int], None],
+        close_ended: Callable[[Run], None],
     ) -> None:
-        """All of the run descend from the processes ``anchors``. ``post`` has something done by the serving thread,
-        which is woken by ``selector`` for whatever there is; ``see_ends``, by that thread, takes notice of each process
-        of a run that has ended by now. ``lapsed``, from any thread, is told of each ticket that a mount cannot wait for
-        any longer.
+        """All processes of the run descend from the ``anchors``. ``close_ended``, for the serving thread, closes the
+        steps of a run whose processes have ended by now.
         """
-        self.interceptor = interceptor
-        self.preimages = preimages
-        self.root_fd = root_fd
-        self.hidden = hidden
-        self.lapsed = lapsed
+        self.root_fd, self.hidden, self.interceptor, self.preimages = keeper.workspace
+        self.lapse = keeper.lapse
+        self._keeper = keeper
         self._run = run
         self._anchors = anchors
-        self._desk = desk
-        self._steps = steps
         self._processes = processes
-        self._selector = selector
-        self._post = post
-        self._see_ends = see_ends
-        self._groups: dict[int, Group] = {}
+        self._close_ended = close_ended
+        self._groups: dict[int, StepGroup] = {}
         """Of threads that have asked, until `forget_threads`."""
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -123,37 +102,39 @@ class Around:
         """
         if self._over.is_set():
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-        if self._desk.is_quiet:
-            raise HeldError(0, "somebody else changes the tree")
+        keeper = self._keeper
+        if keeper.service.is_quiet:
+            raise HeldError(0, "another process changes the tree")
         group = self._groups.get(tid)
-        if group is not None and group.step and self._is_plain(group) and not self._selector.poll(0, 1):
+        if group is not None and group.step and self._is_plain(group) and not keeper.selector.poll(0, 1):
             # (If there is something to do for the serving thread, it may be that another step has ended.)
             return group.step
-        asked = _Asked(lambda: self._find(tid))
+        question = _StepQuestion(lambda: self._find(tid))
         with self._lock:
             self.waiting += 1
         try:
-            self._post(asked.answer)
-            return asked.wait()
+            keeper.worker.post(question.answer)
+            return question.wait()
         finally:
             with self._lock:
                 self.waiting -= 1
 
-    def _is_plain(self, group: Group) -> bool:
+    def _is_plain(self, group: StepGroup) -> bool:
         """Whether its step is its own, as nearly always."""
-        return not (group.ambient or group.explicit or group.barred or self._desk.explicit(self._run.id) is not None)
+        explicit = self._keeper.service.explicit(self._run.id)
+        return not (group.ambient or group.explicit or group.barred or explicit is not None)
 
     def _find(self, tid: int) -> StepId:
         # (What has ended before this was asked for has done what it did, and what it left is looked at first.)
-        self._see_ends(self._run)
+        self._close_ended(self._run)
         group = self._group(tid)
-        step = self._steps.of(group)
+        step = self._keeper.steps.of(group)
         self._groups[tid] = group
         return step
 
-    def _group(self, tid: int) -> Group:
+    def _group(self, tid: int) -> StepGroup:
         if not self._processes.knows(tid) and not descends(thread_group(tid), self._anchors.__contains__):
-            # Somebody from outside has come by way of ``/proc``, a namespace or a descriptor. It is no process of the
+            # A process from outside has come by way of ``/proc``, a namespace or a descriptor. It is none of the
             # run's, and does not end with it.
             return self._run.ambient
         return self._processes.group(self._run, tid)
@@ -167,8 +148,8 @@ class Around:
         self._over.set()
 
 
-class _Asked:
-    """A question to the serving thread."""
+class _StepQuestion:
+    """Asks the serving thread which step a change belongs to."""
 
     def __init__(self, find: Callable[[], StepId]) -> None:
         self._find = find
@@ -188,10 +169,10 @@ class _Asked:
         self._answered.set()
 
     def wait(self) -> StepId:
-        """By whoever asks."""
+        """By the thread that asks."""
         if not self._answered.wait(_ANSWER_SECONDS):
             self._given_up = True
-            raise HeldError(0, "the keeper has not said yet whose it is")
+            raise HeldError(0, "the keeper has not said yet which step the change belongs to")
         if self._error is not None:
             raise self._error
         return self._step
@@ -200,11 +181,11 @@ class _Asked:
 class MountedTree:
     """One tree that is served by a mount."""
 
-    def __init__(self, run: Run, client: Client, around: Around, mount: Mount, anchors: frozenset[int]) -> None:
+    def __init__(self, run: Run, client: Client, host: MountHost, mount: Mount, anchors: frozenset[int]) -> None:
         self.run = run
         self.client = client
         """The connection that the mount lasts as long as."""
-        self.around = around
+        self.host = host
         self.mount = mount
         self.anchors = anchors
         """Processes that all of the tree descend from."""
@@ -213,11 +194,10 @@ class MountedTree:
 class MountedTrees:
     """All of them. For the serving thread, unless a method says otherwise."""
 
-    def __init__(self, server: str, selector: select.epoll, do: Callable[[Callable[[], object]], None]) -> None:
-        """``server`` is `Settings.server`. ``do`` has something done on another thread."""
+    def __init__(self, server: str, keeper: KeeperContext) -> None:
+        """``server`` is `Settings.server`."""
         self._server = server
-        self._selector = selector
-        self._do = do
+        self._keeper = keeper
         self._trees: dict[int, MountedTree] = {}
         """By what says that they are over. (Replaced, for other threads.)"""
 
@@ -229,23 +209,27 @@ class MountedTrees:
         """Whether there are any."""
         return bool(self._trees)
 
-    def serve(self, run: Run, client: Client, around: Around, device: int, anchors: frozenset[int]) -> None:
-        """Serve a run's mount, whose ``device`` is taken over in any case. Raises `HoldfastError`."""
+    def serve(
+        self, run: Run, client: Client, device: int, processes: Processes, close_ended: Callable[[Run], None]
+    ) -> None:
+        """Serve a run's mount, whose ``device`` is taken over in any case; see `MountHost`. Raises `HoldfastError`."""
+        anchors = frozenset((run.agent, client.peer.pid))
+        host = MountHost(self._keeper, run, anchors, processes, close_ended)
         try:
             if not self._server:
                 raise UnsupportedError(
                     "the keeper that this workspace has serves no mounts", hint="try again when what it runs has ended"
                 )
             mounting: Mounting = importlib.import_module(self._server).serve
-            mount = mounting(device, around)
+            mount = mounting(device, host)
         except OSError as error:
             os.close(device)
             raise StorageError(f"the mount cannot be served: {error.strerror}") from error
         except BaseException:
             os.close(device)
             raise
-        self._trees = self._trees | {mount.over: MountedTree(run, client, around, mount, anchors)}
-        self._selector.register(mount.over, 1)
+        self._trees = self._trees | {mount.over: MountedTree(run, client, host, mount, anchors)}
+        self._keeper.selector.register(mount.over, 1)
 
     def watches(self, fd: int) -> bool:
         """Whether a descriptor that the selector named says that a mount is over."""
@@ -260,12 +244,12 @@ class MountedTrees:
         return next((tree for tree in self if tree.client is client), None)
 
     def end(self, tree: MountedTree) -> None:
-        """Serve one no longer: whoever still uses it gets an error."""
-        tree.around.end()
-        self._selector.unregister(tree.mount.over)
+        """Serve one no longer: requests that still come fail."""
+        tree.host.end()
+        self._keeper.selector.unregister(tree.mount.over)
         self._trees = {fd: each for fd, each in self._trees.items() if each is not tree}
         if not tree.mount.close():
-            self._do(tree.mount.close)
+            self._keeper.worker.do(tree.mount.close)
 
     def settle(self, run: Run) -> None:
         """See `Mount.settle`, of a run's mount, if it has one."""
@@ -285,4 +269,4 @@ class MountedTrees:
     def tick(self) -> None:
         """Do what is due a few times a second."""
         for tree in self:
-            tree.around.forget_threads()
+            tree.host.forget_threads()

@@ -20,14 +20,14 @@ _MOST_BYTES = 1 << 20
 _STDERR = 2
 
 
-def open_notes(directory: bytes) -> int:
+def open_log(directory: bytes) -> int:
     """A descriptor for what a keeper of the undo log in ``directory`` has to say; the caller closes it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.open(os.path.join(directory, _NAME), flags, 0o600)
 
 
-def keep_notes(directory: bytes, level: Level) -> None:
-    """Send the records of this process from ``level`` on to its standard error, which is `open_notes` of the directory,
+def log_to_stderr(directory: bytes, level: Level) -> None:
+    """Send the records of this process from ``level`` on to its standard error, which is `open_log` of the directory,
     as JSON, and keep that small.
     """
 
@@ -49,7 +49,7 @@ def _begin_anew(directory: bytes) -> None:
     path = os.path.join(directory, _NAME)
     try:
         os.replace(path, path + b".1")
-        fd = open_notes(directory)
+        fd = open_log(directory)
     except OSError:
         os.ftruncate(_STDERR, 0)  # better none than one without an end
         return

@@ -13,8 +13,16 @@ import os
 import socket
 import threading
 
-from holdfast.supervisor.process_tree.process_freezer import Frozen
-from holdfast.supervisor.syscalls.caller_access import ANSWER, DESCRIPTOR, MEMORY, MOST_NUMBERS, NUMBER, REQUEST, take
+from holdfast.supervisor.process_tree.process_freezer import ProcessFreezer
+from holdfast.supervisor.syscalls.caller_access import (
+    ANSWER,
+    DESCRIPTOR,
+    MEMORY,
+    MOST_NUMBERS,
+    NUMBER,
+    REQUEST,
+    copy_descriptor,
+)
 from holdfast.supervisor.syscalls.caller_memory import look
 
 
@@ -34,7 +42,7 @@ def _serve(keeper: socket.socket) -> None:
                     found, size = look(pid, first, second)
                     keeper.send(ANSWER.pack(number, 0) + found[:size])
                 elif what == DESCRIPTOR:
-                    taken = take(pid, first)
+                    taken = copy_descriptor(pid, first)
                     try:
                         socket.send_fds(keeper, [ANSWER.pack(number, 0)], [taken])
                     finally:
@@ -55,7 +63,7 @@ def _begin_freezing() -> socket.socket:
 
 
 def _freeze(keeper: socket.socket) -> None:
-    frozen = Frozen()
+    frozen = ProcessFreezer()
     try:
         with keeper:
             while numbers := _received(keeper, MOST_NUMBERS * array.array(NUMBER).itemsize):
@@ -65,7 +73,7 @@ def _freeze(keeper: socket.socket) -> None:
 
 
 def _received(keeper: socket.socket, size: int) -> bytes:
-    """One message; nothing if nobody is there any more."""
+    """One message; nothing if the other side is gone."""
     try:
         return keeper.recv(size)
     except ConnectionResetError:

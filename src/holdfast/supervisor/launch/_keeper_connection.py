@@ -10,27 +10,39 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, LockedError
-from holdfast.supervisor.control.frames import GONE, LENGTH, decode_answer
-from holdfast.supervisor.control.remote_service import Remote, connect
-from holdfast.supervisor.keeper.stderr_log import open_notes
+from holdfast.supervisor.control.frames import GONE, LENGTH, JoinRequest, decode_answer
+from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
+from holdfast.supervisor.keeper.stderr_log import open_log
 from holdfast.supervisor.launch._parent_messages import send
 
 if TYPE_CHECKING:
     from holdfast.supervisor.keeper.keeper_settings import Settings
-    from holdfast.supervisor.launch._parent_messages import Order
+    from holdfast.supervisor.launch._parent_messages import LaunchRequest
 
 _PATIENCE_SECONDS = 10.0
-"""For somebody who uses the undo log without being a keeper for long."""
+"""For a process that uses the undo log for a moment without being its keeper."""
 _RETRY_SECONDS = 0.05
 
 
-def join(order: Order, listener: int, agent: int, parent: int) -> tuple[Remote, subprocess.Popen[bytes] | None]:
+def join(
+    order: LaunchRequest, listener: int, agent: int, parent: int
+) -> tuple[RemoteUndoService, subprocess.Popen[bytes] | None]:
     """Have the tree of which ``listener`` is the filter's (or the mount's) and ``agent`` the first process served; its
     parent answers on the socket ``parent``.
 
     Returns the connection that the run lasts as long as, and the keeper if it was started for it. Raises what the
-    keeper answers; `LockedError` if somebody else uses the log for longer than a moment.
+    keeper answers; `LockedError` if another process uses the log for longer than a moment.
     """
+    request = JoinRequest(
+        run=order.run,
+        agent=agent,
+        one_step=order.one_step,
+        command=order.command,
+        directory=order.directory,
+        read_only=len(order.read_only),
+        thresholds=order.thresholds,
+        mounted=order.mounted,
+    )
     deadline = time.monotonic() + _PATIENCE_SECONDS
     while True:
         try:
@@ -40,18 +52,7 @@ def join(order: Order, listener: int, agent: int, parent: int) -> tuple[Remote, 
                 keeper, starter = _start(order.settings)
                 remote = connect(order.settings.log)
             if remote is not None:
-                remote.join(
-                    order.run,
-                    agent,
-                    listener,
-                    parent,
-                    one_step=order.one_step,
-                    command=order.command,
-                    directory=order.directory,
-                    read_only=order.read_only,
-                    thresholds=order.thresholds,
-                    mounted=order.mounted,
-                )
+                remote.join(request, [listener, parent, *order.read_only])
                 if starter is not None:
                     starter.close()
                 return remote, keeper
@@ -69,7 +70,7 @@ def _start(settings: Settings) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a keeper; as long as the socket is open it waits for a run to join."""
     os.makedirs(settings.log, 0o700, exist_ok=True)
     ours, its = socket.socketpair()
-    notes = open_notes(settings.log)
+    notes = open_log(settings.log)
     try:
         keeper = subprocess.Popen(
             [sys.executable, "-P", "-m", "holdfast.supervisor.keeper.keeper", str(its.fileno())],

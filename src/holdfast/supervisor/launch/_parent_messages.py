@@ -1,4 +1,4 @@
-"""What the launcher of a run and the parent of its tree say to each other: MessagePack in its length, over a socket.
+"""The messages between the launcher of a run and the parent of its tree: MessagePack after its length, over a socket.
 
 Beside that the launcher sends a byte for each signal that it gets, its number, and 0 when it is asked.
 """
@@ -26,7 +26,7 @@ RELAYED: Final = frozenset(map(int, signal.valid_signals())) - {
 ANSWER: Final = b"\0"
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher asks for."""
 
     command: tuple[bytes, ...]
@@ -45,7 +45,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: Thresholds = OFF
     """When a person is to be asked."""
     mounted: bool = False
-    """What it changes comes by a mount, which whoever is executed for ``box`` makes, and not by a filter."""
+    """What it changes comes by a mount, which the program executed for ``box`` makes, and not by a filter."""
     box: tuple[bytes, ...] = ()
     """If the command runs in a box: what to execute for that. It starts the shim inside, with the environment above."""
     descriptors: tuple[int, ...] = ()
@@ -60,7 +60,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """The launcher tells of signals that it gets. Else each gets its own, and none is passed on."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):
     """What the launcher is told."""
 
     kind: Literal["started", "stopped", "asked", "ended", "failed"]
@@ -80,7 +80,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def send(to: socket.socket, value: object) -> None:
-    """Send one. Raises `OSError` if nobody is there any more."""
+    """Send one. Raises `OSError` if the other side is gone."""
     body = msgspec.msgpack.encode(value)
     to.sendall(LENGTH.pack(len(body)) + body)
 

@@ -17,14 +17,14 @@ import sys
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.confinement.filter_shim import arguments
-from holdfast.supervisor.launch._parent_messages import ANSWER, RELAYED, Order, Report, receive, send
+from holdfast.supervisor.launch._parent_messages import ANSWER, RELAYED, LaunchReport, LaunchRequest, receive, send
 from holdfast.supervisor.process_tree.descendants import become_subreaper, children, end_descendants
 from holdfast.undo.service import OFF
 
@@ -41,48 +41,57 @@ _TOGETHER_SECONDS = 0.01
 _KEEPER_SECONDS = 1.0
 
 
+class SupervisedCommand(NamedTuple):
+    """What runs, and under what conditions."""
+
+    words: Sequence[bytes]
+    directory: bytes | None = None
+    """Where it runs; None: where this process does."""
+    environment: Mapping[bytes, bytes] | None = None
+    """None: this process's own."""
+    run: str = ""
+    """The id of the run that it is."""
+    one_step: bool = False
+    """All that it changes is one step."""
+    fails_whole: bool = False
+    """If it fails, what it has left running ends with it (SIGTERM, and then SIGKILL)."""
+    read_only: Sequence[int] = ()
+    """Directories that it may not change, nor anything beneath; see `RemoteUndoService.join`."""
+    thresholds: Thresholds = OFF
+    """When a person is to be asked; see `RemoteUndoService.guard`."""
+
+
 def supervise(
-    command: Sequence[bytes],
+    command: SupervisedCommand,
     settings: Settings,
     *,
-    run: str = "",
-    directory: bytes | None = None,
-    environment: Mapping[bytes, bytes] | None = None,
-    one_step: bool = False,
-    fails_whole: bool = False,
     box: Box | None = None,
-    read_only: Sequence[int] = (),
-    thresholds: Thresholds = OFF,
     entry: Callable[[int], Sequence[bytes]] | None = None,
     parted: Callable[[Parting], object] = lambda _parting: None,
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
-    When it returns, all steps of the run are finished. What the command has left running goes on, supervised; with
-    ``fails_whole`` it ends if the command has failed (SIGTERM, and then SIGKILL).
-    The directory and the environment default to this process's own; without a ``box`` it runs as any child does.
-    ``read_only`` are directories that nothing of the tree may change; see `Remote.join`. ``thresholds`` is when the run
-    wants a person to be asked; see `Remote.guard`.
+    When it returns, all steps of the run are finished. What the command has left running goes on, supervised. Without a
+    ``box`` the command runs as any child does. ``parted`` is called with what the keeper says of the run at its end.
 
-    With an ``entry`` there is no filter that asks: it says what to execute so that, as by `shim.enter`, but through a
-    channel's descriptor, the device of a mount is handed out, and the command sees the workspace by that alone.
-    `Settings.server` serves it. That goes with neither ``box`` nor ``read_only``. ``parted`` is called with what the
-    keeper says of the run at its end.
+    With an ``entry``, the command sees the workspace by a mount alone, which `Settings.server` serves, and no filter
+    asks. ``entry`` gets a channel's descriptor, and returns what to execute: a program that makes the mount, sends its
+    device through the channel, and then enters as `shim.enter` does. It goes with neither ``box`` nor ``read_only``.
 
-    Raises `UnsupportedError` where the kernel cannot supervise, `LockedError` if somebody else keeps the undo log, and
-    what opening that raises.
+    Raises `UnsupportedError` where the kernel cannot supervise, `LockedError` if another process keeps the undo log,
+    and what opening that raises.
     """
-    order = Order(
-        command=tuple(command),
-        directory=os.getcwdb() if directory is None else directory,
-        environment=dict(os.environb if environment is None else environment),
-        run=run,
-        one_step=one_step,
-        fails_whole=fails_whole,
+    order = LaunchRequest(
+        command=tuple(command.words),
+        directory=os.getcwdb() if command.directory is None else command.directory,
+        environment=dict(os.environb if command.environment is None else command.environment),
+        run=command.run,
+        one_step=command.one_step,
+        fails_whole=command.fails_whole,
         settings=settings,
-        read_only=tuple(read_only),
-        closed=(settings.root, *(os.readlink(b"/proc/self/fd/%d" % fd) for fd in read_only)),
-        thresholds=thresholds,
+        read_only=tuple(command.read_only),
+        closed=(settings.root, *(os.readlink(b"/proc/self/fd/%d" % fd) for fd in command.read_only)),
+        thresholds=command.thresholds,
         mounted=entry is not None,
     )
     if entry is None:
@@ -118,7 +127,7 @@ def supervise(
         become_subreaper(wanted=was_subreaper)
 
 
-def _boxed(order: Order, box: Box, context: ExitStack, channel: int, shim: int) -> Order:
+def _boxed(order: LaunchRequest, box: Box, context: ExitStack, channel: int, shim: int) -> LaunchRequest:
     command = arguments(shim, order.closed, order.command, guarded=order.thresholds.asks)
     prepared = context.enter_context(
         box.prepare(command, directory=order.directory, environment=order.environment, keep=[shim])
@@ -205,7 +214,7 @@ def _follow(
                 raise kind(report.message, hint=report.hint, code=report.code)
             case "ended":
                 if report.stays:
-                    parent.returncode = 0  # it looks after what lives on: nobody waits for it
+                    parent.returncode = 0  # it looks after what lives on, and is not waited for
                 else:
                     parent.wait()
                 parted(report.parting)
@@ -228,8 +237,8 @@ def _follow(
 
 
 def _has_failed(keeper: int) -> bool:
-    """Whether a keeper, whose parent has been killed, was killed as well, or has ended by a mistake. One that somebody
-    else has started (0) is theirs to look after.
+    """Whether a keeper, whose parent has been killed, was killed as well, or has ended by a mistake. One that another
+    process has started (0) is for that one to look after.
     """
     if not keeper:
         return False
@@ -262,10 +271,10 @@ def _stop_with(command: int) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def _next_report(parent_socket: socket.socket, relay: _Relay | None) -> Report | None:
+def _next_report(parent_socket: socket.socket, relay: _Relay | None) -> LaunchReport | None:
     if relay is not None:
         relay.until_readable()
-    return receive(parent_socket, Report)
+    return receive(parent_socket, LaunchReport)
 
 
 class _Relay:
@@ -290,7 +299,7 @@ class _Relay:
         """Tell of all that have come until now."""
         with suppress(BlockingIOError):
             while got := self._awake.recv(4096):
-                with suppress(OSError):  # nobody is left
+                with suppress(OSError):  # the parent is gone
                     self._parent_socket.sendall(bytes(number for number in got if number in self._numbers))
                 if self._others >= 0:
                     with suppress(OSError):
@@ -314,7 +323,7 @@ def _signals(parent_socket: socket.socket) -> Generator[_Relay | None]:
         yield None
         return
     found = ((number, signal.getsignal(number)) for number in RELAYED)
-    # (What nohup, or somebody who is not Python, has decided stays so.)
+    # (A disposition that nohup, or code outside of Python, has set stays so.)
     before = {number: handler for number, handler in found if handler not in (signal.SIG_IGN, None)}
     awake, wake = socket.socketpair()
     with awake, wake:
@@ -354,7 +363,8 @@ def main() -> int:
     settings = Settings(root=os.path.realpath(given.root), log=os.path.realpath(given.log), watch=given.watch)
     read_only = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in given.read_only]
     try:
-        return supervise(given.command, settings, one_step=given.one_step, read_only=read_only)
+        command = SupervisedCommand(given.command, one_step=given.one_step, read_only=read_only)
+        return supervise(command, settings)
     except HoldfastError as error:
         sys.stderr.write(f"holdfast: {error.message}\n")
         return error.exit_code

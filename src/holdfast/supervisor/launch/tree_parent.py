@@ -1,7 +1,7 @@
 """The parent of a supervised tree: starts the command under the filter, and sees the tree to its end.
 
-Between the launcher and the tree stands this small process, so that no death leaves a tree behind that nobody looks
-after, and so that somebody may look into every process of it (`holdfast.supervisor.launch._caller_access_server`).
+Between the launcher and the tree stands this small process, so that no death leaves a tree behind unattended, and
+so that an ancestor of its processes may read their memory (`holdfast.supervisor.launch._caller_access_server`).
 Whatever is orphaned in the tree becomes its child (it is a subreaper). It ends the tree if the launcher or the keeper
 dies; if it is killed itself, the launcher does (`holdfast.supervisor.launch.supervised_run`). The command stays in the
 launcher's process group: stopping, continuing, interrupting and hanging up concern all of them together, and the shell
@@ -27,7 +27,7 @@ from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.confinement.filter_shim import CANNOT_EXECUTE, GO, enter
 from holdfast.supervisor.launch._caller_access_server import begin_serving
 from holdfast.supervisor.launch._keeper_connection import join
-from holdfast.supervisor.launch._parent_messages import RELAYED, Order, Report, receive, send
+from holdfast.supervisor.launch._parent_messages import RELAYED, LaunchReport, LaunchRequest, receive, send
 from holdfast.supervisor.process_tree.descendants import (
     GRACE_SECONDS,
     descendants,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterable, Sequence
 
-    from holdfast.supervisor.control.remote_service import Remote
+    from holdfast.supervisor.control.remote_service import RemoteUndoService
 
 _CREDENTIALS = struct.Struct("3i")
 _FD = struct.Struct("i")
@@ -53,7 +53,7 @@ _PYTHONS_OWN = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class _Parent:
-    def __init__(self, launcher: socket.socket, order: Order) -> None:
+    def __init__(self, launcher: socket.socket, order: LaunchRequest) -> None:
         self._launcher = launcher
         self._order = order
         self._keeper: subprocess.Popen[bytes] | None = None
@@ -69,7 +69,7 @@ class _Parent:
         self._early: list[int] = []
         """Signals that came before the command's process was there."""
         self._noted: dict[int, _Noted] = {}
-        """Signals of which it is not known yet who has got them."""
+        """Signals of which it is not known yet which processes have got them."""
         self._asked: tuple[int, ...] = ()
         """Those of them that the launcher is asked about."""
 
@@ -87,12 +87,12 @@ class _Parent:
         try:
             listener, agent = self._start(awake)
         except _EndedError as error:
-            self._tell(Report(kind="ended", status=error.status))
+            self._tell(LaunchReport(kind="ended", status=error.status))
             return
         with begin_serving() as asked:  # (not before the command's process is there, which would inherit it)
             remote, self._keeper = join(self._order, listener, agent, asked.fileno())
         os.close(listener)
-        self._tell(Report(kind="started", pid=self._keeper.pid if self._keeper else 0))
+        self._tell(LaunchReport(kind="started", pid=self._keeper.pid if self._keeper else 0))
         self._pass_on_early(awake)
         with suppress(OSError):  # (it was killed already)
             self._channel.send(GO)
@@ -104,8 +104,8 @@ class _Parent:
                 end_in_order(GRACE_SECONDS, self._spared)  # (still served: all that it does at last is recorded)
             parting = remote.leave()
             stays = bool(descendants(os.getpid(), spare=self._spared))
-            # (Nobody is there to be told: the launcher was killed in the same moment.)
-            stays = self._tell(Report(kind="ended", status=status, stays=stays, parting=parting)) and stays
+            # (The launcher, which would be told, was killed in the same moment.)
+            stays = self._tell(LaunchReport(kind="ended", status=status, stays=stays, parting=parting)) and stays
         if stays:
             self._stay(remote, awake)
         else:
@@ -116,7 +116,7 @@ class _Parent:
     def _spared(self) -> tuple[int, ...]:
         return () if self._keeper is None else (self._keeper.pid,)
 
-    def _tell(self, report: Report) -> bool:
+    def _tell(self, report: LaunchReport) -> bool:
         """Tell the launcher; False if it is gone."""
         try:
             send(self._launcher, report)
@@ -230,7 +230,7 @@ class _Parent:
 
     # Until the end ----------------------------------------------------------------------------------------------
 
-    def _look_after(self, remote: Remote, awake: socket.socket) -> int | None:
+    def _look_after(self, remote: RemoteUndoService, awake: socket.socket) -> int | None:
         """Wait for the command; returns its status, or None if the launcher or the keeper is gone."""
         waiting = select.poll()
         for fd in (self._launcher.fileno(), remote.fileno(), awake.fileno()):
@@ -254,7 +254,7 @@ class _Parent:
             return None
         pid, status = os.waitpid(self._child, os.WNOHANG | os.WUNTRACED)
         if not pid or (os.WIFSTOPPED(status) and found.si_code == os.CLD_TRAPPED):
-            return None  # (What is traced stands still while a person is asked, which is nobody else's business.)
+            return None  # (What is traced stands still while a person is asked, which the launcher need not follow.)
         if os.WIFSTOPPED(status):
             self._stopped(os.WSTOPSIG(status))
             return None
@@ -267,7 +267,7 @@ class _Parent:
             os.kill(self._child, signal.SIGCONT)
             signal.pidfd_send_signal(self._agent, signal.SIGCONT)
         else:
-            self._tell(Report(kind="stopped", pid=self._child))
+            self._tell(LaunchReport(kind="stopped", pid=self._child))
 
     def _note(self, numbers: Iterable[int], *, is_own: bool) -> None:
         """Signals have come, to this process or to the launcher, or (0) the launcher has said all that it got."""
@@ -290,7 +290,7 @@ class _Parent:
         self._asked = tuple(number for number, noted in self._noted.items() if noted.due <= now)
         if self._asked:
             # (It may have got the signal later than we did, or not have been given the processor yet.)
-            self._tell(Report(kind="asked"))
+            self._tell(LaunchReport(kind="asked"))
             return None
         return (min(noted.due for noted in self._noted.values()) - now) * 1000 + 1
 
@@ -328,7 +328,7 @@ class _Parent:
             except ProcessLookupError:
                 pass
 
-    def _stay(self, remote: Remote, awake: socket.socket) -> None:
+    def _stay(self, remote: RemoteUndoService, awake: socket.socket) -> None:
         """Look after what lives on when the command has ended: out of the terminal's way, until it has ended too."""
         self._launcher.close()
         os.setsid()
@@ -377,12 +377,12 @@ def _notice(_number: int, _frame: object) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Be the parent of a tree: ``arguments`` name the descriptor of a socket on which the launcher sends an `Order`."""
+    """Be the parent of a tree: ``arguments`` name the descriptor of the socket that brings the `LaunchRequest`."""
     from holdfast.supervisor.process_tree.descendants import become_subreaper
 
     launcher = socket.socket(fileno=int(arguments[0]))
     launcher.set_inheritable(False)
-    order = receive(launcher, Order)
+    order = receive(launcher, LaunchRequest)
     if order is None:
         return 1
     for fd in order.read_only:
@@ -392,7 +392,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         parent.run()
     except HoldfastError as error:
-        report = Report(kind="failed", message=error.message, code=error.code, hint=error.hint)
+        report = LaunchReport(kind="failed", message=error.message, code=error.code, hint=error.hint)
         send(launcher, report)
         end_descendants()
         return error.exit_code

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
-    from holdfast.supervisor.syscalls.pending_call import Call
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 AT_SYMLINK_NOFOLLOW = 0x100
 AT_EMPTY_PATH = 0x1000
@@ -46,34 +46,34 @@ class Target(NamedTuple):
     empty: bool = False
     """An empty path means the descriptor, which may be an ``O_PATH`` one."""
 
-    def find(self, sight: PathResolver) -> ResolvedObject:
+    def find(self, resolver: PathResolver) -> ResolvedObject:
         """The object. Raises `OSError`."""
         if self.path is None:
-            return sight.descriptor(self.dirfd, usable=True)
+            return resolver.descriptor(self.dirfd, usable=True)
         if self.path or not self.empty:
-            return sight.object(self.dirfd, self.path, follow=self.follow)
+            return resolver.object(self.dirfd, self.path, follow=self.follow)
         if self.dirfd == AT_FDCWD:
-            return sight.reached(sight.start(AT_FDCWD))
-        return sight.descriptor(self.dirfd)
+            return resolver.reached(resolver.start(AT_FDCWD))
+        return resolver.descriptor(self.dirfd)
 
 
-def named(call: Call, dirfd: int, address: int, flags: int = 0) -> Target:
+def named(call: PendingCall, dirfd: int, address: int, flags: int = 0) -> Target:
     """What a path names, by the flags of a call of the newer kind."""
     check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)
     path = read_path(call, address)
     return Target(dirfd, path, follow=not flags & AT_SYMLINK_NOFOLLOW, empty=bool(flags & AT_EMPTY_PATH))
 
 
-def change(call: Call, world: Supervision, target: Target, perform: Callable[[int], None]) -> Reply:
+def change(call: PendingCall, world: Supervision, target: Target, perform: Callable[[int], None]) -> Reply:
     """Let ``perform`` change the metadata of what the target names, which it is given as a descriptor."""
-    with PathResolver(call, world) as sight:
-        thing = target.find(sight)
-        sight.check_writable(thing)
-        if thing.path is not None:
-            world.interceptor.changing(world.step(call), thing.place, thing.fd)
-        with sight.acting():
-            sight.check_waiting()
-            perform(thing.fd)
+    with PathResolver(call, world) as resolver:
+        opened = target.find(resolver)
+        resolver.check_writable(opened)
+        if opened.path is not None:
+            world.interceptor.changing(world.step(call), opened.place, opened.fd)
+        with resolver.acting():
+            resolver.check_waiting()
+            perform(opened.fd)
         return Reply()
 
 
@@ -86,7 +86,7 @@ def check(result: int) -> None:
 # Mode -------------------------------------------------------------------------------------------------------------
 
 
-def _chmod(call: Call, world: Supervision, target: Target, mode: int) -> Reply:
+def _chmod(call: PendingCall, world: Supervision, target: Target, mode: int) -> Reply:
     mode &= 0o7777
 
     def perform(fd: int) -> None:
@@ -99,22 +99,22 @@ def _chmod(call: Call, world: Supervision, target: Target, mode: int) -> Reply:
     return change(call, world, target, perform)
 
 
-def chmod(call: Call, world: Supervision) -> Reply:
+def chmod(call: PendingCall, world: Supervision) -> Reply:
     """``chmod``."""
     return _chmod(call, world, named(call, AT_FDCWD, call.args[0]), unsigned(call.args[1]))
 
 
-def fchmod(call: Call, world: Supervision) -> Reply:
+def fchmod(call: PendingCall, world: Supervision) -> Reply:
     """``fchmod``."""
     return _chmod(call, world, Target(integer(call.args[0]), None), unsigned(call.args[1]))
 
 
-def fchmodat(call: Call, world: Supervision) -> Reply:
+def fchmodat(call: PendingCall, world: Supervision) -> Reply:
     """``fchmodat``, which has no flags."""
     return _chmod(call, world, named(call, integer(call.args[0]), call.args[1]), unsigned(call.args[2]))
 
 
-def fchmodat2(call: Call, world: Supervision) -> Reply:
+def fchmodat2(call: PendingCall, world: Supervision) -> Reply:
     """``fchmodat2``."""
     target = named(call, integer(call.args[0]), call.args[1], integer(call.args[3]))
     return _chmod(call, world, target, unsigned(call.args[2]))
@@ -123,28 +123,28 @@ def fchmodat2(call: Call, world: Supervision) -> Reply:
 # Owner ------------------------------------------------------------------------------------------------------------
 
 
-def _chown(call: Call, world: Supervision, target: Target, uid: int, gid: int) -> Reply:
+def _chown(call: PendingCall, world: Supervision, target: Target, uid: int, gid: int) -> Reply:
     owner, group = ctypes.c_uint(uid), ctypes.c_uint(gid)
     return change(call, world, target, lambda fd: check(_libc.fchownat(fd, b"", owner, group, AT_EMPTY_PATH)))
 
 
-def chown(call: Call, world: Supervision) -> Reply:
+def chown(call: PendingCall, world: Supervision) -> Reply:
     """``chown``."""
     return _chown(call, world, named(call, AT_FDCWD, call.args[0]), call.args[1], call.args[2])
 
 
-def lchown(call: Call, world: Supervision) -> Reply:
+def lchown(call: PendingCall, world: Supervision) -> Reply:
     """``lchown``."""
     target = named(call, AT_FDCWD, call.args[0], AT_SYMLINK_NOFOLLOW)
     return _chown(call, world, target, call.args[1], call.args[2])
 
 
-def fchown(call: Call, world: Supervision) -> Reply:
+def fchown(call: PendingCall, world: Supervision) -> Reply:
     """``fchown``."""
     return _chown(call, world, Target(integer(call.args[0]), None), call.args[1], call.args[2])
 
 
-def fchownat(call: Call, world: Supervision) -> Reply:
+def fchownat(call: PendingCall, world: Supervision) -> Reply:
     """``fchownat``."""
     target = named(call, integer(call.args[0]), call.args[1], integer(call.args[4]))
     return _chown(call, world, target, call.args[2], call.args[3])
@@ -153,11 +153,11 @@ def fchownat(call: Call, world: Supervision) -> Reply:
 # Times ------------------------------------------------------------------------------------------------------------
 
 
-def _utime(call: Call, world: Supervision, target: Target, times: bytes | None) -> Reply:
+def _utime(call: PendingCall, world: Supervision, target: Target, times: bytes | None) -> Reply:
     return change(call, world, target, lambda fd: check(_libc.utimensat(fd, b"", times, AT_EMPTY_PATH)))
 
 
-def _microseconds(call: Call, address: int) -> bytes | None:
+def _microseconds(call: PendingCall, address: int) -> bytes | None:
     """Two ``timeval`` as two ``timespec``."""
     if not address:
         return None
@@ -167,7 +167,7 @@ def _microseconds(call: Call, address: int) -> bytes | None:
     return _TIMES.pack(accessed, a * 1000, modified, m * 1000)
 
 
-def utime(call: Call, world: Supervision) -> Reply:
+def utime(call: PendingCall, world: Supervision) -> Reply:
     """``utime``."""
     times = None
     if call.args[1]:
@@ -176,13 +176,13 @@ def utime(call: Call, world: Supervision) -> Reply:
     return _utime(call, world, named(call, AT_FDCWD, call.args[0]), times)
 
 
-def utimes(call: Call, world: Supervision) -> Reply:
+def utimes(call: PendingCall, world: Supervision) -> Reply:
     """``utimes``."""
     times = _microseconds(call, call.args[1])
     return _utime(call, world, named(call, AT_FDCWD, call.args[0]), times)
 
 
-def futimesat(call: Call, world: Supervision) -> Reply:
+def futimesat(call: PendingCall, world: Supervision) -> Reply:
     """``futimesat``."""
     times = _microseconds(call, call.args[2])
     dirfd = integer(call.args[0])
@@ -191,7 +191,7 @@ def futimesat(call: Call, world: Supervision) -> Reply:
     return _utime(call, world, named(call, dirfd, call.args[1]), times)
 
 
-def utimensat(call: Call, world: Supervision) -> Reply:
+def utimensat(call: PendingCall, world: Supervision) -> Reply:
     """``utimensat``, and with it ``futimens``."""
     dirfd, flags = integer(call.args[0]), integer(call.args[3])
     times = read(call, call.args[2], _TIMES.size) if call.args[2] else None
@@ -206,26 +206,26 @@ def utimensat(call: Call, world: Supervision) -> Reply:
 # Size -------------------------------------------------------------------------------------------------------------
 
 
-def truncate(call: Call, world: Supervision) -> Reply:
+def truncate(call: PendingCall, world: Supervision) -> Reply:
     """``truncate``. (``ftruncate`` needs a descriptor that was opened for writing.)"""
     size = (call.args[1] ^ 1 << 63) - (1 << 63)
     if size < 0:
         raise failure(errno.EINVAL)
     path = read_path(call, call.args[0])
-    with PathResolver(call, world) as sight:
-        thing = sight.object(AT_FDCWD, path)
-        found = os.fstat(thing.fd)
+    with PathResolver(call, world) as resolver:
+        opened = resolver.object(AT_FDCWD, path)
+        found = os.fstat(opened.fd)
         if not stat.S_ISREG(found.st_mode):
             raise failure(errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL)
-        sight.check_writable(thing)
-        if thing.path is not None and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
+        resolver.check_writable(opened)
+        if opened.path is not None and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
             raise SlowError
-        # It tells whether it may be done at all; and while it is open nobody gets a lease that it would wait for.
-        fd = sight.held(reopen_in_time(sight, thing.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
-        if thing.path is not None:
-            world.interceptor.opening(world.step(call), thing.place, thing.fd, Risk(cut=size))
-        with sight.acting():
-            sight.check_waiting()
+        # (To open it tells whether it may be done at all; and while it is open no process gets a lease on it.)
+        fd = resolver.held(reopen_in_time(resolver, opened.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
+        if opened.path is not None:
+            world.interceptor.opening(world.step(call), opened.place, opened.fd, Risk(cut=size))
+        with resolver.acting():
+            resolver.check_waiting()
             os.ftruncate(fd, size)
         return Reply()
 

@@ -1,4 +1,4 @@
-"""Opening what may keep the caller waiting, so that nobody else waits."""
+"""Opening what may keep the caller waiting, so that no other caller waits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from holdfast.supervisor.syscalls.retries import Pipe
 
 LEASED = errno.EAGAIN
-"""A file cannot be opened at once, as somebody has a lease on it (fcntl(2)), and has now been asked to let go."""
+"""A file cannot be opened at once, as a process has a lease on it (fcntl(2)), and has now been asked to let go."""
 NOBODY_READS = errno.ENXIO
 """A named pipe cannot be opened at once, as it has no reader."""
 NOTHING = 0
-"""It is opened at once or not at all: nobody waits for what a device waits for, such as a modem."""
+"""It is opened at once or not at all: no call waits for what a device waits for, such as a modem."""
 
 
 def _pipe(fd: int) -> Pipe:
@@ -26,17 +26,17 @@ def _pipe(fd: int) -> Pipe:
     return found.st_dev, found.st_ino
 
 
-def reopen_in_time(sight: PathResolver, fd: int, flags: int, waits: int) -> int:
+def reopen_in_time(resolver: PathResolver, fd: int, flags: int, waits: int) -> int:
     """Open what ``fd`` refers to again, with the caller's credentials.
 
-    Where that fails with ``waits``, whoever asks for ``O_NONBLOCK`` is told, and for anybody else it is tried again.
-    Nobody can be made to wait in the kernel: that would go on for as long as somebody else likes, whether the caller is
-    still there or not; nor does anybody who waits, of whom there may be any number, cost a thread or a descriptor.
+    Where that fails with ``waits``, a caller that asked for ``O_NONBLOCK`` gets the error, and for others it is tried
+    again later. The keeper never waits in the kernel: that would last for as long as another process likes, whether the
+    caller still lives or not. A caller that waits costs neither a thread nor a descriptor: there may be any number.
     Raises `OSError`, and `LaterError`.
     """
     try:
-        with sight.acting():
-            sight.check_waiting()  # (it may cut the file short)
+        with resolver.acting():
+            resolver.check_waiting()  # (it may cut the file short)
             opened = reopen(fd, flags | os.O_NONBLOCK)
     except OSError as error:
         if error.errno != waits or flags & os.O_NONBLOCK:

@@ -28,8 +28,8 @@ _KNOWN = 0x3F
 class Confined:
     """Looks as `PathResolver` does, under such rules."""
 
-    def __init__(self, sight: PathResolver, resolve: int) -> None:
-        self._sight = sight
+    def __init__(self, resolver: PathResolver, resolve: int) -> None:
+        self._sight = resolver
         # (Where a link in /proc leads would be the keeper's, not the caller's.)
         self._resolve = resolve | RESOLVE_NO_MAGICLINKS
         self._start = -1
@@ -46,7 +46,7 @@ class Confined:
         self._begin(dirfd, path)
         return self._parent(path)
 
-    def follow(self, _spot: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
+    def follow(self, _resolved: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
         """See `PathResolver.follow`."""
         if self._resolve & RESOLVE_NO_SYMLINKS:
             raise failure(errno.ELOOP)
@@ -72,7 +72,7 @@ class Confined:
     def _parent(self, path: bytes) -> ResolvedName:
         self._head, name, slash = split(path)
         dir_fd = self._open(self._head, os.O_DIRECTORY) if self._head else self._start
-        return self._sight.spot(dir_fd, name, slash, self._head)
+        return self._sight.resolve_name(dir_fd, name, slash, self._head)
 
     def _open(self, path: bytes, flags: int) -> int:
         with self._sight.acting():

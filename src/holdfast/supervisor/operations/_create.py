@@ -18,150 +18,156 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
-    from holdfast.supervisor.syscalls.pending_call import Call
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _AT_SYMLINK_FOLLOW = 0x400
 _AT_EMPTY_PATH = 0x1000
 
 
 def make(
-    sight: PathResolver,
-    call: Call,
+    resolver: PathResolver,
+    call: PendingCall,
     world: Supervision,
-    spot: ResolvedName,
+    resolved: ResolvedName,
     type_: FileType,
     perform: Callable[[], None],
 ) -> Reply:
     """Let ``perform`` make something that is not there."""
-    performed = sight.creating(perform)
-    if spot.path is None:
+    performed = resolver.creating(perform)
+    if resolved.path is None:
         performed()
     else:
-        world.interceptor.create(world.step(call), spot.place, type_, performed)
+        world.interceptor.create(world.step(call), resolved.place, type_, performed)
     return Reply()
 
 
-def _mkdir(call: Call, world: Supervision, dirfd: int, address: int, mode: int) -> Reply:
+def _mkdir(call: PendingCall, world: Supervision, dirfd: int, address: int, mode: int) -> Reply:
     path = read_path(call, address)
-    with PathResolver(call, world) as sight:
-        spot = sight.parent(dirfd, path, makes=True)
-        return make(sight, call, world, spot, "d", lambda: os.mkdir(spot.full, mode, dir_fd=spot.dir_fd))
+    with PathResolver(call, world) as resolver:
+        resolved = resolver.parent(dirfd, path, makes=True)
+        return make(resolver, call, world, resolved, "d", lambda: os.mkdir(resolved.full, mode, dir_fd=resolved.dir_fd))
 
 
-def mkdir(call: Call, world: Supervision) -> Reply:
+def mkdir(call: PendingCall, world: Supervision) -> Reply:
     """``mkdir``."""
     return _mkdir(call, world, AT_FDCWD, call.args[0], call.args[1] & 0xFFFF)
 
 
-def mkdirat(call: Call, world: Supervision) -> Reply:
+def mkdirat(call: PendingCall, world: Supervision) -> Reply:
     """``mkdirat``."""
     return _mkdir(call, world, integer(call.args[0]), call.args[1], call.args[2] & 0xFFFF)
 
 
-def _mknod(call: Call, world: Supervision, dirfd: int, address: int, mode: int, device: int) -> Reply:
+def _mknod(call: PendingCall, world: Supervision, dirfd: int, address: int, mode: int, device: int) -> Reply:
     path = read_path(call, address)
     kind = stat.S_IFMT(mode) or stat.S_IFREG
     if kind == stat.S_IFDIR:
         raise failure(errno.EPERM)
     if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK):
         raise failure(errno.EINVAL)
-    with PathResolver(call, world) as sight:
-        spot = sight.parent(dirfd, path, makes=True)
+    with PathResolver(call, world) as resolver:
+        resolved = resolver.parent(dirfd, path, makes=True)
 
         def perform() -> None:
-            os.mknod(spot.full, mode, device, dir_fd=spot.dir_fd)
+            os.mknod(resolved.full, mode, device, dir_fd=resolved.dir_fd)
 
-        return make(sight, call, world, spot, file_type(kind), perform)
+        return make(resolver, call, world, resolved, file_type(kind), perform)
 
 
-def mknod(call: Call, world: Supervision) -> Reply:
+def mknod(call: PendingCall, world: Supervision) -> Reply:
     """``mknod``."""
     return _mknod(call, world, AT_FDCWD, call.args[0], call.args[1] & 0xFFFF, unsigned(call.args[2]))
 
 
-def mknodat(call: Call, world: Supervision) -> Reply:
+def mknodat(call: PendingCall, world: Supervision) -> Reply:
     """``mknodat``."""
     return _mknod(call, world, integer(call.args[0]), call.args[1], call.args[2] & 0xFFFF, unsigned(call.args[3]))
 
 
-def _symlink(call: Call, world: Supervision, target_address: int, dirfd: int, address: int) -> Reply:
+def _symlink(call: PendingCall, world: Supervision, target_address: int, dirfd: int, address: int) -> Reply:
     target, path = read_paths(call, target_address, address)
     if not target:
         raise failure(errno.ENOENT)
-    with PathResolver(call, world) as sight:
-        spot = sight.parent(dirfd, path, makes=True)
-        _check_link(spot)
-        return make(sight, call, world, spot, "l", lambda: os.symlink(target, spot.full, dir_fd=spot.dir_fd))
+    with PathResolver(call, world) as resolver:
+        resolved = resolver.parent(dirfd, path, makes=True)
+        _check_link(resolved)
+        return make(
+            resolver, call, world, resolved, "l", lambda: os.symlink(target, resolved.full, dir_fd=resolved.dir_fd)
+        )
 
 
-def _check_link(spot: ResolvedName) -> None:
-    """Raise EACCES where a link would lead to a place for an undo log, which nobody makes but Holdfast."""
-    if keeps_log(spot.name):
+def _check_link(resolved: ResolvedName) -> None:
+    """Raise EACCES where a link would lead to a place for an undo log, which Holdfast alone makes."""
+    if keeps_log(resolved.name):
         raise failure(errno.EACCES)
 
 
-def symlink(call: Call, world: Supervision) -> Reply:
+def symlink(call: PendingCall, world: Supervision) -> Reply:
     """``symlink``."""
     return _symlink(call, world, call.args[0], AT_FDCWD, call.args[1])
 
 
-def symlinkat(call: Call, world: Supervision) -> Reply:
+def symlinkat(call: PendingCall, world: Supervision) -> Reply:
     """``symlinkat``."""
     return _symlink(call, world, call.args[0], integer(call.args[1]), call.args[2])
 
 
-def _link(call: Call, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int) -> Reply:
+def _link(call: PendingCall, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int) -> Reply:
     old, new = read_paths(call, source[1], target[1])
     check_flags(flags, _AT_SYMLINK_FOLLOW | _AT_EMPTY_PATH)
-    with PathResolver(call, world) as sight:
+    with PathResolver(call, world) as resolver:
         if not old and flags & _AT_EMPTY_PATH:
-            thing = sight.descriptor(source[0]) if source[0] != AT_FDCWD else sight.thing(sight.start(AT_FDCWD))
+            opened = (
+                resolver.descriptor(source[0])
+                if source[0] != AT_FDCWD
+                else resolver.resolve_object(resolver.start(AT_FDCWD))
+            )
         else:
-            thing = sight.object(source[0], old, follow=bool(flags & _AT_SYMLINK_FOLLOW))
-        spot = sight.parent(target[0], new, makes=True)
-        return _name_again(sight, call, world, thing, spot)
+            opened = resolver.object(source[0], old, follow=bool(flags & _AT_SYMLINK_FOLLOW))
+        resolved = resolver.parent(target[0], new, makes=True)
+        return _name_again(resolver, call, world, opened, resolved)
 
 
 def _name_again(
-    sight: PathResolver, call: Call, world: Supervision, thing: ResolvedObject, spot: ResolvedName
+    resolver: PathResolver, call: PendingCall, world: Supervision, opened: ResolvedObject, resolved: ResolvedName
 ) -> Reply:
     def perform() -> None:
-        source = b"%d" % thing.fd
-        os.link(source, spot.full, src_dir_fd=SELF_FD, dst_dir_fd=spot.dir_fd, follow_symlinks=True)
+        source = b"%d" % opened.fd
+        os.link(source, resolved.full, src_dir_fd=SELF_FD, dst_dir_fd=resolved.dir_fd, follow_symlinks=True)
 
-    if thing.where.read_only:
+    if opened.where.read_only:
         # How many names it has would change. Who is told of another file system makes a copy, which is allowed.
-        raise _crossing(sight, spot)
-    performed = sight.by_caller(perform)
-    found = os.fstat(thing.fd)
+        raise _crossing(resolver, resolved)
+    performed = resolver.by_caller(perform)
+    found = os.fstat(opened.fd)
     if stat.S_ISLNK(found.st_mode):
-        _check_link(spot)
+        _check_link(resolved)
     if not found.st_nlink:
         # It has no name yet (O_TMPFILE): it is this call that creates it, as far as anyone can see.
-        if spot.path is None:
+        if resolved.path is None:
             performed()
         else:
-            world.interceptor.create(world.step(call), spot.place, file_type(found.st_mode), performed)
-    elif thing.path is None and spot.path is None:
+            world.interceptor.create(world.step(call), resolved.place, file_type(found.st_mode), performed)
+    elif opened.path is None and resolved.path is None:
         performed()
-    elif thing.path is None or spot.path is None:
-        # Changes through a name outside would be nobody's: for links, the workspace is a file system of its own.
-        raise _crossing(sight, spot)
+    elif opened.path is None or resolved.path is None:
+        # Changes through a name outside would be of no step: for links, the workspace is a file system of its own.
+        raise _crossing(resolver, resolved)
     else:
-        world.interceptor.link(world.step(call), thing.fd, spot.place, performed)
+        world.interceptor.link(world.step(call), opened.fd, resolved.place, performed)
     return Reply()
 
 
-def _crossing(sight: PathResolver, spot: ResolvedName) -> OSError:
-    return failure(errno.EEXIST if sight.is_taken(spot) else errno.EXDEV)
+def _crossing(resolver: PathResolver, resolved: ResolvedName) -> OSError:
+    return failure(errno.EEXIST if resolver.is_taken(resolved) else errno.EXDEV)
 
 
-def link(call: Call, world: Supervision) -> Reply:
+def link(call: PendingCall, world: Supervision) -> Reply:
     """``link``."""
     return _link(call, world, (AT_FDCWD, call.args[0]), (AT_FDCWD, call.args[1]), 0)
 
 
-def linkat(call: Call, world: Supervision) -> Reply:
+def linkat(call: PendingCall, world: Supervision) -> Reply:
     """``linkat``."""
     source, target = (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3])
     return _link(call, world, source, target, integer(call.args[4]))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.supervisor.confinement import landlock
 from holdfast.supervisor.operations._attributes import AT_EMPTY_PATH, Target, change, check, named
 from holdfast.supervisor.operations._create import make
-from holdfast.supervisor.operations._open import open_found, wish_of
+from holdfast.supervisor.operations._open import open_found, open_request
 from holdfast.supervisor.operations._truncation import cut
 from holdfast.supervisor.operations.registers import failure, integer, unsigned
 from holdfast.supervisor.resolution.path_resolver import AT_FDCWD, PathResolver
@@ -25,7 +25,7 @@ from holdfast.supervisor.syscalls.table import LOSING_IOCTLS, NOTIFIED_IOCTLS
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
-    from holdfast.supervisor.syscalls.pending_call import Call
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _SYS_FILE_SETATTR = 469
 _IMMUTABLE_OR_APPEND = {"FS_IOC_SETFLAGS": 0x30, "FS_IOC32_SETFLAGS": 0x30, "FS_IOC_FSSETXATTR": 0x18}
@@ -43,12 +43,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _check_fixed(fixed: int) -> None:
-    """What nobody may change any more, undo could not change either."""
+    """Refuse flags that would make a file immutable or append-only: undo could not change it either."""
     if fixed:
         raise failure(errno.EPERM)
 
 
-def ioctl(call: Call, world: Supervision) -> Reply:
+def ioctl(call: PendingCall, world: Supervision) -> Reply:
     """``ioctl``, of the flags and numbers of an inode."""
     command = unsigned(call.args[1])
     if command in LOSING_IOCTLS:
@@ -70,7 +70,7 @@ def ioctl(call: Call, world: Supervision) -> Reply:
     return change(call, world, Target(integer(call.args[0]), None), perform)
 
 
-def file_setattr(call: Call, world: Supervision) -> Reply:
+def file_setattr(call: PendingCall, world: Supervision) -> Reply:
     """``file_setattr``."""
     dirfd, path, address, size, flags, _ = call.args
     raw = read_structure(call, address, size, _FILE_ATTR.size)
@@ -82,7 +82,7 @@ def file_setattr(call: Call, world: Supervision) -> Reply:
     )
 
 
-def bind(call: Call, world: Supervision) -> Reply:
+def bind(call: PendingCall, world: Supervision) -> Reply:
     """``bind``, which makes a node for a local socket that has a path."""
     length = unsigned(call.args[2])
     if not _FAMILY.size < length <= _ADDRESS_MAX:
@@ -92,56 +92,56 @@ def bind(call: Call, world: Supervision) -> Reply:
     if _FAMILY.unpack_from(address)[0] != socket.AF_UNIX or not path:
         if landlock.version():
             return Reply(native=True)
-        with PathResolver(call, world) as sight:
-            bound = _socket_of(sight, call)
-            with sight.acting():
+        with PathResolver(call, world) as resolver:
+            bound = _socket_of(resolver, call)
+            with resolver.acting():
                 check(_libc.bind(bound, address, length))
             return Reply()
     if length > _UNIX_MAX:
         raise failure(errno.EINVAL)
-    with PathResolver(call, world) as sight:
-        spot = sight.parent(AT_FDCWD, path, makes=True)
-        bound = _socket_of(sight, call)
+    with PathResolver(call, world) as resolver:
+        resolved = resolver.parent(AT_FDCWD, path, makes=True)
+        bound = _socket_of(resolver, call)
 
         def perform() -> None:
             # By its name in the directory that was found: what the caller's path would lead us to may be elsewhere.
-            name = _FAMILY.pack(socket.AF_UNIX) + spot.name + spot.slash + b"\0"
+            name = _FAMILY.pack(socket.AF_UNIX) + resolved.name + resolved.slash + b"\0"
             before = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
-                os.fchdir(spot.dir_fd)
+                os.fchdir(resolved.dir_fd)
                 check(_libc.bind(bound, name, len(name)))
             finally:
                 os.fchdir(before)
                 os.close(before)
 
-        return make(sight, call, world, spot, "s", perform)
+        return make(resolver, call, world, resolved, "s", perform)
 
 
-def _socket_of(sight: PathResolver, call: Call) -> int:
+def _socket_of(resolver: PathResolver, call: PendingCall) -> int:
     """The caller's own socket, in our hands."""
-    found = sight.held(call.reach.descriptor(call, integer(call.args[0])))
+    found = resolver.held(call.reach.descriptor(call, integer(call.args[0])))
     if not stat.S_ISSOCK(os.fstat(found).st_mode):
         raise failure(errno.ENOTSOCK)
     return found
 
 
-def open_by_handle_at(call: Call, world: Supervision) -> Reply:
+def open_by_handle_at(call: PendingCall, world: Supervision) -> Reply:
     """``open_by_handle_at``, for writing."""
-    wish = wish_of(integer(call.args[2]), 0)
+    wish = open_request(integer(call.args[2]), 0)
     if not wish.writes:
         return Reply(native=True)
     size, _ = _HANDLE.unpack(read(call, call.args[1], _HANDLE.size))
     if not 0 < size <= _HANDLE_MAX:
         raise failure(errno.EINVAL)
     handle = read(call, call.args[1], _HANDLE.size + size)
-    with PathResolver(call, world) as sight:
+    with PathResolver(call, world) as resolver:
         mount = integer(call.args[0])
-        anywhere = sight.start(AT_FDCWD) if mount == AT_FDCWD else sight.descriptor(mount).fd
-        usable = sight.held(reopen(anywhere, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
-        with sight.acting():
+        anywhere = resolver.start(AT_FDCWD) if mount == AT_FDCWD else resolver.descriptor(mount).fd
+        usable = resolver.held(reopen(anywhere, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
+        with resolver.acting():
             fd = _libc.open_by_handle_at(usable, handle, os.O_PATH | os.O_CLOEXEC)
         check(fd)
-        return open_found(sight, call, world, sight.reached(sight.held(fd)), wish)
+        return open_found(resolver, call, world, resolver.reached(resolver.held(fd)), wish)
 
 
 HANDLERS: dict[str, Handler] = {

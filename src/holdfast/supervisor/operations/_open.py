@@ -32,39 +32,12 @@ from holdfast.undo.safeguards.guard import risk_of
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
-    from holdfast.supervisor.syscalls.pending_call import Call
-
-
-# ``/dev/tty`` where it cannot be left to the caller: its terminal, opened by the name that it has for everybody.
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _TTY_NUMBER = 4
 """The place of the terminal in ``stat``, counted from behind the name (proc_pid_stat(5), field 7)."""
 _PSEUDO = range(136, 144)
 _PSEUDO_EACH = 256
-
-
-def open_terminal(sight: PathResolver, flags: int) -> int:
-    """The terminal that controls the caller's session, opened as ``flags`` say.
-
-    Raises `OSError`: ENXIO if it has none, as in the kernel; EACCES if it is no pseudo-terminal, and for a caller that
-    sees other file systems than the keeper: there, another terminal may go by the same number.
-    """
-    file = sight.held(os.open(b"stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=sight.caller.fd))
-    number = int(os.read(file, 4096).rpartition(b") ")[2].split(b" ")[_TTY_NUMBER])
-    if not number:
-        raise failure(errno.ENXIO)
-    # (The kernel has the upper bits of the minor number above the major one.)
-    device = os.makedev(number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00)
-    if os.major(device) not in _PSEUDO or sight.caller.foreign:
-        raise failure(errno.EACCES)
-    index = (os.major(device) - _PSEUDO.start) * _PSEUDO_EACH + os.minor(device)
-    found = sight.held(os.open(b"/dev/pts/%d" % index, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
-    about = os.fstat(found)
-    if not stat.S_ISCHR(about.st_mode) or about.st_rdev != device:
-        raise failure(errno.EACCES)
-    with sight.acting():
-        return reopen(found, flags & (os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK) | os.O_NOCTTY | os.O_CLOEXEC)
-
 
 O_TMPFILE = os.O_TMPFILE & ~os.O_DIRECTORY
 _LINK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -85,11 +58,11 @@ _TRIES = 100
 _SLOW_BYTES = 1 << 20
 """Copying more takes longer than others should have to wait."""
 _OWN_TERMINAL = os.makedev(5, 0)
-"""``/dev/tty``, which is another one for everybody: see `holdfast.supervisor.operations._open`."""
+"""``/dev/tty``, which is another one for every session; see `open_terminal`."""
 _HOW = struct.Struct("=QQQ")
 
 
-class Wish(NamedTuple):
+class OpenRequest(NamedTuple):
     """What the caller wants."""
 
     flags: int
@@ -102,7 +75,7 @@ class Wish(NamedTuple):
         return bool(self.flags & (_WRITING | os.O_TRUNC))
 
 
-def open_path(call: Call, world: Supervision, dirfd: int, path: bytes, wish: Wish) -> Reply:
+def open_path(call: PendingCall, world: Supervision, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
     """Open what ``path`` leads to."""
     flags = wish.flags
     if flags & os.O_PATH or not (wish.writes or flags & (os.O_CREAT | O_TMPFILE)):
@@ -111,91 +84,100 @@ def open_path(call: Call, world: Supervision, dirfd: int, path: bytes, wish: Wis
         return _read_confined(call, world, dirfd, path, wish) if call.name == "openat2" else Reply(native=True)
     if flags & os.O_CREAT and flags & os.O_DIRECTORY:
         raise failure(errno.EINVAL)
-    with PathResolver(call, world) as sight:
-        look = Confined(sight, wish.resolve) if wish.resolve else sight
+    with PathResolver(call, world) as resolver:
+        look = Confined(resolver, wish.resolve) if wish.resolve else resolver
         if flags & O_TMPFILE or not flags & os.O_CREAT:
             follow = not flags & os.O_NOFOLLOW
-            return open_found(sight, call, world, look.object(dirfd, path, follow=follow), wish)
-        spot = look.locate(dirfd, path)
+            return open_found(resolver, call, world, look.object(dirfd, path, follow=follow), wish)
+        resolved = look.locate(dirfd, path)
         for _ in range(_TRIES):
             try:
-                return _open_or_create(sight, call, world, look, spot, wish)
+                return _open_or_create(resolver, call, world, look, resolved, wish)
             except FileExistsError:
-                # Somebody outside was quicker, and it is not to be created at any price.
+                # A process outside was quicker, and with O_EXCL what is there is an error.
                 if flags & os.O_EXCL:
                     raise
         raise failure(errno.EAGAIN)
 
 
-def _read_confined(call: Call, world: Supervision, dirfd: int, path: bytes, wish: Wish) -> Reply:
+def _read_confined(call: PendingCall, world: Supervision, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
     """`openat2` without writing. What cannot be handed over fails as where the call is unknown: programs fall back."""
     if wish.flags & os.O_PATH:
         raise failure(errno.ENOSYS)
-    with PathResolver(call, world) as sight:
-        look = Confined(sight, wish.resolve) if wish.resolve else sight
-        thing = look.object(dirfd, path, follow=not wish.flags & os.O_NOFOLLOW)
-        mode = os.fstat(thing.fd).st_mode
+    with PathResolver(call, world) as resolver:
+        look = Confined(resolver, wish.resolve) if wish.resolve else resolver
+        opened = look.object(dirfd, path, follow=not wish.flags & os.O_NOFOLLOW)
+        mode = os.fstat(opened.fd).st_mode
         if stat.S_ISLNK(mode):
             raise failure(errno.ELOOP)
         if wish.flags & os.O_DIRECTORY and not stat.S_ISDIR(mode):
             raise failure(errno.ENOTDIR)
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or is_native(thing.fd, thing.where, mode):
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or is_native(opened.fd, opened.where, mode):
             raise failure(errno.ENOSYS)
-        return _reply(reopen_in_time(sight, thing.fd, wish.flags & ~_NAMING, LEASED), wish)
+        return _reply(reopen_in_time(resolver, opened.fd, wish.flags & ~_NAMING, LEASED), wish)
 
 
 def _open_or_create(
-    sight: PathResolver, call: Call, world: Supervision, look: PathResolver | Confined, spot: ResolvedName, wish: Wish
+    resolver: PathResolver,
+    call: PendingCall,
+    world: Supervision,
+    look: PathResolver | Confined,
+    resolved: ResolvedName,
+    wish: OpenRequest,
 ) -> Reply:
     for _ in range(MOST_LINKS):
-        if not spot.is_special:
-            if spot.slash:
+        if not resolved.is_special:
+            if resolved.slash:
                 raise failure(errno.EISDIR)
-            if wish.flags & os.O_EXCL or (sight.is_own and not _is_there(spot)):
-                return _create(sight, call, world, spot, wish)
+            if wish.flags & os.O_EXCL or (resolver.is_own and not _is_there(resolved)):
+                return _create(resolver, call, world, resolved, wish)
         try:
-            fd = step(sight, spot.dir_fd, spot.name, _LINK)
+            fd = step(resolver, resolved.dir_fd, resolved.name, _LINK)
         except FileNotFoundError:
-            return _create(sight, call, world, spot, wish)
+            return _create(resolver, call, world, resolved, wish)
         mode = os.fstat(fd).st_mode
         if not stat.S_ISLNK(mode):
             if wish.flags & os.O_EXCL:
                 raise failure(errno.EEXIST)
-            return open_found(sight, call, world, ResolvedObject(fd, spot.where), wish)
+            return open_found(resolver, call, world, ResolvedObject(fd, resolved.where), wish)
         if wish.flags & os.O_NOFOLLOW:
             raise failure(errno.ELOOP)
-        following = look.follow(spot, fd)
+        following = look.follow(resolved, fd)
         if isinstance(following, ResolvedObject):
-            return open_found(sight, call, world, following, wish)
-        spot = following
+            return open_found(resolver, call, world, following, wish)
+        resolved = following
     raise failure(errno.ELOOP)
 
 
-def _is_there(spot: ResolvedName) -> bool:
+def _is_there(resolved: ResolvedName) -> bool:
     # (To be told by an exception takes longer than the system does.)
-    return os.access(spot.name, os.F_OK, dir_fd=spot.dir_fd, follow_symlinks=False)
+    return os.access(resolved.name, os.F_OK, dir_fd=resolved.dir_fd, follow_symlinks=False)
 
 
-def _create(sight: PathResolver, call: Call, world: Supervision, spot: ResolvedName, wish: Wish) -> Reply:
-    sight.check_writable(spot, makes=True)
+def _create(
+    resolver: PathResolver, call: PendingCall, world: Supervision, resolved: ResolvedName, wish: OpenRequest
+) -> Reply:
+    resolver.check_writable(resolved, makes=True)
     flags, mode = wish.flags | os.O_EXCL, wish.mode & 0o7777  # which follows no link
-    performed = sight.creating(lambda: os.open(spot.name, flags, mode, dir_fd=spot.dir_fd))
-    if spot.path is None:
+    performed = resolver.creating(lambda: os.open(resolved.name, flags, mode, dir_fd=resolved.dir_fd))
+    if resolved.path is None:
         fd = performed()
     else:
-        fd = world.interceptor.create(world.step(call), spot.place, "f", performed)
+        fd = world.interceptor.create(world.step(call), resolved.place, "f", performed)
     return _reply(fd, wish)
 
 
-def open_found(sight: PathResolver, call: Call, world: Supervision, thing: ResolvedObject, wish: Wish) -> Reply:
+def open_found(
+    resolver: PathResolver, call: PendingCall, world: Supervision, opened: ResolvedObject, wish: OpenRequest
+) -> Reply:
     """Open an object that is there, as ``wish`` says."""
-    found = os.fstat(thing.fd)
+    found = os.fstat(opened.fd)
     kind = stat.S_IFMT(found.st_mode)
     if kind == stat.S_IFDIR:
         if wish.flags & O_TMPFILE:
-            sight.check_writable(thing)
+            resolver.check_writable(opened)
             # It has no name, so nothing changes: the call that gives it one is recorded.
-            create = sight.creating(lambda: os.open(b".", wish.flags & ~os.O_NOFOLLOW, wish.mode, dir_fd=thing.fd))
+            create = resolver.creating(lambda: os.open(b".", wish.flags & ~os.O_NOFOLLOW, wish.mode, dir_fd=opened.fd))
             return _reply(create(), wish)
         raise failure(errno.EISDIR)
     if wish.flags & os.O_DIRECTORY:
@@ -203,36 +185,60 @@ def open_found(sight: PathResolver, call: Call, world: Supervision, thing: Resol
     if kind == stat.S_IFLNK:
         raise failure(errno.ELOOP)
     if wish.writes:
-        sight.check_writable(thing)  # (pipes and devices too: it must not be left to the kernel, nor a time change)
-    if thing.path is None and is_native(thing.fd, thing.where, found.st_mode):
-        if wish.writes and os.geteuid() == 0 and is_setting(thing.fd, thing.where):
+        resolver.check_writable(opened)  # (pipes and devices too: it must not be left to the kernel, nor a time change)
+    if opened.path is None and is_native(opened.fd, opened.where, found.st_mode):
+        if wish.writes and os.geteuid() == 0 and is_setting(opened.fd, opened.where):
             # Root alone may. What the kernel is told to start, such as at a crash, would be outside of the tree.
             raise failure(errno.EACCES)
         if _is_harmless(call, wish):
             return Reply(native=True)
         if kind == stat.S_IFCHR and found.st_rdev == _OWN_TERMINAL and call.name != "openat2":
-            return _reply(open_terminal(sight, wish.flags), wish)
+            return _reply(open_terminal(resolver, wish.flags), wish)
         if kind != stat.S_IFCHR or found.st_rdev == _OWN_TERMINAL:
             # Only the caller itself could open it; and by then, the path might lead into the workspace.
             raise failure(errno.ENOSYS if call.name == "openat2" else errno.EACCES)
     if kind == stat.S_IFREG:
-        return _open_file(sight, call, world, thing, wish, found)
+        return _open_file(resolver, call, world, opened, wish, found)
     flags = wish.flags & ~(_NAMING | os.O_TRUNC) | os.O_NOCTTY
     if kind == stat.S_IFIFO:
-        fd = _open_pipe(sight, thing, flags)
+        fd = _open_pipe(resolver, opened, flags)
     else:
-        fd = reopen_in_time(sight, thing.fd, flags, NOTHING)
-    if thing.path is not None:
+        fd = reopen_in_time(resolver, opened.fd, flags, NOTHING)
+    if opened.path is not None:
         try:
             # What goes through it does not lie in the tree, but the mtime tells of it.
-            world.interceptor.changing(world.step(call), thing.place, thing.fd)
+            world.interceptor.changing(world.step(call), opened.place, opened.fd)
         except BaseException:
             os.close(fd)
             raise
     return _reply(fd, wish)
 
 
-def _is_harmless(call: Call, wish: Wish) -> bool:
+def open_terminal(resolver: PathResolver, flags: int) -> int:
+    """The terminal that controls the caller's session, opened as ``flags`` say, for a ``/dev/tty`` that the caller may
+    not open itself. By its name in ``/dev/pts``: ``/dev/tty`` would be the keeper's own terminal.
+
+    Raises `OSError`: ENXIO if it has none, as in the kernel; EACCES if it is no pseudo-terminal, and for a caller that
+    sees other file systems than the keeper: there, another terminal may go by the same number.
+    """
+    file = resolver.held(os.open(b"stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=resolver.caller.fd))
+    number = int(os.read(file, 4096).rpartition(b") ")[2].split(b" ")[_TTY_NUMBER])
+    if not number:
+        raise failure(errno.ENXIO)
+    # (The kernel has the upper bits of the minor number above the major one.)
+    device = os.makedev(number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00)
+    if os.major(device) not in _PSEUDO or resolver.caller.foreign:
+        raise failure(errno.EACCES)
+    index = (os.major(device) - _PSEUDO.start) * _PSEUDO_EACH + os.minor(device)
+    found = resolver.held(os.open(b"/dev/pts/%d" % index, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+    about = os.fstat(found)
+    if not stat.S_ISCHR(about.st_mode) or about.st_rdev != device:
+        raise failure(errno.EACCES)
+    with resolver.acting():
+        return reopen(found, flags & (os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK) | os.O_NOCTTY | os.O_CLOEXEC)
+
+
+def _is_harmless(call: PendingCall, wish: OpenRequest) -> bool:
     """Whether an opening that writes can be left to the kernel, where the path may lead elsewhere by then: if the
     domain forbids it there. It does not forbid to cut short what is not opened for writing, and is asked too late where
     a server does that.
@@ -245,71 +251,76 @@ def _is_harmless(call: Call, wish: Wish) -> bool:
 
 
 def _open_file(
-    sight: PathResolver, call: Call, world: Supervision, thing: ResolvedObject, wish: Wish, found: os.stat_result
+    resolver: PathResolver,
+    call: PendingCall,
+    world: Supervision,
+    opened: ResolvedObject,
+    wish: OpenRequest,
+    found: os.stat_result,
 ) -> Reply:
     """Open a file that is there. It is cut short only when its content has been captured."""
-    if thing.path is None:
-        return _reply(reopen_in_time(sight, thing.fd, wish.flags & ~_NAMING, LEASED), wish)
+    if opened.path is None:
+        return _reply(reopen_in_time(resolver, opened.fd, wish.flags & ~_NAMING, LEASED), wish)
     if wish.writes and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
         raise SlowError
-    fd = reopen_in_time(sight, thing.fd, wish.flags & ~(_NAMING | os.O_TRUNC), LEASED)
+    fd = reopen_in_time(resolver, opened.fd, wish.flags & ~(_NAMING | os.O_TRUNC), LEASED)
     try:
         if wish.writes:
-            world.interceptor.opening(world.step(call), thing.place, thing.fd, risk_of(wish.flags))
+            world.interceptor.opening(world.step(call), opened.place, opened.fd, risk_of(wish.flags))
             if wish.flags & os.O_TRUNC:
-                with sight.acting():
-                    sight.check_waiting()
+                with resolver.acting():
+                    resolver.check_waiting()
                     if wish.flags & os.O_ACCMODE in _CAN_WRITE:
                         os.truncate(fd, 0)
                     else:
                         # Nothing can be written by the descriptor itself, be it for reading or (3) for neither.
                         # (As in the kernel, no lease is in the way of this: truncate would wait for it to end.)
-                        os.close(reopen(thing.fd, os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC))
+                        os.close(reopen(opened.fd, os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC))
     except BaseException:
         os.close(fd)
         raise
     return _reply(fd, wish)
 
 
-def _open_pipe(sight: PathResolver, thing: ResolvedObject, flags: int) -> int:
+def _open_pipe(resolver: PathResolver, opened: ResolvedObject, flags: int) -> int:
     """Open a named pipe; without a reader that waits, for as long as the caller does."""
     if flags & os.O_ACCMODE == os.O_RDWR:
-        with sight.acting():
-            return reopen(thing.fd, flags)
-    return reopen_in_time(sight, thing.fd, flags, NOBODY_READS)
+        with resolver.acting():
+            return reopen(opened.fd, flags)
+    return reopen_in_time(resolver, opened.fd, flags, NOBODY_READS)
 
 
-def _reply(fd: int, wish: Wish) -> Reply:
+def _reply(fd: int, wish: OpenRequest) -> Reply:
     return Reply(fd=fd, cloexec=bool(wish.flags & os.O_CLOEXEC))
 
 
-def wish_of(flags: int, mode: int) -> Wish:
+def open_request(flags: int, mode: int) -> OpenRequest:
     """What an ``open`` without ``open_how`` means: what it does not know of, it ignores."""
     flags &= _KNOWN
     if flags & O_TMPFILE and (not flags & os.O_DIRECTORY or not flags & _WRITING or flags & os.O_CREAT):
         raise failure(errno.EINVAL)
-    return Wish(flags, mode & 0o7777)
+    return OpenRequest(flags, mode & 0o7777)
 
 
-def open_(call: Call, world: Supervision) -> Reply:
+def open_(call: PendingCall, world: Supervision) -> Reply:
     """``open``."""
-    wish = wish_of(integer(call.args[1]), unsigned(call.args[2]))
+    wish = open_request(integer(call.args[1]), unsigned(call.args[2]))
     return open_path(call, world, AT_FDCWD, read_path(call, call.args[0]), wish)
 
 
-def creat(call: Call, world: Supervision) -> Reply:
+def creat(call: PendingCall, world: Supervision) -> Reply:
     """``creat``."""
-    wish = wish_of(os.O_CREAT | os.O_WRONLY | os.O_TRUNC, unsigned(call.args[1]))
+    wish = open_request(os.O_CREAT | os.O_WRONLY | os.O_TRUNC, unsigned(call.args[1]))
     return open_path(call, world, AT_FDCWD, read_path(call, call.args[0]), wish)
 
 
-def openat(call: Call, world: Supervision) -> Reply:
+def openat(call: PendingCall, world: Supervision) -> Reply:
     """``openat``."""
-    wish = wish_of(integer(call.args[2]), unsigned(call.args[3]))
+    wish = open_request(integer(call.args[2]), unsigned(call.args[3]))
     return open_path(call, world, integer(call.args[0]), read_path(call, call.args[1]), wish)
 
 
-def openat2(call: Call, world: Supervision) -> Reply:
+def openat2(call: PendingCall, world: Supervision) -> Reply:
     """``openat2``."""
     raw = read_structure(call, call.args[2], call.args[3], _HOW.size)
     if any(raw[_HOW.size :]):
@@ -319,7 +330,7 @@ def openat2(call: Call, world: Supervision) -> Reply:
     if flags & ~_KNOWN or mode & ~0o7777 or (mode and not flags & (os.O_CREAT | O_TMPFILE)):
         raise failure(errno.EINVAL)
     check_resolve(resolve)
-    return open_path(call, world, integer(call.args[0]), path, wish_of(flags, mode)._replace(resolve=resolve))
+    return open_path(call, world, integer(call.args[0]), path, open_request(flags, mode)._replace(resolve=resolve))
 
 
 HANDLERS: dict[str, Handler] = {"open": open_, "creat": creat, "openat": openat, "openat2": openat2}

@@ -12,46 +12,46 @@ from holdfast.supervisor.syscalls.pending_call import Reply
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
-    from holdfast.supervisor.syscalls.pending_call import Call
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _AT_REMOVEDIR = 0x200
 
 
-def _unlink(call: Call, world: Supervision, dirfd: int, address: int) -> Reply:
+def _unlink(call: PendingCall, world: Supervision, dirfd: int, address: int) -> Reply:
     path = read_path(call, address)
-    with PathResolver(call, world) as sight:
-        spot = sight.parent(dirfd, path)
-        perform = sight.by_caller(lambda: os.unlink(spot.full, dir_fd=spot.dir_fd))
-        if spot.path is None or spot.slash:  # with a slash it can only fail
+    with PathResolver(call, world) as resolver:
+        resolved = resolver.parent(dirfd, path)
+        perform = resolver.by_caller(lambda: os.unlink(resolved.full, dir_fd=resolved.dir_fd))
+        if resolved.path is None or resolved.slash:  # with a slash it can only fail
             perform()
         else:
-            world.interceptor.unlink(world.step(call), spot.place, perform, own=sight.own)
+            world.interceptor.unlink(world.step(call), resolved.place, perform, own=resolver.own)
         return Reply()
 
 
-def _rmdir(call: Call, world: Supervision, dirfd: int, address: int) -> Reply:
+def _rmdir(call: PendingCall, world: Supervision, dirfd: int, address: int) -> Reply:
     path = read_path(call, address)
-    with PathResolver(call, world) as sight:
-        spot = sight.parent(dirfd, path)
-        perform = sight.by_caller(lambda: os.rmdir(spot.name, dir_fd=spot.dir_fd))
-        if spot.path is None:
+    with PathResolver(call, world) as resolver:
+        resolved = resolver.parent(dirfd, path)
+        perform = resolver.by_caller(lambda: os.rmdir(resolved.name, dir_fd=resolved.dir_fd))
+        if resolved.path is None:
             perform()
         else:
-            world.interceptor.rmdir(world.step(call), spot.place, perform, own=sight.own)
+            world.interceptor.rmdir(world.step(call), resolved.place, perform, own=resolver.own)
         return Reply()
 
 
-def unlink(call: Call, world: Supervision) -> Reply:
+def unlink(call: PendingCall, world: Supervision) -> Reply:
     """``unlink``."""
     return _unlink(call, world, AT_FDCWD, call.args[0])
 
 
-def rmdir(call: Call, world: Supervision) -> Reply:
+def rmdir(call: PendingCall, world: Supervision) -> Reply:
     """``rmdir``."""
     return _rmdir(call, world, AT_FDCWD, call.args[0])
 
 
-def unlinkat(call: Call, world: Supervision) -> Reply:
+def unlinkat(call: PendingCall, world: Supervision) -> Reply:
     """``unlinkat``."""
     flags = integer(call.args[2])
     check_flags(flags, _AT_REMOVEDIR)

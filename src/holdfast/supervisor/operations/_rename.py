@@ -16,45 +16,49 @@ from holdfast.supervisor.syscalls.pending_call import Reply
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
-    from holdfast.supervisor.syscalls.pending_call import Call
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _WHITEOUT = 4
 
 
-def _rename(call: Call, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int) -> Reply:
+def _rename(
+    call: PendingCall, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int
+) -> Reply:
     old, new = read_paths(call, source[1], target[1])
     check_flags(flags, RENAME_EXCHANGE | RENAME_NOREPLACE | _WHITEOUT)
     if (flags & RENAME_EXCHANGE and flags != RENAME_EXCHANGE) or flags & _WHITEOUT:
         # A whiteout is a device: only overlay file systems make them, and nothing here could reverse it.
         raise failure(errno.EINVAL)
-    with PathResolver(call, world) as sight:
-        origin, place = sight.parent(source[0], old), sight.parent(target[0], new)
-        perform = sight.by_caller(
+    with PathResolver(call, world) as resolver:
+        origin, place = resolver.parent(source[0], old), resolver.parent(target[0], new)
+        perform = resolver.by_caller(
             lambda: rename_on_descriptors(origin.dir_fd, origin.full, place.dir_fd, place.full, flags)
         )
         # (An exchange moves what is at either name.)
-        if any(sight.territory.holds_forbidden(spot.where.absolute, spot.dir_fd) for spot in (origin, place)):
+        if any(
+            resolver.territory.holds_forbidden(resolved.where.absolute, resolved.dir_fd) for resolved in (origin, place)
+        ):
             raise failure(errno.EACCES)
         moved = [(origin, place), (place, origin)] if flags & RENAME_EXCHANGE else [(origin, place)]
-        if any(sight.territory.makes_log(new.name, old.dir_fd, old.name) for old, new in moved):
+        if any(resolver.territory.makes_log(new.name, old.dir_fd, old.name) for old, new in moved):
             raise failure(errno.EACCES)
-        if any(sight.territory.holds_read_only(spot.where.absolute) for spot in (origin, place)):
+        if any(resolver.territory.holds_read_only(resolved.where.absolute) for resolved in (origin, place)):
             raise failure(errno.EROFS)
         if origin.path is not None and place.path is not None:
-            if (origin.slash or place.slash) and not _is_directory(sight, origin):
+            if (origin.slash or place.slash) and not _is_directory(resolver, origin):
                 perform()  # which is an error, and the system knows which
-            world.interceptor.rename(world.step(call), origin.place, place.place, flags, perform, own=sight.own)
+            world.interceptor.rename(world.step(call), origin.place, place.place, flags, perform, own=resolver.own)
         elif origin.path is None and place.path is None:
             perform()
-            sight.territory.forget()
+            resolver.territory.forget()
         else:
             raise _crossing(origin, place, flags)
         return Reply()
 
 
-def _is_directory(sight: PathResolver, spot: ResolvedName) -> bool:
-    with sight.acting():
-        return stat.S_ISDIR(os.stat(spot.name, dir_fd=spot.dir_fd, follow_symlinks=False).st_mode)
+def _is_directory(resolver: PathResolver, resolved: ResolvedName) -> bool:
+    with resolver.acting():
+        return stat.S_ISDIR(os.stat(resolved.name, dir_fd=resolved.dir_fd, follow_symlinks=False).st_mode)
 
 
 def _crossing(origin: ResolvedName, place: ResolvedName, flags: int) -> OSError:
@@ -69,17 +73,17 @@ def _crossing(origin: ResolvedName, place: ResolvedName, flags: int) -> OSError:
     return failure(errno.EXDEV)
 
 
-def rename(call: Call, world: Supervision) -> Reply:
+def rename(call: PendingCall, world: Supervision) -> Reply:
     """``rename``."""
     return _rename(call, world, (AT_FDCWD, call.args[0]), (AT_FDCWD, call.args[1]), 0)
 
 
-def renameat(call: Call, world: Supervision) -> Reply:
+def renameat(call: PendingCall, world: Supervision) -> Reply:
     """``renameat``."""
     return _rename(call, world, (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3]), 0)
 
 
-def renameat2(call: Call, world: Supervision) -> Reply:
+def renameat2(call: PendingCall, world: Supervision) -> Reply:
     """``renameat2``."""
     source, target = (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3])
     return _rename(call, world, source, target, unsigned(call.args[4]))

@@ -18,31 +18,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
-    from holdfast.supervisor.syscalls.pending_call import Call
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _WRITABLE = 0o200
 """Of the mode of a link in ``/proc/PID/fd``."""
 
 
-def _ask(call: Call, world: Supervision, lost: Callable[[int], int], *, appends: bool = False) -> Reply:
+def _ask(call: PendingCall, world: Supervision, lost: Callable[[int], int], *, appends: bool = False) -> Reply:
     """``lost`` says how many bytes of so many are about to be. ``appends``: only if the descriptor still appends; else
     it was asked when that was opened.
     """
     number = integer(call.args[0])
     if not world.interceptor.is_guarded:
         return Reply(native=True)
-    with PathResolver(call, world) as sight:
+    with PathResolver(call, world) as resolver:
         try:
-            thing = sight.descriptor(number)
-            mode = os.stat(b"fd/%d" % number, dir_fd=sight.caller.fd, follow_symlinks=False).st_mode
-            found = os.fstat(thing.fd)
-            is_meant = mode & _WRITABLE and stat.S_ISREG(found.st_mode) and thing.path is not None
-            is_meant = is_meant and (not appends or _flags(sight.caller.fd, number) & os.O_APPEND)
+            opened = resolver.descriptor(number)
+            mode = os.stat(b"fd/%d" % number, dir_fd=resolver.caller.fd, follow_symlinks=False).st_mode
+            found = os.fstat(opened.fd)
+            is_meant = mode & _WRITABLE and stat.S_ISREG(found.st_mode) and opened.path is not None
+            is_meant = is_meant and (not appends or _flags(resolver.caller.fd, number) & os.O_APPEND)
         except OSError:
             is_meant = False  # (what is wrong with it, the kernel says)
         else:
             if is_meant and lost(found.st_size) > 0:
-                world.interceptor.losing(world.step(call), thing.place, thing.fd, lost(found.st_size))
+                world.interceptor.losing(world.step(call), opened.place, opened.fd, lost(found.st_size))
     return Reply(native=True)
 
 
@@ -51,22 +51,22 @@ def _flags(process: int, number: int) -> int:
         return next((int(line.split()[1], 8) for line in file if line.startswith(b"flags:")), 0)
 
 
-def cut(call: Call, world: Supervision) -> Reply:
+def cut(call: PendingCall, world: Supervision) -> Reply:
     """``ioctl`` where it is ``fallocate``; and all that may lose anything."""
     return _ask(call, world, lambda size: size)
 
 
-def ftruncate(call: Call, world: Supervision) -> Reply:
+def ftruncate(call: PendingCall, world: Supervision) -> Reply:
     """``ftruncate``."""
     return _ask(call, world, lambda size: size - call.args[1])
 
 
-def fallocate(call: Call, world: Supervision) -> Reply:
+def fallocate(call: PendingCall, world: Supervision) -> Reply:
     """``fallocate`` of holes and zeros, and of what has others move up."""
     return _ask(call, world, lambda size: min(call.args[3], size - call.args[2]))
 
 
-def append_no_more(call: Call, world: Supervision) -> Reply:
+def append_no_more(call: PendingCall, world: Supervision) -> Reply:
     """``fcntl`` without ``O_APPEND``, and ``pwritev2`` with RWF_NOAPPEND."""
     return _ask(call, world, lambda size: size, appends=True)
 

@@ -15,21 +15,21 @@ from holdfast.supervisor.syscalls.caller_memory import read, read_path, read_str
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
-    from holdfast.supervisor.syscalls.pending_call import Call, Reply
+    from holdfast.supervisor.syscalls.pending_call import PendingCall, Reply
 
 _NAME_MAX = 256
 _SIZE_MAX = 65536
 _ARGS = struct.Struct("=QII")
 
 
-def _name(call: Call, address: int) -> bytes:
+def _name(call: PendingCall, address: int) -> bytes:
     name = read_string(call, address, _NAME_MAX, errno.ERANGE)
     if not name:
         raise failure(errno.ERANGE)
     return name
 
 
-def _set(call: Call, world: Supervision, target: Target, name: int, value: tuple[int, int, int]) -> Reply:
+def _set(call: PendingCall, world: Supervision, target: Target, name: int, value: tuple[int, int, int]) -> Reply:
     address, size, flags = value
     check_flags(flags, os.XATTR_CREATE | os.XATTR_REPLACE)
     attribute = _name(call, name)
@@ -39,31 +39,31 @@ def _set(call: Call, world: Supervision, target: Target, name: int, value: tuple
     return change(call, world, target, lambda fd: os.setxattr(through(fd), attribute, content, flags))
 
 
-def _remove(call: Call, world: Supervision, target: Target, name: int) -> Reply:
+def _remove(call: PendingCall, world: Supervision, target: Target, name: int) -> Reply:
     attribute = _name(call, name)
     return change(call, world, target, lambda fd: os.removexattr(through(fd), attribute))
 
 
-def setxattr(call: Call, world: Supervision) -> Reply:
+def setxattr(call: PendingCall, world: Supervision) -> Reply:
     """``setxattr``."""
     path, name, value, size, flags, _ = call.args
     return _set(call, world, named(call, AT_FDCWD, path), name, (value, size, integer(flags)))
 
 
-def lsetxattr(call: Call, world: Supervision) -> Reply:
+def lsetxattr(call: PendingCall, world: Supervision) -> Reply:
     """``lsetxattr``."""
     path, name, value, size, flags, _ = call.args
     target = named(call, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW)
     return _set(call, world, target, name, (value, size, integer(flags)))
 
 
-def fsetxattr(call: Call, world: Supervision) -> Reply:
+def fsetxattr(call: PendingCall, world: Supervision) -> Reply:
     """``fsetxattr``."""
     fd, name, value, size, flags, _ = call.args
     return _set(call, world, Target(integer(fd), None), name, (value, size, integer(flags)))
 
 
-def setxattrat(call: Call, world: Supervision) -> Reply:
+def setxattrat(call: PendingCall, world: Supervision) -> Reply:
     """``setxattrat``."""
     dirfd, path, flags, name, arguments, size = call.args
     raw = read_structure(call, arguments, size, _ARGS.size)
@@ -75,28 +75,28 @@ def setxattrat(call: Call, world: Supervision) -> Reply:
     return _set(call, world, target, name, _ARGS.unpack_from(raw))
 
 
-def removexattr(call: Call, world: Supervision) -> Reply:
+def removexattr(call: PendingCall, world: Supervision) -> Reply:
     """``removexattr``."""
     return _remove(call, world, named(call, AT_FDCWD, call.args[0]), call.args[1])
 
 
-def lremovexattr(call: Call, world: Supervision) -> Reply:
+def lremovexattr(call: PendingCall, world: Supervision) -> Reply:
     """``lremovexattr``."""
     return _remove(call, world, named(call, AT_FDCWD, call.args[0], AT_SYMLINK_NOFOLLOW), call.args[1])
 
 
-def fremovexattr(call: Call, world: Supervision) -> Reply:
+def fremovexattr(call: PendingCall, world: Supervision) -> Reply:
     """``fremovexattr``."""
     return _remove(call, world, Target(integer(call.args[0]), None), call.args[1])
 
 
-def removexattrat(call: Call, world: Supervision) -> Reply:
+def removexattrat(call: PendingCall, world: Supervision) -> Reply:
     """``removexattrat``."""
     dirfd, path, flags, name, _, _ = call.args
     return _remove(call, world, _at(call, dirfd, path, flags), name)
 
 
-def _at(call: Call, dirfd: int, path: int, register: int) -> Target:
+def _at(call: PendingCall, dirfd: int, path: int, register: int) -> Target:
     flags = unsigned(register)
     check_flags(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)
     if flags & AT_EMPTY_PATH and (not path or not read_path(call, path)):

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.supervisor.resolution.supervision import Handler, Supervision
-    from holdfast.supervisor.syscalls.pending_call import Call
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 
-def aimed(call: Call, world: Supervision) -> Reply:
+def aimed(call: PendingCall, world: Supervision) -> Reply:
     """Every call of `TARGETS` whose target is a process, or thread, that is named by its number."""
     error = refusal(call.name, call.tid, call.args, world.holds)
     return Reply(error=error) if error else Reply(native=True)

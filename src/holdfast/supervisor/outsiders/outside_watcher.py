@@ -1,9 +1,9 @@
-"""Sees who else changes the workspace while a keeper runs, and makes barriers of it.
+"""Watches what other processes change in the workspace while a keeper runs, and makes barriers of it.
 
-fanotify tells whose change it was. All names in the tree are changed by the keeper, in the place of those that it
-serves: by anybody else, they are an outsider's. What is written to a file is the writer's, who is known by its
-ancestors; of one that is gone already, or has no program (a kernel thread), what the undo log explains is not an
-outsider's. inotify tells nobody: there an outsider's is what the log does not explain.
+fanotify says which process made a change. The keeper changes names for the processes that it serves: a name that any
+other process changes is an outside change. What is written to a file is the writer's, which its ancestors identify. If
+the writer has ended, or is a kernel thread, the change is an outside change unless the undo log explains it. inotify
+names no process: there every change that the log does not explain is an outside change.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.files.watch import Backend, Watcher
-    from holdfast.supervisor.outsiders.recorded_paths import Explained
+    from holdfast.supervisor.outsiders.recorded_paths import RecordedPaths
     from holdfast.undo.local_service.undo_service import LocalUndoService
 
 _log = Log(__name__)
@@ -46,13 +46,13 @@ meanwhile it cannot be told any more who it was.
 """
 
 
-class Outsiders:
+class OutsideWatcher:
     """See the module. Its thread reads events; `settle` and `pause` are for any other."""
 
     def __init__(
         self,
-        desk: LocalUndoService,
-        explained: Explained,
+        service: LocalUndoService,
+        explained: RecordedPaths,
         root: bytes,
         hidden: Iterable[bytes],
         is_inside: Callable[[int], bool],
@@ -63,7 +63,7 @@ class Outsiders:
         """``hidden`` are absolute paths of Holdfast's own; ``is_inside(pid)`` says whether a process that lives, or one
         above it, belongs to a supervised tree. ``blocks`` is false with the policy ``warn``.
         """
-        self._desk = desk
+        self._service = service
         self._explained = explained
         self._root = root
         above = root.rstrip(b"/") + b"/"
@@ -72,7 +72,7 @@ class Outsiders:
         self._blocks = blocks
         self._backend: Backend = backend
         self._gate = explained.gate
-        """Held while it is looked: nothing is recorded meanwhile, and whoever records may look as well."""
+        """Held while events are looked at: nothing is recorded meanwhile. The recorder may hold it and look."""
         self._watcher: Watcher | None = None
         self._pauses = 0
         self._news: list[_News] = []
@@ -118,7 +118,7 @@ class Outsiders:
 
     @contextmanager
     def pause(self) -> Generator[None]:
-        """While it is entered, the keeper itself changes the tree: where nobody tells who it was, all is its."""
+        """For the length of the block the keeper itself changes the tree: changes that name no process are its own."""
         with self._gate:
             self.settle()
             self._pauses += 1
@@ -204,7 +204,7 @@ class Outsiders:
         for who, edits in found.items():
             _log.info("external modification", who=who, paths=list(edits.paths))
             try:
-                self._desk.outside(tuple(edits.paths), who, blocks=self._blocks, objects=tuple(edits.objects))
+                self._service.outside(tuple(edits.paths), who, blocks=self._blocks, objects=tuple(edits.objects))
             except HoldfastError as error:
                 _log.warning("an edit by %s cannot be noted: %s", who or "somebody else", error.message)
 
@@ -226,8 +226,8 @@ class Outsiders:
             self._news.append(_News(path, object_, bool(mask & NAMES), pid, party))
 
     def _decide(self, news: Iterable[_News]) -> dict[str, _Edits]:
-        """What others have changed, by who it was. Of those who may be ours, one who did a single thing that nothing
-        explains is not.
+        """What others have changed, by their names. A process that may be ours is not if the log does not explain even
+        one of its changes.
         """
         found: dict[str, _Edits] = {}
         unsure: dict[int, list[_News]] = {}
@@ -288,7 +288,7 @@ class Outsiders:
 
 
 class _Party(NamedTuple):
-    """Who changed something."""
+    """The process that changed something."""
 
     name: str
     is_ours: bool = False
@@ -298,14 +298,14 @@ class _Party(NamedTuple):
 
 
 class _Edits(NamedTuple):
-    """What somebody has changed: paths, and of what was written to the objects, which have other names perhaps."""
+    """What one party has changed: paths, and the objects that were written to, which may have other names."""
 
     paths: dict[bytes, None]
     objects: dict[Identity, None]
 
 
 class _News(NamedTuple):
-    """Something that was changed, and not by one of ours as far as is known."""
+    """A change that no supervised process is known to have made."""
 
     path: bytes
     object: Identity | None
@@ -313,7 +313,7 @@ class _News(NamedTuple):
     is_name: bool
     """A name has come or gone; else it was written to."""
     pid: int | None
-    """None where nobody tells."""
+    """None if the event does not say."""
     party: _Party
     is_nameless: bool = False
     """It may be a file that has no name, as ``O_TMPFILE`` makes it: it is one if there is none of this name either."""

@@ -45,7 +45,7 @@ class _Recorded:
         """Paths by the numbers of the records that say that something is going to be there."""
         self.lives: Callable[[], bool] = lambda: True
         self.ended: float | None = None
-        """When it was first seen that nobody is left who could write; None while somebody is."""
+        """When it was first seen that no process is left that could write; None while one is."""
 
     def take(self) -> None:
         """Take over what was recorded since."""
@@ -74,7 +74,7 @@ class _Recorded:
         return self.ended is not None and now - self.ended > LINGER_SECONDS
 
 
-class Explained:
+class RecordedPaths:
     """See the module. Safe for several threads: all is done under the recorder's gate."""
 
     def __init__(self, recorder: Recorder, root_fd: int, lives: Callable[[OpenStep], Callable[[], bool]]) -> None:

@@ -40,7 +40,7 @@ _PIDFD_INFO = struct.Struct("=Q52xi")
 """``struct pidfd_info``: what it holds, and (last of its first version) the status."""
 
 
-class Group:
+class StepGroup:
     """Processes whose changes are one step."""
 
     __slots__ = ("ambient", "barred", "command", "directory", "exit_code", "explicit", "live", "root", "run", "step")
@@ -65,7 +65,7 @@ class Group:
 
     @property
     def lives_on(self) -> bool:
-        """Whether its steps are told apart by pauses alone: it is the agent, or nobody's child."""
+        """Whether its steps are told apart by pauses alone: it is the agent, or the group of orphans."""
         return self.ambient or (self.root == self.run.agent and not self.run.one_step)
 
 
@@ -84,10 +84,10 @@ class Run:
         self.one_step = one_step
         self.thresholds = OFF
         """When it wants a person to be asked."""
-        self.agents = Group(self, agent)
+        self.agents = StepGroup(self, agent)
         """What the agent does by itself."""
-        self.ambient = Group(self, 0, ambient=True)
-        self.awaited: Group | None = None
+        self.ambient = StepGroup(self, 0, ambient=True)
+        self.awaited: StepGroup | None = None
         """What the agent's next new child begins, if that is known before."""
         self.awaited_since = 0
         """The child is one that was started then, or later (clock ticks since the system's start)."""
@@ -95,7 +95,7 @@ class Run:
         """The inode numbers of files that the agent had open from the start, and that were recorded."""
         self.processes = 0
         """How many of its processes are known and have not ended."""
-        self.members: dict[int, Group] = {}
+        self.members: dict[int, StepGroup] = {}
         """Process groups and sessions that only one group's processes are in, by the number of their leader."""
 
 
@@ -104,7 +104,7 @@ class Process:
 
     __slots__ = ("group", "pidfd", "tgid", "threads")
 
-    def __init__(self, tgid: int, pidfd: int, group: Group) -> None:
+    def __init__(self, tgid: int, pidfd: int, group: StepGroup) -> None:
         self.tgid = tgid
         self.pidfd = pidfd
         self.group = group
@@ -130,7 +130,7 @@ class Processes:
         self._threads: dict[int, Process] = {}
         self._pidfds: dict[int, Process] = {}
 
-    def group(self, run: Run, tid: int) -> Group:
+    def group(self, run: Run, tid: int) -> StepGroup:
         """The group of a thread of the run's tree that is waiting for a system call.
 
         Raises `OSError` (ENFILE) if so many processes are known that there is no room for another one of the run.
@@ -146,7 +146,7 @@ class Processes:
         """Whether the descriptor is that of a process that has not `ended`."""
         return pidfd in self._pidfds
 
-    def ended(self, pidfd: int) -> Group | None:
+    def ended(self, pidfd: int) -> StepGroup | None:
         """A process has ended: forget it. Returns its group if it was the last one of it."""
         process = self._pidfds.pop(pidfd)
         del self._processes[process.tgid]
@@ -194,11 +194,11 @@ class Processes:
         """All processes that are known and live, but for those of these runs. From any thread."""
         return [process.tgid for process in list(self._processes.values()) if process.group.run not in runs]
 
-    def known(self, run: Run) -> list[int]:
+    def pidfds(self, run: Run) -> list[int]:
         """Descriptors (pidfds) of the run's processes that are known and live."""
         return [process.pidfd for process in self._processes.values() if process.group.run is run]
 
-    def everybody(self, run: Run) -> Iterable[int]:
+    def living(self, run: Run) -> Iterable[int]:
         """Every process of the run's tree that lives; also those that were never seen to change anything."""
         # (Of one that has ended, if only just now, the number may be another process's already; so it is of the agent,
         # which is among those that are known as long as it lives.)
@@ -206,9 +206,9 @@ class Processes:
         known = [process.tgid for process in own if not has_ended(process.pidfd)]
         return dict.fromkeys((*known, *descendants(*known)))
 
-    def all(self, run: Run) -> Iterator[tuple[int, Group]]:
-        """`everybody`, with their groups; without those for which there is no room."""
-        for tgid in self.everybody(run):
+    def living_groups(self, run: Run) -> Iterator[tuple[int, StepGroup]]:
+        """`living`, with their groups; without those for which there is no room."""
+        for tgid in self.living(run):
             process = None
             with suppress(OSError):
                 process = self._find(run, tgid, is_asking=False)
@@ -225,7 +225,7 @@ class Processes:
     def is_of(self, run: Run, tgid: int) -> bool:
         """Whether a process that lives is one of the run's that were seen, or below one. From any thread.
 
-        Not one that was orphaned unseen, though it is of the tree: nobody could tell.
+        Not one that was orphaned unseen, though it is of the tree: nothing tells that any more.
         """
         line = [tgid]
         while (known := self._processes.get(line[-1])) is None:
@@ -234,8 +234,8 @@ class Processes:
             line.append(parent)
         if known.group.run is not run or has_ended(known.pidfd) or self._processes.get(known.tgid) is not known:
             return False  # (its descriptor is closed, and so perhaps another's, after it was forgotten)
-        # Who has the same parent as before had it all the time: so nobody on the way has ended, and given its number
-        # to somebody else.
+        # A process with the same parent as before had it all the time: so none on the way has ended, and its number is
+        # still its own.
         return all(parent_of(child) == parent for child, parent in reversed([*pairwise(line)]))
 
     def _find_thread(self, run: Run, tid: int) -> Process | None:
@@ -291,7 +291,7 @@ class Processes:
         if run.processes >= (_TIMES * left if is_asking else left):
             raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
 
-    def _sort(self, run: Run, tgid: int, found: _Stat) -> Group:
+    def _sort(self, run: Run, tgid: int, found: _Stat) -> StepGroup:
         if run.one_step or tgid == run.agent:
             return run.agents
         if found.parent == run.agent:
@@ -299,7 +299,7 @@ class Processes:
             if group is not None and _started(tgid) >= run.awaited_since:
                 group.root, run.awaited = tgid, None
                 return group
-            group = Group(run, tgid)
+            group = StepGroup(run, tgid)
             group.command, group.directory = _command(tgid), _directory(tgid)
             return group
         if found.parent > 1:
@@ -408,7 +408,7 @@ def _stat(tgid: int) -> _Stat:
 
 
 def _exit_code(process: Process) -> int | None:
-    """How a process ended: one that nobody has waited for yet shows it in ``/proc``, one that is gone by its pidfd."""
+    """How a process ended: ``/proc`` shows it of a zombie, the pidfd of one that is gone."""
     try:
         fields = _read(b"/proc/%d/stat" % process.tgid).rpartition(b") ")[2].split()
         if fields[0] in (b"Z", b"X"):

@@ -1,11 +1,11 @@
-"""Stops processes for as long as a person is asked about what they do, without anybody seeing them stopped.
+"""Stops processes for as long as a person is asked about what they do; no other process sees them stopped.
 
 They are traced and interrupted (ptrace(2)). Unlike after SIGSTOP, their parents are told nothing, so that a shell does
 not take it for Ctrl-Z; and once the thread that traces them has ended, however it ended, the kernel lets all of them go
 on as if nothing had been: no death of ours leaves anything stopped. A signal waits until then, unless it kills.
 
-Whoever may read the arguments of their calls may trace them as well (`holdfast.supervisor.syscalls.caller_access`).
-Only who is traced already, by a debugger, is not stopped; of that, the calls wait.
+A process that may read the arguments of their calls may trace them as well
+(`holdfast.supervisor.syscalls.caller_access`). One that a debugger traces already is not stopped; its calls wait.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ptrace.restype = ctypes.c_long
 _ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
 
 
-class Frozen:
+class ProcessFreezer:
     """Processes that are stopped until `release`."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Frozen:
                 if has_ended:
                     self._stopped.discard(found.si_pid)
                 if has_ended and found.si_pid in children():
-                    return  # it is a child of this process, where somebody waits for it
+                    return  # it is a child of this process, and another thread waits for it
                 os.waitpid(found.si_pid, os.WNOHANG | _ALL | _OF_THIS_THREAD)
         except ChildProcessError:
             pass

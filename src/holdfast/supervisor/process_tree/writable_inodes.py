@@ -14,48 +14,86 @@ from typing import TYPE_CHECKING
 from holdfast.supervisor.process_tree.kcmp import OPEN_FILES, share
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 _INODE_FIELD = 4
 """Of a line in ``/proc/PID/maps``: addresses, permissions, offset, device, inode, path (proc_pid_maps(5))."""
 _A_THREAD = 10
 """What it takes to find a thread's tables and children, as so many open files."""
+_ROUNDS = 100
+"""Who starts processes faster than they can be looked at is not waited for."""
 
 
-def inodes_held_for_writing(tgids: Iterable[int], most: int | None = None) -> frozenset[int] | None:
-    """The inode numbers of the files that these processes, and all below them, may write to. From any thread.
+def inodes_held_for_writing(named: Callable[[], Iterable[int]], most: int | None = None) -> frozenset[int] | None:
+    """The inode numbers of the files that the processes ``named``, and all below them, may write to. From any thread.
 
     None if that would be to look at more than ``most`` open files and mappings.
     """
     room = _Room(most)
     found: set[int] = set()
-    tables: list[bytes] = []
     seen: set[int] = set()
-    waiting = list(tgids)
+    ended: set[int] = set()
     try:
-        while waiting:
-            tgid = waiting.pop()
-            if tgid in seen:
-                continue
-            seen.add(tgid)
-            threads = _threads(tgid)
-            room.take(_A_THREAD * len(threads))
-            tables += _tables(threads)
-            for thread in threads:
-                with suppress(OSError):  # it has ended, or may not be looked at; so below
-                    waiting += _children(tgid, thread)
-        # (How many files they have open is asked of all first: what is too much for us is nearly nothing to find out.)
-        for table in tables:
-            with suppress(OSError):
-                room.take(os.stat(table).st_size)
-        for table in tables:
-            with suppress(OSError):
-                found.update(_opened(table, room))
-        for tgid in seen:
-            found.update(_mapped(tgid, room))
+        # A process may hand on to a child what it has, and be rid of it before it is looked at. So what was started
+        # meanwhile is looked at too, and nothing is left out because its parent ended as it was looked for.
+        for _ in range(_ROUNDS):
+            living, over = _below(named(), seen, room)
+            new = {tgid: threads for tgid, threads in living.items() if tgid not in seen}
+            if not new and over <= ended:
+                break
+            found |= _held(new, room)
+            seen |= new.keys()
+            ended |= over
     except _TooMuchError:
         return None
     return frozenset(found)
+
+
+def _below(tgids: Iterable[int], seen: Collection[int], room: _Room) -> tuple[dict[int, list[int]], set[int]]:
+    """These processes and all below them, with their threads; and those that have ended, whose children may be missed.
+    Those not ``seen`` before take room.
+    """
+    living: dict[int, list[int]] = {}
+    over: set[int] = set()
+    waiting = list(tgids)
+    while waiting:
+        tgid = waiting.pop()
+        if tgid in living or tgid in over:
+            continue
+        threads = _threads(tgid)
+        if tgid not in seen:
+            room.take(_A_THREAD * len(threads))
+        for thread in threads:
+            with suppress(OSError):  # it has ended, or may not be looked at; so below
+                waiting += _children(tgid, thread)
+        if len(threads) > 1 or not _has_ended(tgid):
+            living[tgid] = threads
+        else:
+            over.add(tgid)
+    return living, over
+
+
+def _has_ended(tgid: int) -> bool:
+    try:
+        with open(b"/proc/%d/stat" % tgid, "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] in b"ZX"
+    except OSError:
+        return True
+
+
+def _held(processes: Mapping[int, Iterable[int]], room: _Room) -> set[int]:
+    found: set[int] = set()
+    tables = [table for threads in processes.values() for table in _tables(threads)]
+    # (How many files they have open is asked of all first: what is too much for us is nearly nothing to find out.)
+    for table in tables:
+        with suppress(OSError):
+            room.take(os.stat(table).st_size)
+    for table in tables:
+        with suppress(OSError):
+            found.update(_opened(table, room))
+    for tgid in processes:
+        found.update(_mapped(tgid, room))
+    return found
 
 
 class _TooMuchError(Exception):

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.supervisor.resolution.supervision import Supervision
-    from holdfast.supervisor.syscalls.pending_call import Call
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _MOST = 256
 
 
 class Caller:
-    """A thread. Its descriptor is closed when nobody holds it any more."""
+    """A thread. Its descriptor is closed with the last reference to it."""
 
     def __init__(self, tid: int) -> None:
         """Raises `OSError` if there is no such thread."""
@@ -92,7 +92,7 @@ class Callers:
         """
         self._steady = True
 
-    def find(self, call: Call, world: Supervision, *, fresh: bool = False) -> Caller:
+    def find(self, call: PendingCall, world: Supervision, *, fresh: bool = False) -> Caller:
         """Who calls. It may be one that was there before and had the same number: unless something that its directory
         in ``/proc`` leads to was found there since the call came, ask whether it `is_alive`. ``fresh`` looks anew.
 
@@ -131,7 +131,7 @@ class Callers:
                 self._known.pop(known.tid, None)
 
     def distrust(self) -> None:
-        """Somebody is going to change its view of the file systems, which others may share: from now on everybody is
+        """A process is going to change its view of the file systems, which others may share: from now on every one is
         looked at anew for every call.
         """
         self._steady = False

@@ -2,7 +2,7 @@
 
 To find a directory takes five system calls and a third of the time of a whole call; to ask whether the same words still
 lead to the same object takes one. Where that object lies is believed for two milliseconds: what moves it meanwhile is
-either the interceptor, which says so, or somebody outside, who could have done it as well a moment later.
+either the interceptor, which says so, or a process outside, which could have done it as well a moment later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.caller_identity import Caller
     from holdfast.supervisor.resolution.supervision import Supervision
-    from holdfast.supervisor.resolution.territory import Where
+    from holdfast.supervisor.resolution.territory import Location
 
 _FRESH_NS = 2_000_000
 _MOST = 64
@@ -28,7 +28,7 @@ class _Directory(NamedTuple):
     """As long as it is open, no other object has the same number."""
     device: int
     inode: int
-    where: Where
+    where: Location
     until: int
     arrangement: int
 
@@ -39,7 +39,7 @@ class DirectoryCache:
     def __init__(self) -> None:
         self._known: dict[tuple[Supervision, Caller, int, bytes], _Directory] = {}
 
-    def find(self, world: Supervision, caller: Caller, dirfd: int, head: bytes) -> tuple[int, Where] | None:
+    def find(self, world: Supervision, caller: Caller, dirfd: int, head: bytes) -> tuple[int, Location] | None:
         """The directory that ``head`` leads to from ``dirfd``, and where it is; None if that is to be found out.
 
         Its descriptor is borrowed, until the end of the call. If there is one, the caller is alive.
@@ -56,7 +56,9 @@ class DirectoryCache:
             return None
         return (fd, where) if found.st_ino == inode and found.st_dev == device else None
 
-    def remember(self, world: Supervision, caller: Caller, dirfd: int, head: bytes, fd: int, where: Where) -> list[int]:
+    def remember(
+        self, world: Supervision, caller: Caller, dirfd: int, head: bytes, fd: int, where: Location
+    ) -> list[int]:
         """``head`` has just led to the directory ``fd``, which is taken over, in the workspace.
 
         Returns descriptors that are not needed any more, but perhaps for this call.
@@ -88,4 +90,4 @@ class DirectoryCache:
         self._known.clear()
 
 
-RECENT = DirectoryCache()
+DIRECTORIES = DirectoryCache()

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 import threading
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from holdfast.files.linux import mount_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_ESCAPED = re.compile(rb"\\([0-7]{3})")
-
-
-class Mount(NamedTuple):
-    """A line of ``mountinfo`` (proc_pid_mountinfo(5))."""
-
-    id: int
-    device: bytes
-    root: bytes
-    """The directory, or the file, of the file system that is shown there."""
-    point: bytes
-    type: bytes
+    from holdfast.files.linux.mount_table import Mount
 
 
 def mounts() -> tuple[Mount, ...]:
@@ -41,7 +31,8 @@ def mounts_of(process: int) -> tuple[Mount, ...]:
     top = os.readlink(b"root", dir_fd=process)
     fd = os.open(b"mountinfo", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
     with open(fd, "rb") as lines:
-        return tuple(each._replace(point=_joined(top, each.point)) for each in map(_parsed, lines))
+        shown = mount_table.parse_mounts(lines.read())
+    return tuple(mount._replace(point=_joined(top, mount.point)) for mount in shown)
 
 
 def other_paths(fd: int, path: bytes, shown: Iterable[Mount]) -> Iterator[tuple[bytes, bytes]]:
@@ -77,8 +68,7 @@ def _joined(directory: bytes, rest: bytes) -> bytes:
 
 @cache
 def _own() -> tuple[Mount, ...]:
-    with open("/proc/self/mountinfo", "rb") as lines:
-        return tuple(map(_parsed, lines))
+    return tuple(mount_table.mounts())
 
 
 class _MountTable:
@@ -105,13 +95,3 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-
-
-def _parsed(line: bytes) -> Mount:
-    fields = line.split(b" ")
-    type_ = fields[fields.index(b"-") + 1]
-    return Mount(int(fields[0]), fields[2], _plain(fields[3]), _plain(fields[4]), type_)
-
-
-def _plain(field: bytes) -> bytes:
-    return _ESCAPED.sub(lambda found: bytes([int(found[1], 8)]), field)

@@ -24,9 +24,9 @@ from holdfast.files.linux.syscalls import (
     openat2,
 )
 from holdfast.supervisor.resolution.caller_identity import CALLERS
-from holdfast.supervisor.resolution.directory_cache import RECENT
+from holdfast.supervisor.resolution.directory_cache import DIRECTORIES
 from holdfast.supervisor.resolution.procfs import is_in_proc, is_itself, own_numbers
-from holdfast.supervisor.resolution.territory import Territory, Where, absolute, is_deleted
+from holdfast.supervisor.resolution.territory import Location, Territory, absolute, is_deleted
 from holdfast.supervisor.syscalls.pending_call import SlowError
 from holdfast.undo.interceptor import Place
 
@@ -36,87 +36,14 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.supervisor.resolution.supervision import Supervision
-    from holdfast.supervisor.syscalls.pending_call import Call
-
-
-# Resolving a path name by name, as the caller would: where the kernel, asked by the keeper, sees something else.
-
-MOST_LINKS = 40
-"""Of links that one path leads through."""
-
-
-def walk(sight: PathResolver, start: int, path: bytes, *, follow: bool) -> int:
-    """Resolve ``path`` name by name to an object that is there."""
-    root = sight.root()
-    top = os.fstat(root)
-    at = root if path.startswith(b"/") else start
-    follow = follow or path.endswith((b"/", b"/."))
-    waiting = _names(path)
-    links = 0
-    while waiting:
-        name = waiting.pop()
-        if name == b"..":
-            if not os.path.samestat(os.fstat(at), top):
-                at = step(sight, at, b"..", _DIRECTORY)
-            continue
-        inner = step(sight, at, name, _LINK)
-        found = os.fstat(inner)
-        if not stat.S_ISLNK(found.st_mode) or not (waiting or follow):
-            if waiting and not stat.S_ISDIR(found.st_mode):
-                raise _error(errno.ENOTDIR)
-            at = inner
-            continue
-        links += 1
-        if links > MOST_LINKS:
-            raise _error(errno.ELOOP)
-        target = target_of(sight, at, name, inner)
-        if target is None:
-            at = sight.meant = step(sight, at, name, _OBJECT)
-            continue
-        if target.startswith(b"/"):
-            at = root
-        waiting += _names(target)
-    if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
-        raise _error(errno.ENOTDIR)
-    if stat.S_ISDIR(os.fstat(at).st_mode):
-        is_itself(sight, at)  # (what is done to a name in it would be done by the keeper, too)
-    return at
-
-
-def step(sight: PathResolver, at: int, name: bytes, flags: int) -> int:
-    """What is at a name in a directory, opened with the flags for ``O_PATH``.
-
-    Raises `OSError`: EACCES if the directory is what a ``/proc`` says of somebody who is not of the caller's tree.
-    """
-    # What /proc says of itself is open to the caller, but not to another process in its name.
-    with nullcontext() if is_itself(sight, at) else sight.acting():
-        return sight.held(os.open(name, flags, dir_fd=at))
-
-
-def target_of(sight: PathResolver, at: int, name: bytes, link: int) -> bytes | None:
-    """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
-    if is_in_proc(at):
-        if name in (b"self", b"thread-self"):  # (in its root, that is: no link elsewhere is called so)
-            process, thread = own_numbers(sight, at)
-            return b"%d" % process if name == b"self" else b"%d/task/%d" % (process, thread)
-        try:
-            os.close(openat2(at, name, _OBJECT, RESOLVE_NO_MAGICLINKS))
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                return None
-    target = os.readlink(b"", dir_fd=link)
-    if not target:
-        raise _error(errno.ENOENT)
-    return target
-
-
-def _names(path: bytes) -> list[bytes]:
-    return [name for name in reversed(path.split(b"/")) if name not in (b"", b".")]
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 
 T = TypeVar("T")
 
 AT_FDCWD = -100
+MOST_LINKS = 40
+"""Of links that one path leads through, as in the kernel."""
 
 _OBJECT = os.O_PATH | os.O_CLOEXEC
 _LINK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -133,7 +60,7 @@ class ResolvedName(NamedTuple):
     """Also ``.`` and ``..`` and ``/``, which nothing can be done to; then it lies outside."""
     slash: bytes
     """``/`` if the caller has written one behind the name, so that it must be a directory's; else empty."""
-    where: Where
+    where: Location
 
     own_fd: int = -1
     """The directory as it is mounted where the undo log is; only inside. What is handed to the caller never comes from
@@ -166,7 +93,7 @@ class ResolvedObject(NamedTuple):
 
     fd: int
     """``O_PATH``."""
-    where: Where
+    where: Location
 
     @property
     def path(self) -> bytes | None:
@@ -179,14 +106,14 @@ class ResolvedObject(NamedTuple):
         return Place(-1, b"", self.where.path or b"")
 
 
-class Look(Protocol):
+class PathLookup(Protocol):
     """A way to look."""
 
     def locate(self, dirfd: int, path: bytes) -> ResolvedName:
         """See `PathResolver.locate`."""
         ...
 
-    def follow(self, spot: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
+    def follow(self, resolved: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
         """See `PathResolver.follow`."""
         ...
 
@@ -210,7 +137,7 @@ class PathResolver:
         "territory",
     )
 
-    def __init__(self, call: Call, world: Supervision) -> None:
+    def __init__(self, call: PendingCall, world: Supervision) -> None:
         """The arguments must have been read before: that the caller is still there is found out afterwards."""
         self._call = call
         self._world = world
@@ -225,7 +152,7 @@ class PathResolver:
         # What was found last is not looked for twice: the two names of a rename mostly are in one directory.
         self._begun: tuple[int | None, int] = None, -1  # a descriptor of the caller's, and the one that was got for it
         self._led: tuple[int, bytes, int] = -1, b"", -1  # where a path began, the path, and where it led
-        self._inside: tuple[int, Where | None] = -1, None  # a directory, and where it is
+        self._inside: tuple[int, Location | None] = -1, None  # a directory, and where it is
         self._again: tuple[int, bytes, int] = -1, b"", -1  # what was recalled: from where, by which path, and that
 
     def __enter__(self) -> PathResolver:
@@ -259,9 +186,9 @@ class PathResolver:
     def check_waiting(self) -> None:
         """Raise `OSError` (EINTR) if the caller does not wait any more. To be called right before something changes.
 
-        Who is killed does not wait for the keeper, and its parent may act on its end: natively, nothing that it had
-        begun happens after that. What dies between this check and the change is left: it is a few microseconds, and
-        to end takes a process longer.
+        A caller that is killed does not wait for the keeper, and its parent may act on its end: natively, nothing that
+        it had begun happens after that. What dies between this check and the change is left: it is a few microseconds,
+        and to end takes a process longer.
         """
         if not self._world.is_valid(self._call):
             raise _error(errno.EINTR)
@@ -291,9 +218,9 @@ class PathResolver:
 
     def parent(self, dirfd: int, path: bytes, *, makes: bool = False) -> ResolvedName:
         """`locate`, for a call that changes what is at the name, and `check_writable`."""
-        spot = self.locate(dirfd, path)
-        self.check_writable(spot, makes=makes)
-        return spot
+        resolved = self.locate(dirfd, path)
+        self.check_writable(resolved, makes=makes)
+        return resolved
 
     def check_writable(self, found: ResolvedName | ResolvedObject, *, makes: bool = False) -> None:
         """Raise `OSError` with EROFS where nothing may be changed; for a call that ``makes`` a name, as in the kernel,
@@ -304,11 +231,11 @@ class PathResolver:
                 raise _error(errno.EEXIST)
             raise _error(errno.EROFS)
 
-    def is_taken(self, spot: ResolvedName) -> bool:
+    def is_taken(self, resolved: ResolvedName) -> bool:
         """Whether anything is there, as far as the caller may see it."""
         try:
             with self.acting():
-                os.stat(spot.full, dir_fd=spot.dir_fd, follow_symlinks=False)
+                os.stat(resolved.full, dir_fd=resolved.dir_fd, follow_symlinks=False)
         except FileNotFoundError:
             return False
         return True
@@ -321,40 +248,40 @@ class PathResolver:
         if not self._recalls:
             return self._parent(self.start(dirfd, path), head, name, slash)
         if (known := self._recalled(dirfd, head)) is not None:
-            return self.spot(known, name, slash, head)
+            return self.resolve_name(known, name, slash, head)
         start = self.start(dirfd, path)
-        spot = self._parent(start, head, name, slash)
-        if self._recalls and spot.path is not None and (not head or self._led == (start, head, spot.dir_fd)):
-            self._remember(dirfd, head, spot.dir_fd)
-        return spot
+        resolved = self._parent(start, head, name, slash)
+        if self._recalls and resolved.path is not None and (not head or self._led == (start, head, resolved.dir_fd)):
+            self._remember(dirfd, head, resolved.dir_fd)
+        return resolved
 
-    def follow(self, spot: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
-        """Where the link leads that is at ``spot`` and open as ``link``: a name, or an object that it stands for."""
-        target = target_of(self, spot.dir_fd, spot.name, link)
+    def follow(self, resolved: ResolvedName, link: int, /) -> ResolvedName | ResolvedObject:
+        """Where the link at ``resolved``, open as ``link``, leads: to a name, or to an object that it stands for."""
+        target = target_of(self, resolved.dir_fd, resolved.name, link)
         if target is None:
-            return self.reached(step(self, spot.dir_fd, spot.name, _OBJECT), held=True)
-        start = spot.dir_fd
+            return self.reached(step(self, resolved.dir_fd, resolved.name, _OBJECT), held=True)
+        start = resolved.dir_fd
         if target.startswith(b"/"):
             start = self.root() if self.caller.foreign else AT_FDCWD
         return self._parent(start, *split(target))
 
-    def spot(self, dir_fd: int, name: bytes, slash: bytes, head: bytes) -> ResolvedName:
+    def resolve_name(self, dir_fd: int, name: bytes, slash: bytes, head: bytes) -> ResolvedName:
         """The name in a directory, which ``head`` has led to. Raises `OSError` if it is out of reach."""
         inside = self.directory(dir_fd)
-        where = self.territory.inner(inside, name)
+        where = self.territory.child(inside, name)
         if inside.forbidden and not head:
             # The caller's own directory is mostly there because it was removed: it lies in the undo log now.
             raise _error(errno.ENOENT)
         if inside.forbidden or where.forbidden:
             raise _error(errno.EACCES)
         if name in _SPECIAL:
-            return ResolvedName(dir_fd, name, slash, Where(where.absolute, None))
+            return ResolvedName(dir_fd, name, slash, Location(where.absolute, None))
         if inside.path is None or where.path is None:
             return ResolvedName(dir_fd, name, slash, where._replace(path=None))
         own_fd = self._own(dir_fd, inside.path) if self.caller.foreign else dir_fd
         return ResolvedName(dir_fd, name, slash, where, own_fd)
 
-    def directory(self, dir_fd: int) -> Where:
+    def directory(self, dir_fd: int) -> Location:
         """Where a directory is; outside if it has been removed."""
         known, where = self._inside
         if known != dir_fd or where is None:
@@ -362,7 +289,7 @@ class PathResolver:
             self._inside = dir_fd, where
         return where
 
-    def _find_directory(self, dir_fd: int) -> Where:
+    def _find_directory(self, dir_fd: int) -> Location:
         where = self._where(dir_fd)
         if where.path is not None:
             return where._replace(path=None) if is_deleted(dir_fd, where.absolute) else where
@@ -384,7 +311,7 @@ class PathResolver:
         return self.named(self, fd, dirfd, path, follow=follow, held=fd == self.meant or not path.strip(b"./"))
 
     def named(
-        self, look: Look, fd: int, dirfd: int, path: bytes, *, follow: bool, held: bool = False
+        self, look: PathLookup, fd: int, dirfd: int, path: bytes, *, follow: bool, held: bool = False
     ) -> ResolvedObject:
         """`reached` of what ``path`` leads to, which ``look`` has opened as ``fd``."""
         try:
@@ -393,25 +320,25 @@ class PathResolver:
             if error.errno != errno.ENAMETOOLONG or stat.S_ISDIR(os.fstat(fd).st_mode):
                 raise
         # The kernel says no path as long as that. It says the directory's, or that can be found out.
-        spot = look.locate(dirfd, path)
+        resolved = look.locate(dirfd, path)
         for _ in range(MOST_LINKS):
-            if spot.is_special:
+            if resolved.is_special:
                 break  # it was a directory only since
-            fd = step(self, spot.dir_fd, spot.name, _LINK)
+            fd = step(self, resolved.dir_fd, resolved.name, _LINK)
             if not (follow and stat.S_ISLNK(os.fstat(fd).st_mode)):
-                return ResolvedObject(fd, spot.where)
-            following = look.follow(spot, fd)
+                return ResolvedObject(fd, resolved.where)
+            following = look.follow(resolved, fd)
             if isinstance(following, ResolvedObject):
                 return following
-            spot = following
+            resolved = following
         raise _error(errno.ENAMETOOLONG)
 
     def descriptor(self, number: int, *, usable: bool = False) -> ResolvedObject:
         """What the caller's descriptor refers to; EBADF if it must be ``usable`` and is only an ``O_PATH`` one."""
-        thing = self.reached(self._opened(number, _OBJECT), held=True)
+        opened = self.reached(self._opened(number, _OBJECT), held=True)
         if usable and not os.stat(b"fd/%d" % number, dir_fd=self.caller.fd, follow_symlinks=False).st_mode & 0o600:
             raise _error(errno.EBADF)
-        return thing
+        return opened
 
     def reached(self, fd: int, *, held: bool = False) -> ResolvedObject:
         """What ``fd`` refers to. Raises `OSError` if it is out of reach.
@@ -419,14 +346,14 @@ class PathResolver:
         ``held`` says that the caller has not named it but has it open, or stands there: then it may well lie in the
         undo log, because it was removed.
         """
-        thing = self.thing(fd, held=held)
-        if thing.where.forbidden:
+        opened = self.resolve_object(fd, held=held)
+        if opened.where.forbidden:
             if not held or not self._parted(fd):
                 raise _error(errno.EACCES)
-            return ResolvedObject(fd, Where(thing.where.absolute, None))
-        return thing
+            return ResolvedObject(fd, Location(opened.where.absolute, None))
+        return opened
 
-    def thing(self, fd: int, *, held: bool = True) -> ResolvedObject:
+    def resolve_object(self, fd: int, *, held: bool = True) -> ResolvedObject:
         """What ``fd`` refers to; outside if it has no name any more."""
         where = self._where(fd, held=held)
         if where.path is not None and is_deleted(fd, where.absolute):
@@ -479,7 +406,7 @@ class PathResolver:
         start, led, found = self._again
         if start == dirfd and led == head and found >= 0:
             return found
-        known = RECENT.find(self._world, self.caller, dirfd, head)
+        known = DIRECTORIES.find(self._world, self.caller, dirfd, head)
         if known is None:
             return None
         self._sure = True
@@ -495,7 +422,7 @@ class PathResolver:
         fd = self.held(os.open(name, _LINK, dir_fd=known))
         if follow and stat.S_ISLNK(os.fstat(fd).st_mode):
             return None
-        where = self.territory.inner(self.directory(known), name)
+        where = self.territory.child(self.directory(known), name)
         if where.forbidden:
             raise _error(errno.EACCES)
         return ResolvedObject(fd, where)
@@ -504,7 +431,7 @@ class PathResolver:
         if dir_fd in self._fds:
             self._fds.remove(dir_fd)
             where = self.directory(dir_fd)
-            self._fds += RECENT.remember(self._world, self.caller, dirfd, head, dir_fd, where)
+            self._fds += DIRECTORIES.remember(self._world, self.caller, dirfd, head, dir_fd, where)
 
     def _parent(self, start: int, head: bytes, name: bytes, slash: bytes) -> ResolvedName:
         dir_fd = start
@@ -513,7 +440,7 @@ class PathResolver:
         if self.caller.credentials is not None and not is_itself(self, dir_fd):
             with self.acting():
                 os.stat(b".", dir_fd=dir_fd)  # who may not search it does not learn what is in it
-        return self.spot(dir_fd, name, slash, head)
+        return self.resolve_name(dir_fd, name, slash, head)
 
     def _directory(self, start: int, path: bytes) -> int:
         known, led, found = self._led
@@ -550,9 +477,9 @@ class PathResolver:
             self._seen = fd, absolute(fd)
         return fd
 
-    def _where(self, fd: int, *, held: bool = True) -> Where:
+    def _where(self, fd: int, *, held: bool = True) -> Location:
         seen, path = self._seen
-        return self.territory.of(path if seen == fd else self._absolute(fd, held=held))
+        return self.territory.locate(path if seen == fd else self._absolute(fd, held=held))
 
     def _absolute(self, fd: int, *, held: bool) -> bytes:
         """The path of any length; but of something else than a directory only if it is ``held``."""
@@ -595,6 +522,81 @@ class PathResolver:
     def root(self) -> int:
         """The caller's root directory."""
         return self.held(os.open(b"root", _DIRECTORY, dir_fd=self.caller.fd))
+
+
+# Name by name, where the kernel, asked by the keeper, would see something else than the caller ----------------------
+
+
+def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool) -> int:
+    """Resolve ``path`` name by name to an object that is there."""
+    root = resolver.root()
+    top = os.fstat(root)
+    at = root if path.startswith(b"/") else start
+    follow = follow or path.endswith((b"/", b"/."))
+    waiting = _names(path)
+    links = 0
+    while waiting:
+        name = waiting.pop()
+        if name == b"..":
+            if not os.path.samestat(os.fstat(at), top):
+                at = step(resolver, at, b"..", _DIRECTORY)
+            continue
+        inner = step(resolver, at, name, _LINK)
+        found = os.fstat(inner)
+        if not stat.S_ISLNK(found.st_mode) or not (waiting or follow):
+            if waiting and not stat.S_ISDIR(found.st_mode):
+                raise _error(errno.ENOTDIR)
+            at = inner
+            continue
+        links += 1
+        if links > MOST_LINKS:
+            raise _error(errno.ELOOP)
+        target = target_of(resolver, at, name, inner)
+        if target is None:
+            at = resolver.meant = step(resolver, at, name, _OBJECT)
+            continue
+        if target.startswith(b"/"):
+            at = root
+        waiting += _names(target)
+    if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
+        raise _error(errno.ENOTDIR)
+    if stat.S_ISDIR(os.fstat(at).st_mode):
+        is_itself(resolver, at)  # (what is done to a name in it would be done by the keeper, too)
+    return at
+
+
+def step(resolver: PathResolver, at: int, name: bytes, flags: int) -> int:
+    """What is at a name in a directory, opened with the flags for ``O_PATH``.
+
+    Raises `OSError`: EACCES if the directory is what a ``/proc`` says of a process that is not of the caller's tree.
+    """
+    # What /proc says of itself is open to the caller, but not to another process in its name.
+    with nullcontext() if is_itself(resolver, at) else resolver.acting():
+        return resolver.held(os.open(name, flags, dir_fd=at))
+
+
+def target_of(resolver: PathResolver, at: int, name: bytes, link: int) -> bytes | None:
+    """Where a link leads; None if it is an object itself that it stands for, rather than a path."""
+    if is_in_proc(at):
+        if name in (b"self", b"thread-self"):  # (in its root, that is: no link elsewhere is called so)
+            process, thread = own_numbers(resolver, at)
+            return b"%d" % process if name == b"self" else b"%d/task/%d" % (process, thread)
+        try:
+            os.close(openat2(at, name, _OBJECT, RESOLVE_NO_MAGICLINKS))
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return None
+    target = os.readlink(b"", dir_fd=link)
+    if not target:
+        raise _error(errno.ENOENT)
+    return target
+
+
+def _names(path: bytes) -> list[bytes]:
+    return [name for name in reversed(path.split(b"/")) if name not in (b"", b".")]
+
+
+# Paths --------------------------------------------------------------------------------------------------------------
 
 
 def split(path: bytes) -> tuple[bytes, bytes, bytes]:

@@ -1,4 +1,10 @@
-"""``/proc`` as one process sees it: which process a path in it means, and what is mounted."""
+"""What is the caller's own in ``/proc``, ``/dev`` and ``/sys``, and which process a directory of a ``/proc`` is about.
+
+What a ``/proc`` says of a process leads to what is that process's own. The kernel asks who looks, and lets a process of
+a tree see what belongs to its own tree alone (landlock(7)). Asked by the keeper it would let the keeper see: what the
+keeper looks after, what is outside, and itself. So the keeper decides here, before it opens anything there, and by the
+process that a directory is about, whatever path, mount or number leads to it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,7 @@ from holdfast.supervisor.resolution.mount_table import mounts
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.path_resolver import PathResolver
-    from holdfast.supervisor.resolution.territory import Where
+    from holdfast.supervisor.resolution.territory import Location
 
 _BOUNDS = frozenset({b"", b"/"})
 _CUTTING = frozenset({b"afs", b"ceph", b"cifs", b"lustre", b"nfs", b"nfs4", b"smb3"})
@@ -22,9 +28,14 @@ _CUTTING = frozenset({b"afs", b"ceph", b"cifs", b"lustre", b"nfs", b"nfs4", b"sm
 kernel's ``atomic_open``). On others a file is found first.
 """
 _PROC_SUPER_MAGIC = 0x9FA0
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_NAMESPACE = "ns/pid"
+"""What a ``/proc`` has of every process, and nowhere else."""
+_SELF = "self"
+"""What it has in its root alone."""
 
 
-def is_native(fd: int, where: Where, mode: int) -> bool:
+def is_native(fd: int, where: Location, mode: int) -> bool:
     """Whether only the caller itself can open what ``fd`` refers to: its own terminal, a file about itself."""
     if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
         return is_below(where.absolute, (b"/dev",))
@@ -32,14 +43,16 @@ def is_native(fd: int, where: Where, mode: int) -> bool:
 
 
 def is_in_proc(fd: int) -> bool:
-    """Whether the object is of a file system in which a path means something else to everybody who looks, wherever and
-    for whomever that is mounted.
+    """Whether the object is of a file system in which a path means something else to each process that looks, wherever
+    that is mounted.
     """
     return file_system(fd) == _PROC_SUPER_MAGIC
 
 
-def is_setting(fd: int, where: Where) -> bool:
-    """Whether the object is a file in ``/proc`` that is about no process: a setting of the kernel's, for everybody."""
+def is_setting(fd: int, where: Location) -> bool:
+    """Whether the object is a file in ``/proc`` that is about no process: a setting of the kernel's, for the whole
+    machine.
+    """
     if not is_in_proc(fd):
         return False
     parts = where.absolute.split(b"/")[1:]
@@ -59,20 +72,6 @@ def may_cut_unasked() -> bool:
     return any(mount.type in _CUTTING for mount in mounts())
 
 
-# Whose directory of a ``/proc`` it is: what it says of a process leads to what is that process's own.
-#
-# The kernel asks who looks, and lets a process of a tree see what belongs to its own tree alone (landlock(7)). Asked by
-# the keeper it would let the keeper see: what the keeper looks after, what is outside, and itself. So it is decided
-# here, before anything there is opened, and by the process that a directory is about, whatever path, mount or number
-# leads to it.
-
-_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-_NAMESPACE = "ns/pid"
-"""What a ``/proc`` has of every process, and nowhere else."""
-_SELF = "self"
-"""What it has in its root alone."""
-
-
 class Process(NamedTuple):
     """A process, by the same words whichever ``/proc`` tells of it."""
 
@@ -87,7 +86,7 @@ def identify(process: int) -> Process:
     return Process(os.readlink(_NAMESPACE, dir_fd=process), numbers_of(process).processes[-1])
 
 
-def is_itself(sight: PathResolver, directory: int) -> bool:
+def is_itself(resolver: PathResolver, directory: int) -> bool:
     """Whether the directory is what a ``/proc`` says of the caller itself.
 
     Raises `OSError`: EACCES if it is what one says of a process, or a thread, that is not of the caller's tree.
@@ -99,25 +98,25 @@ def is_itself(sight: PathResolver, directory: int) -> bool:
         return False
     try:
         found = identify(at)
-        if found == sight.caller.process:
+        if found == resolver.caller.process:
             return True
-        # (Nobody gets the number of a process that is there, from the first look to the last.)
-        if sight.holds(_number(at, found)) and identify(at) == found:
+        # (No other process gets the number of one that is there, from the first look to the last.)
+        if resolver.holds(_number(at, found)) and identify(at) == found:
             return False
     finally:
         os.close(at)
     raise _refused()
 
 
-def own_numbers(sight: PathResolver, root: int) -> tuple[int, int]:
+def own_numbers(resolver: PathResolver, root: int) -> tuple[int, int]:
     """What the caller's process and thread are called in the ``/proc`` whose root directory this is.
 
     Raises `OSError`: ENOENT if they are not in there.
     """
     if os.fstat(root).st_dev == _own_device():
-        return sight.caller.tgid, sight.caller.tid
-    own = sight.caller.process
-    for numbers in zip(*numbers_of(sight.caller.fd), strict=True):
+        return resolver.caller.tgid, resolver.caller.tid
+    own = resolver.caller.process
+    for numbers in zip(*numbers_of(resolver.caller.fd), strict=True):
         try:
             at = os.open(b"%d" % numbers[0], _DIRECTORY, dir_fd=root)
         except FileNotFoundError:

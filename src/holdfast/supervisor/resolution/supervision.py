@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from holdfast.supervisor.syscalls.pending_call import Call, Reply
+from holdfast.supervisor.syscalls.pending_call import PendingCall, Reply
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.territory import ReadOnly
@@ -26,7 +26,7 @@ class Supervision(Protocol):
     read_only: tuple[ReadOnly, ...]
     """Directories that nothing inside may change, nor anything beneath."""
 
-    def step(self, call: Call) -> StepId:
+    def step(self, call: PendingCall) -> StepId:
         """The step that the caller's mutations belong to now. Opens one if there is none.
 
         Raises `OSError` (EINTR) if the caller does not wait any more: nothing is to be journalled for it.
@@ -40,14 +40,14 @@ class Supervision(Protocol):
         """
         ...
 
-    def is_valid(self, call: Call) -> bool:
+    def is_valid(self, call: PendingCall) -> bool:
         """Whether the caller still waits, and was not killed. So ``/proc/TID`` was its own when something was opened
         through it, and no other process has seen its end yet.
         """
         ...
 
 
-Handler: TypeAlias = Callable[[Call, Supervision], Reply]
+Handler: TypeAlias = Callable[[PendingCall, Supervision], Reply]
 """Carries out one call. May raise `OSError`: the call fails with its number; and, before anything has happened,
 `SlowError`, `LaterError` and `HeldError`: it is called again from the start, and reads everything anew.
 """

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.linux.long_paths import DELETED, open_below
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
-from holdfast.supervisor.resolution.mount_table import Mount, mounts, mounts_of, other_paths
+from holdfast.supervisor.resolution.mount_table import mounts, mounts_of, other_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from holdfast.files.linux.mount_table import Mount
     from holdfast.supervisor.resolution.caller_identity import Caller
     from holdfast.supervisor.resolution.supervision import Supervision
 
@@ -23,8 +24,8 @@ SELF_FD = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 """The keeper's descriptors, by number, as links to what they are. Not for a process that was forked off since."""
 
 _FRESH_NS = 20_000_000
-"""For so long, the workspace and Holdfast's home are taken to be where they were: only somebody outside, who is not
-held up by anything here, moves them."""
+"""For so long, the workspace and Holdfast's home are taken to be where they were: only a process outside, which
+nothing here holds up, moves them."""
 _MOST_VIEWS = 16
 _TOP = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 _ANY_LOG = b"/" + UNDO_LOG_IN_TREE + b"/"
@@ -34,7 +35,7 @@ is told by its name, which needs no look at the disk, and which no tree can take
 _KEPT_IN, _LOG = os.path.split(b"/" + UNDO_LOG_IN_TREE)
 
 
-class Where(NamedTuple):
+class Location(NamedTuple):
     """Where an object is."""
 
     absolute: bytes
@@ -48,7 +49,7 @@ class Where(NamedTuple):
 
 
 class ReadOnly:
-    """A directory that a tree may not change, nor anything beneath: what a descriptor refers to, wherever somebody
+    """A directory that a tree may not change, nor anything beneath: what a descriptor refers to, wherever a process
     outside moves that, and whatever comes to lie at its path instead. For several threads at once.
     """
 
@@ -94,11 +95,11 @@ class Territory:
         looked, _ = self._shown.get(caller.view, (0, ()))
         if now - looked > _FRESH_NS:
             shown = self._shown | {caller.view: (now, mounts_of(caller.fd))}
-            # (Replaced, for other threads. To keep what nobody sees at a path any more does no harm.)
+            # (Replaced, for other threads. To keep what no process sees at a path any more does no harm.)
             self._shown = dict(list(shown.items())[-_MOST_VIEWS:])
             self.forget()
 
-    def of(self, absolute: bytes) -> Where:
+    def locate(self, absolute: bytes) -> Location:
         """Where a path is that holds no links."""
         now = time.monotonic_ns()
         if now - self._looked > _FRESH_NS:
@@ -108,28 +109,28 @@ class Territory:
             if (absolute == forbidden or absolute.startswith(forbidden + b"/")) and not (
                 is_around and under(absolute, self._root)
             ):
-                return Where(absolute, None, forbidden=True)
+                return Location(absolute, None, forbidden=True)
         below = absolute + b"/"
         if _ANY_LOG in below:
-            return Where(absolute, None, forbidden=True)
+            return Location(absolute, None, forbidden=True)
         if below.startswith(self._read_only):
-            return Where(absolute, None, read_only=True)
+            return Location(absolute, None, read_only=True)
         root = self._root
         if absolute == root:
-            return Where(absolute, b"")
+            return Location(absolute, b"")
         if absolute.startswith(root) and (absolute[len(root)] == 47 or root == b"/"):
-            return Where(absolute, absolute[len(root) :].lstrip(b"/"))
-        return Where(absolute, None)
+            return Location(absolute, absolute[len(root) :].lstrip(b"/"))
+        return Location(absolute, None)
 
-    def inner(self, directory: Where, name: bytes) -> Where:
+    def child(self, directory: Location, name: bytes) -> Location:
         """Where a name in a directory is that was just found there."""
         path = directory.path
         if path is None or len(directory.absolute) == 1:
-            return self.of(os.path.join(directory.absolute, name))
+            return self.locate(os.path.join(directory.absolute, name))
         absolute = b"%b/%b" % (directory.absolute, name)
         if name == _LOG or absolute in self._borders:
-            return self.of(absolute)
-        return Where(absolute, b"%b/%b" % (path, name) if path else name)
+            return self.locate(absolute)
+        return Location(absolute, b"%b/%b" % (path, name) if path else name)
 
     def holds_forbidden(self, absolute: bytes, directory: int) -> bool:
         """Whether what is out of reach lies beneath the path, a name in ``directory``, and would move with it; of the

@@ -21,14 +21,14 @@ import struct
 import threading
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.supervisor.process_tree.process_freezer import Frozen
+from holdfast.supervisor.process_tree.process_freezer import ProcessFreezer
 from holdfast.supervisor.syscalls.caller_memory import look
 from holdfast.supervisor.syscalls.pending_call import SlowError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.supervisor.syscalls.pending_call import Call
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 REQUEST: Final = struct.Struct("=IIiQI")
 """The number of the request, what is asked for, of which thread, and two arguments, unsigned."""
@@ -44,7 +44,7 @@ MOST_NUMBERS: Final = 1000
 
 _ANSWER_BYTES = ANSWER.size + 4096
 _PATIENCE_SECONDS = 0.05
-"""How long other calls wait for a parent that does not answer: somebody may have stopped it."""
+"""How long other calls wait for a parent that does not answer: it may be stopped."""
 _DESCRIPTOR = struct.Struct("=i")
 _TIMEVAL = struct.Struct("@ll")
 _SYS_PIDFD_GETFD = 438
@@ -54,7 +54,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Freezer(Protocol):
-    """Processes that are stopped until `release`; see `Frozen`."""
+    """Processes that are stopped until `release`; see `ProcessFreezer`."""
 
     def add(self, processes: Sequence[int]) -> None:
         """Stop these, with all their threads, in a moment; naming one again does nothing."""
@@ -65,7 +65,7 @@ class Freezer(Protocol):
         ...
 
 
-class Permission:
+class DirectAccess:
     """Whether the keeper gets at processes by itself, as far as is known: the same for all trees."""
 
     __slots__ = ("is_own",)
@@ -74,10 +74,10 @@ class Permission:
         self.is_own = True
 
 
-class Reach:
+class CallerAccess:
     """The processes of one tree. For several threads at once."""
 
-    def __init__(self, parent: socket.socket, permission: Permission) -> None:
+    def __init__(self, parent: socket.socket, permission: DirectAccess) -> None:
         """Take over the socket on which the parent of the tree answers."""
         seconds = int(_PATIENCE_SECONDS)
         patience = _TIMEVAL.pack(seconds, int((_PATIENCE_SECONDS - seconds) * 1_000_000))
@@ -90,7 +90,7 @@ class Reach:
         self._answered = 0
         """The request that was answered last."""
         self._is_late = False
-        """The parent has let somebody wait for too long, and has not answered since."""
+        """The parent has let a call wait for too long, and has not answered since."""
 
     @property
     def is_own(self) -> bool:
@@ -103,22 +103,22 @@ class Reach:
         with self._lock:
             self._parent.close()
 
-    def memory(self, call: Call, address: int, size: int) -> tuple[bytes | bytearray, int]:
+    def memory(self, call: PendingCall, address: int, size: int) -> tuple[bytes | bytearray, int]:
         """`look` at the memory of who calls. Raises also `SlowError`."""
         if self._permission.is_own:
             try:
                 return look(call.tid, address, size)
             except PermissionError:
-                pass  # not to us, that is; or to nobody
+                pass  # the keeper may not look; perhaps the parent may
         found = self._ask(call, MEMORY, call.tid, address, size)[0]
         self._permission.is_own = False
         return found, len(found)
 
-    def descriptor(self, call: Call, number: int) -> int:
+    def descriptor(self, call: PendingCall, number: int) -> int:
         """`take`, from the thread that calls. Raises also `SlowError`."""
         if self._permission.is_own:
             try:
-                return take(call.tid, number)
+                return copy_descriptor(call.tid, number)
             except PermissionError:
                 pass
         found = self._ask(call, DESCRIPTOR, call.tid, number & 0xFFFFFFFF)[1]
@@ -128,13 +128,15 @@ class Reach:
     def freezer(self) -> Freezer | None:
         """Something to stop processes of the tree with; None if there is nothing at the moment. Does not wait long."""
         if self._permission.is_own:
-            return Frozen()
+            return ProcessFreezer()
         try:
-            return _Distant(socket.socket(fileno=self._ask(None, FREEZER)[1]))
+            return _RemoteFreezer(socket.socket(fileno=self._ask(None, FREEZER)[1]))
         except (SlowError, OSError):
             return None
 
-    def _ask(self, call: Call | None, what: int, pid: int = 0, first: int = 0, second: int = 0) -> tuple[bytes, int]:
+    def _ask(
+        self, call: PendingCall | None, what: int, pid: int = 0, first: int = 0, second: int = 0
+    ) -> tuple[bytes, int]:
         """Bytes or a descriptor. Raises `SlowError` where others wait, if the parent has not answered in time."""
         is_patient = call is not None and call.patient
         if not self._lock.acquire(timeout=-1 if is_patient else 0 if self._is_late else _PATIENCE_SECONDS):
@@ -155,7 +157,7 @@ class Reach:
                     continue
                 if self._answered == self._number:
                     break
-                # It is for somebody who did not wait for it.
+                # It answers an earlier request, whose thread did not wait for it.
                 if descriptor >= 0:
                     os.close(descriptor)
         except BlockingIOError:
@@ -191,7 +193,7 @@ class Reach:
         return error, answer[ANSWER.size :], descriptor
 
 
-class _Distant:
+class _RemoteFreezer:
     """A `Freezer` where the parent is."""
 
     def __init__(self, parent: socket.socket) -> None:
@@ -211,7 +213,7 @@ class _Distant:
         self._parent.close()
 
 
-def take(tid: int, number: int) -> int:
+def copy_descriptor(tid: int, number: int) -> int:
     """A copy, close-on-exec, of another thread's descriptor (pidfd_getfd(2)). Raises `OSError`.
 
     A thread may have descriptors of its own (``CLONE_FILES`` of unshare(2)). Before Linux 6.9 only those of the first

@@ -16,7 +16,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.syscalls.pending_call import Call
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 PATH_MAX = 4096
 """Of a path with its final zero byte."""
@@ -65,7 +65,7 @@ def look(tid: int, address: int, size: int) -> tuple[bytearray, int]:
     return room.found, got
 
 
-def read(call: Call, address: int, size: int) -> bytes:
+def read(call: PendingCall, address: int, size: int) -> bytes:
     """Exactly ``size`` bytes of the caller's memory. Raises `OSError`: EFAULT if not all of them are readable."""
     found = b""
     while len(found) < size:
@@ -77,7 +77,7 @@ def read(call: Call, address: int, size: int) -> bytes:
     return found
 
 
-def read_structure(call: Call, address: int, size: int, least: int) -> bytes:
+def read_structure(call: PendingCall, address: int, size: int, least: int) -> bytes:
     """A structure whose size the caller tells, because later kernels know a longer one.
 
     Raises `OSError`: EINVAL if it is shorter than ``least``, E2BIG if it is longer than a page, and as `read`.
@@ -89,7 +89,7 @@ def read_structure(call: Call, address: int, size: int, least: int) -> bytes:
     return read(call, address, size)
 
 
-def read_string(call: Call, address: int, limit: int, too_long: int) -> bytes:
+def read_string(call: PendingCall, address: int, limit: int, too_long: int) -> bytes:
     """The bytes before the zero byte at ``address``; one with that byte is at most ``limit`` long.
 
     Raises `OSError`: ``too_long`` if it is longer, EFAULT if it is not readable.
@@ -110,7 +110,7 @@ def read_string(call: Call, address: int, limit: int, too_long: int) -> bytes:
     raise OSError(too_long, os.strerror(too_long))
 
 
-def read_path(call: Call, address: int) -> bytes:
+def read_path(call: PendingCall, address: int) -> bytes:
     """The path at ``address``, perhaps empty. Raises `OSError`: ENAMETOOLONG, EFAULT."""
     found, got = call.reach.memory(call, address, min(_FIRST, _PAGE - address % _PAGE))
     end = found.find(0, 0, got)
@@ -119,7 +119,7 @@ def read_path(call: Call, address: int) -> bytes:
     return read_string(call, address, PATH_MAX, errno.ENAMETOOLONG)
 
 
-def read_paths(call: Call, first: int, second: int) -> tuple[bytes, bytes]:
+def read_paths(call: PendingCall, first: int, second: int) -> tuple[bytes, bytes]:
     """`read_path` of two; by one system call if both are short, and the kernel lets this process."""
     found = look_twice(call.tid, first, second) if call.reach.is_own else None
     return found or (read_path(call, first), read_path(call, second))

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.syscalls.caller_access import Reach
+    from holdfast.supervisor.syscalls.caller_access import CallerAccess
     from holdfast.supervisor.syscalls.retries import Pipe
 
 
-class Call(NamedTuple):
+class PendingCall(NamedTuple):
     """A system call that waits."""
 
     id: int
@@ -26,10 +26,10 @@ class Call(NamedTuple):
     """
     args: tuple[int, int, int, int, int, int]
     """The registers, unsigned, 64 bits each. A handler takes the width that the call's own arguments have."""
-    reach: Reach
+    reach: CallerAccess
     """To what is the caller's own."""
     patient: bool = False
-    """It is handled on a thread where nobody else waits for it: it may copy a large file, or block."""
+    """It is handled on a thread of its own: it may copy a large file, or block."""
 
 
 class Reply(NamedTuple):
@@ -56,7 +56,7 @@ class SlowError(Exception):
 
 
 class LaterError(Exception):
-    """Nothing has happened yet, and what it waits for nobody tells of: call the handler again in a moment."""
+    """Nothing has happened yet, and no event will say when the wait is over: call the handler again in a moment."""
 
     def __init__(self, pipe: Pipe | None = None) -> None:
         """``pipe``: it waits for a reader of that one."""

@@ -1,4 +1,4 @@
-"""Calls that are tried again until they can be carried out, since nobody tells when that is.
+"""Calls that are tried again until they can be carried out, since no event says when that is.
 
 Who waits in the kernel to open a named pipe for writing counts as a writer of it already: a reader sees its end only
 when all of them have come and gone. Those who wait here are opened one after the other, a few at a time, and the first
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.supervisor.syscalls.pending_call import Call
+    from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 Pipe: TypeAlias = "tuple[int, int]"
 """Device and inode of a named pipe."""
@@ -32,20 +32,20 @@ class Retries:
     """The calls of one tree that wait in that way. For one thread."""
 
     def __init__(self) -> None:
-        self._calls: deque[tuple[Call, Pipe | None]] = deque()
+        self._calls: deque[tuple[PendingCall, Pipe | None]] = deque()
         self._waiting: Counter[Pipe] = Counter()
         self._kept: dict[Pipe, int] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
 
-    def add(self, call: Call, pipe: Pipe | None) -> None:
+    def add(self, call: PendingCall, pipe: Pipe | None) -> None:
         """Have a call tried again, which waits for a reader of ``pipe`` or for something else."""
         self._calls.append((call, pipe))
         if pipe is not None:
             self._waiting[pipe] += 1
 
-    def take(self) -> Iterator[Call]:
+    def take(self) -> Iterator[PendingCall]:
         """The next few. What has to be tried once more is added anew before the next is taken."""
         for _ in range(min(len(self._calls), _AT_ONCE)):
             call, pipe = self._calls.popleft()
@@ -79,7 +79,7 @@ class Retries:
         if kept is not None:
             os.close(kept)
 
-    def close(self) -> list[Call]:
+    def close(self) -> list[PendingCall]:
         """Forget them all, and say which they were."""
         calls = [call for call, _ in self._calls]
         self._calls.clear()

@@ -289,8 +289,8 @@ STOLEN_TERMINAL: Final = (0x540E, 1)
 """The ``ioctl`` (TIOCSCTTY), and its argument, by which an administrator takes a terminal from another session."""
 
 PERMISSION_EVENTS: Final = 0xC
-"""Of ``fanotify_init``, any of these (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT) lets the caller hold up whoever opens a
-file, and refuse it: to the keeper, and to everybody else of the machine.
+"""Of ``fanotify_init``, any of these (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT) lets the caller hold up each open of a
+file, and refuse it: by the keeper, and by every other process of the machine.
 """
 
 NOTIFIED_IOCTLS: Final[Mapping[str, int]] = {

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.file_lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError
-from holdfast.undo.foreign_edits.other_links import survivors
+from holdfast.undo.foreign_edits.other_links import KEPT, kept, lost_names, survivors
 from holdfast.undo.journal.step_footprint import whereabouts
 from holdfast.undo.tree.signatures import (
     CHECKED_BYTES,
@@ -32,9 +32,10 @@ from holdfast.undo.tree.signatures import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from holdfast.undo.journal.records import Signature, StepId
+    from holdfast.undo.interceptor import Place
+    from holdfast.undo.journal.records import Mutation, ObjectKey, Signature, StepId
     from holdfast.undo.journal.step_file import Head, Sealed
     from holdfast.undo.log import UndoLog
     from holdfast.undo.tree.rooted_directories import Directories
@@ -64,31 +65,28 @@ def settle(log: UndoLog, *, eagerly: bool = True) -> None:
     if not (log.unsettled or log.unsettled_others):
         return
     with log.recorder.gate, log.looking() as directories:
-        written = _Written(log, thorough=eagerly)
-        settled: dict[bytes, Signature] = {}
+        writers = _Writers(log, directories, eagerly=eagerly)
+        settled: dict[bytes, tuple[int, Signature]] = {}
         for step, waiting in list(log.unsettled.items()):
             if step in log.unsealed or step not in log.heads:
                 continue
-            ready: dict[bytes, Signature] = {}
-            for path, was in waiting.items():
-                writer = _writer(directories, path, was)
-                if writer is not Writer.NONE:
-                    if writer is Writer.SOME and not eagerly:
-                        continue
-                    if written.holds(was.inode):
-                        continue
-                ready[path] = was
+            ready = {path: was for path, was in waiting.items() if not writers.has(path, was)}
             if ready:
-                settled |= _settle(log, directories, step, ready)
+                at = log.heads[step].left_at
+                settled |= {path: (at, found) for path, found in _settle(log, directories, step, ready).items()}
                 for path in ready:
                     del waiting[path]
             if not waiting:
                 del log.unsettled[step]
         if eagerly:
-            _settle_others(log, directories, written)
+            _settle_others(log, directories, writers)
         # (Last: what one of the steps has left is not a later step's for the others.)
-        known = log.recorder.known
-        known.note((path, found) for path, found in settled.items() if _is_last(log, directories, path))
+        last = _last(log, min((at for at, _ in settled.values()), default=0)) if settled else {}
+        log.recorder.known.note(
+            (path, found)
+            for path, (at, found) in settled.items()
+            if last.get(path, 0) <= at and _is_last(log, directories, path)
+        )
 
 
 def written_late(log: UndoLog) -> list[tuple[StepId, bytes]]:
@@ -184,42 +182,88 @@ def is_still(now: Signature | None, was: Signature, path: bytes, edited: frozens
     return now is not None and now.key == was.key and edited.isdisjoint((path, b""))
 
 
-class _Written:
-    """What is written to; looked for when it is first asked for."""
+class _Writers:
+    """Which objects are still written to. Each is asked for once, and what a step that is not finished yet waits for
+    counts as written to: all steps that have left an object look at it together, or they would not leave the same.
+    """
 
-    def __init__(self, log: UndoLog, *, thorough: bool) -> None:
-        self._find = partial(log.writers, thorough)
+    def __init__(self, log: UndoLog, directories: Directories, *, eagerly: bool) -> None:
+        self._find = partial(log.writers, eagerly)
+        self._directories = directories
+        self._eagerly = eagerly
+        self._known: dict[ObjectKey, bool] = {}
+        for step in log.unsealed:
+            waiting = {was.key for was in log.unsettled.get(step, {}).values()}
+            self._known |= dict.fromkeys(waiting | log.unsettled_others.get(step, frozenset()), True)
 
     @cached_property
     def _found(self) -> frozenset[int] | None:
         return self._find()
 
-    def holds(self, inode: int) -> bool:
-        """Whether it may be among that."""
-        return self._found is None or inode in self._found
+    def has(self, path: bytes, was: Signature) -> bool:
+        """Whether what was left at the path may still be written to."""
+        if was.key not in self._known:
+            writer = _writer(self._directories, path, was)
+            if writer is Writer.NONE or (writer is Writer.SOME and not self._eagerly):
+                self._known[was.key] = writer is Writer.SOME
+        return self.has_object(was.key)
+
+    def has_object(self, key: ObjectKey) -> bool:
+        """The same of what lives on by other names, wherever."""
+        if key not in self._known:
+            self._known[key] = self._found is None or key[1] in self._found
+        return self._known[key]
 
 
-def _settle_others(log: UndoLog, directories: Directories, written: _Written) -> None:
-    """Look again at what had lost a name, lives on by others, and could still be written to when its step ended. Where
-    others have changed anything since, it is not known whose that is.
+def _settle_others(log: UndoLog, directories: Directories, writers: _Writers) -> None:
+    """Look again at what had lost a name, lives on by others or in the log, and could still be written to when its step
+    ended. Where others have changed anything since, it is not known whose that is.
     """
-    for step, waiting in list(log.unsettled_others.items()):
-        if step in log.unsealed or step not in log.heads:
+    waiting = {step: keys for step, keys in log.unsettled_others.items() if step in log.heads}
+    ready = {key for keys in waiting.values() for key in keys if not writers.has_object(key)}
+    found: dict[ObjectKey, tuple[Signature, Callable[[], Place]]] = {}
+    # (What a step waits for, another one may have put into the log.)
+    for head in list(log.heads.values()) if ready else ():
+        if not ready.isdisjoint(one.key for one in head.others):
+            with suppress(IntegrityError):  # of a step that is damaged nothing is known
+                found.update(_lost(log, directories, log.read(head.id).records))
+    for step, keys in waiting.items():
+        if step in log.unsealed:
             continue
-        ready = {key for key in waiting if not written.holds(key[1])}
-        if ready and not edited_since(log, log.heads[step]):
+        over = keys & ready
+        if over and not edited_since(log, log.heads[step]):
             sealed = log.read(step)
-            found = {one.now.key: one for one in survivors(log, directories, sealed.records)}
             others = tuple(
-                checked(found[one.key].place, found[one.key].now) if one.key in ready & found.keys() else one
+                checked(found[one.key][1], found[one.key][0]) if one.key in over & found.keys() else one
                 for one in sealed.head.others
             )
             log.write(msgspec.structs.replace(sealed, head=msgspec.structs.replace(sealed.head, others=others)))
             log.recorder.known.note((), others)
-        if left := waiting - ready:
+        if left := keys - over:
             log.unsettled_others[step] = left
         else:
             del log.unsettled_others[step]
+
+
+def _lost(
+    log: UndoLog, directories: Directories, records: Sequence[Mutation]
+) -> Iterator[tuple[ObjectKey, tuple[Signature, Callable[[], Place]]]]:
+    """How each object looks now that lost a name by the records and is in the log, or lives on; and where it is."""
+    for one in survivors(log, directories, records):
+        yield one.now.key, (one.now, one.place)
+    for _, keeping, _ in lost_names(records):
+        there = kept(log, keeping.number) if keeping.how in KEPT else None
+        if there is not None:
+            yield there.now.key, (there.now, there.place)
+
+
+def _last(log: UndoLog, since: int) -> dict[bytes, int]:
+    """By the sequence number, when steps have left something, or nothing, at each path, as far as that was later. (What
+    they have left may not be known yet either.)
+    """
+    later = sorted((head for head in log.heads.values() if head.left_at > since), key=lambda head: head.left_at)
+    found = {path: head.left_at for head in later for path, _ in head.left}
+    return found | {path: log.recorder.seq for step in log.unsealed.values() for path in whereabouts(step.records)}
 
 
 def _is_last(log: UndoLog, directories: Directories, path: bytes) -> bool:

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.file_lease import is_written
-from holdfast.files.linux.metadata import read_xattrs_at
 from holdfast.undo.completion.late_writes import still_written
-from holdfast.undo.foreign_edits.other_links import survivors
-from holdfast.undo.journal.preimages import place_of
+from holdfast.undo.foreign_edits.other_links import kept, survivors
 from holdfast.undo.journal.records import How, Put
 from holdfast.undo.journal.step_file import Head, Preimage, Sealed, State, Trouble
 from holdfast.undo.journal.step_footprint import changed_before, filled, keepings, named, touched_before, whereabouts
@@ -23,7 +21,6 @@ from holdfast.undo.tree.signatures import (
     is_unknown,
     place_in,
     signature,
-    signature_of,
     unknown,
 )
 
@@ -248,11 +245,13 @@ def _others(log: UndoLog, step: OpenStep, alive_until: int | None, theirs: Colle
 
 
 def _known_others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
+    own = numbers(step.records) if step.shared else ()
     for number in step.shared:
-        kept = log.preimages.look(number)
-        if kept is not None and kept.st_nlink > 1:
-            xattrs = partial(read_xattrs_at, log.preimages.fd, place_of(number))
-            yield signature_of(kept, log.directories.device, xattrs)
+        there = kept(log, number)
+        # (What another step has put into the log may have lost its last name in the tree since, by this one: then no
+        # record tells what this one has written to it.)
+        if there is not None and (there.names > 1 or number not in own):
+            yield there.now
     if step.parted:
         known = {path for head in log.heads.values() for path, left in head.left if left and left.key in step.parted}
         now = (signature(log.directories, path) for path in known)
@@ -288,16 +287,23 @@ def _checked(log: UndoLog, step: OpenStep, left: Left) -> Left:
     return left._replace(paths=tuple(paths), others=tuple(others) or left.others)
 
 
+class StepEnd(NamedTuple):
+    """How a step ended."""
+
+    state: State
+    ended_at: int
+    exit_code: int | None
+    conflicts: Sequence[Trouble] = ()
+    """What could not be reversed on the way to this state."""
+
+
 def seal(
     log: UndoLog,
     step: OpenStep,
+    end: StepEnd,
     *,
-    state: State,
-    ended_at: int,
-    exit_code: int | None,
     before: Head | None = None,
     alive_until: int | None = None,
-    conflicts: Iterable[Trouble] = (),
     left: Left | None = None,
     spared: Iterable[bytes] = (),
 ) -> Head:
@@ -305,8 +311,7 @@ def seal(
 
     ``before`` is what was said of it if it was finished before. ``alive_until`` is the last moment (ns) at which its
     keeper can have changed anything, if it was killed: what was changed later is not taken for the step's.
-    ``conflicts`` are what could not be reversed on the way to ``state``. ``left`` is what `look` found; else it is
-    looked at now. ``spared`` are the paths of `Head.spared`.
+    ``left`` is what `look` found; else it is looked at now. ``spared`` are the paths of `Head.spared`.
     """
     preimages = tuple(_preimages(log.preimages, step))
     if left is None:
@@ -317,7 +322,7 @@ def seal(
     head = Head(
         id=begin.step,
         kind=begin.kind,
-        state=state,
+        state=end.state,
         first=before.first if before else first,
         last=before.last if before else last,
         looked_at=before.looked_at if before else step.looked_at,
@@ -326,8 +331,8 @@ def seal(
         command=begin.command,
         directory=begin.directory,
         started_at=before.started_at if before else begin.at,
-        ended_at=ended_at,
-        exit_code=exit_code,
+        ended_at=end.ended_at,
+        exit_code=end.exit_code,
         protected=step.bare or (before.protected if before else ""),
         copied=step.copied,
         paths=before.paths if before else len(step.went.union(path for path, _ in left.paths)),
@@ -335,10 +340,10 @@ def seal(
         others=left.others,
         edited=before.edited if before else left.edited,
         preimages=preimages,
-        conflicts=tuple(conflicts),
+        conflicts=tuple(end.conflicts),
         aliases=(*(before.aliases if before else ()), *step.aliases),
         parent=begin.parent,
-        crossed=tuple(one for one in before.crossed if one[0] != state) if before else (),
+        crossed=tuple(one for one in before.crossed if one[0] != end.state) if before else (),
         late=before.late if before else (),
         kept_open=before.kept_open if before else (),
         open_until=_open_until(log, begin.step, before),

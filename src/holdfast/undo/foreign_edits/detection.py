@@ -9,17 +9,14 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.metadata import read_xattrs_at
 from holdfast.model.errors import IntegrityError
-from holdfast.undo.foreign_edits.other_links import KEPT, lost_names, survivors
-from holdfast.undo.interceptor import Place
-from holdfast.undo.journal.preimages import place_of
-from holdfast.undo.journal.records import How, Made, Make, Put
+from holdfast.undo.foreign_edits.other_links import KEPT, kept, lost_names, survivors
+from holdfast.undo.journal.records import Made, Make, Put
 from holdfast.undo.journal.step_footprint import Moves, filled, grounds, keepings, named, reach, whereabouts
-from holdfast.undo.tree.signatures import NOT_OURS, content_at, is_left, is_same, place_in, signature, signature_of
+from holdfast.undo.tree.signatures import NOT_OURS, content_at, is_left, is_same, place_in, signature
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.undo.foreign_edits.other_links import Survivor
@@ -264,13 +261,14 @@ def _edited_in_the_log(
     for one in sealed:
         others = {left.key for left in one.head.others}
         for path, keeping, object_ in lost_names(one.records) if others else ():
-            now, place = _kept(log, keeping.number) if keeping.how in KEPT else (None, None)
-            if now is None or place is None or now.names > 1 or now.key not in others:
+            there = kept(log, keeping.number) if keeping.how in KEPT else None
+            if there is None or there.now.names > 1 or there.now.key not in others:
                 continue
+            now = there.now
             left = objects[now.key]
             is_alike = (left.mode, left.size, left.mtime) == (now.mode, now.size, now.mtime)
             # (The ctime tells of the name that went, too.)
-            if not is_alike or (left.check and content_at(place()) != left.check):
+            if not is_alike or (left.check and content_at(there.place()) != left.check):
                 yield path, object_
 
 
@@ -315,19 +313,22 @@ def left_by_steps(log: UndoLog, sealed: Iterable[Sealed], spared: frozenset[Iden
     edited = aliases.all(object_ for one in sealed for object_ in one.head.edited)
     records = sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)
     waiting = {was.key for each in log.unsettled.values() for was in each.values()}
-    kept = {object_: keeping.number for keeping, object_ in keepings(records) if keeping.how in (How.MOVED, How.LINKED)}
+    numbers = {object_: keeping.number for keeping, object_ in keepings(records) if keeping.how in KEPT}
     found: set[Identity] = set()
     objects = _objects(log) if spared else {}
     places = {object_: path for path, object_ in whereabouts(records).items() if object_ is not None}
-    for object_ in (places.keys() | kept.keys()) & spared:
+    for object_ in (places.keys() | numbers.keys()) & spared:
         if aliases.now(object_) in edited:
             continue
         path = places.get(object_, b"")
         if path and _holds(log, path, object_):
             now, place = signature(log.directories, path), partial(place_in, log.directories, path)
         else:
-            now, place = _kept(log, kept.get(object_, 0))
-            if now is not None and now.names == 1:
+            there = kept(log, numbers.get(object_, 0))
+            if there is None:
+                continue
+            now, place = there.now, there.place
+            if now.names == 1:
                 found.add(object_)  # no outsider knows it any more
                 continue
         if now is None:
@@ -337,16 +338,6 @@ def left_by_steps(log: UndoLog, sealed: Iterable[Sealed], spared: frozenset[Iden
         if now.key in waiting or (left and is_same(left, now, place)):
             found.add(object_)
     return frozenset(found)
-
-
-def _kept(log: UndoLog, number: int) -> tuple[Signature | None, Callable[[], Place]]:
-    """What lies in the log itself, and where."""
-    place = Place(log.preimages.fd, place_of(number), b"")
-    found = log.preimages.look(number) if number else None
-    if found is None:
-        return None, lambda: place
-    xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
-    return signature_of(found, log.directories.device, xattrs), lambda: place
 
 
 def _touchings(records: Iterable[Mutation]) -> Iterator[tuple[Identity, int]]:

@@ -182,6 +182,15 @@ class Survivor(NamedTuple):
     """Where it can be read, as far as that is known."""
 
 
+class Kept(NamedTuple):
+    """An object that the log has itself."""
+
+    now: Signature
+    names: int
+    """Of a pipe, too, of which the signature does not tell."""
+    place: Callable[[], Place]
+
+
 def survivors(
     log: UndoLog, directories: Directories, records: Sequence[Mutation], shared: Collection[int] | None = None
 ) -> Iterator[Survivor]:
@@ -204,12 +213,9 @@ def survivors(
         if keeping.how in KEPT:
             if shared is not None and now not in changed and keeping.number not in shared:
                 continue
-            found = log.preimages.look(keeping.number)
-            if found is not None and found.st_nlink > 1:
-                place = Place(log.preimages.fd, place_of(keeping.number), b"")
-                xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
-                seen = signature_of(found, directories.device, xattrs)
-                yield Survivor(object_, path, now in changed, seen, partial(_same, place))
+            own = kept(log, keeping.number)
+            if own is not None and own.names > 1:
+                yield Survivor(object_, path, now in changed, own.now, own.place)
         elif keeping.shared or keeping.how is How.RELATED:
             elsewhere = elsewhere or OtherLinks(directories, aliases, records, wanted=frozenset(lost))
             with closing(elsewhere.descriptors(path, object_)) as descriptors:
@@ -221,6 +227,16 @@ def survivors(
                     name = os.fsencode(os.readlink(through(fd)))  # (which may be wrong by then: it is only compared)
                     yield Survivor(object_, path, now in changed, seen, partial(_same, Place(-1, name, b"")))
                     break
+
+
+def kept(log: UndoLog, number: int) -> Kept | None:
+    """What lies in the log itself, if anything does under this number (0: none)."""
+    found = log.preimages.look(number) if number else None
+    if found is None:
+        return None
+    place = Place(log.preimages.fd, place_of(number), b"")
+    xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
+    return Kept(signature_of(found, log.directories.device, xattrs), found.st_nlink, partial(_same, place))
 
 
 def lost_names(records: Sequence[Mutation]) -> Iterator[tuple[bytes, Keeping, Identity]]:

@@ -1,4 +1,4 @@
-"""The barriers of an undo log: what somebody else has changed, which undo does not cross unless forced (I8).
+"""The barriers of an undo log: what other processes have changed, which undo does not cross unless forced (I8).
 
 They live in the journal, which begins anew with those that a step still has to do with. Edits of one party that no step
 comes between are one barrier, and one that names very many paths names the root instead: anything. When each path of
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.undo.journal.records import OURSELVES
-from holdfast.undo.journal.step_footprint import Reach
+from holdfast.undo.journal.step_footprint import Footprint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -116,7 +116,7 @@ class Barriers:
 
         A record that follows the last one directly, or shortly after, by the same party, takes its place: its number is
         the later. What a step comes upon is one barrier, however long that takes it. The journal is told of each piece
-        by piece: whoever reads it knows when which path was changed.
+        by piece: a reader knows when which path was changed.
         """
         barrier = self._all[-1] if self._all else None
         last = None if barrier is None else barrier.record
@@ -162,7 +162,7 @@ class Barriers:
         self,
         step: StepId,
         since: int,
-        mine: Reach,
+        mine: Footprint,
         is_back: Callable[[bytes, bool], bool] = lambda _path, _is_found: False,
         came: Mapping[bytes, int] | None = None,
         elsewhere: Collection[Identity] = frozenset(),
@@ -170,7 +170,7 @@ class Barriers:
         """The newest barrier after ``since`` that has to do with what a step depends on; None if there is none.
 
         What the step itself came upon was there before it. ``came`` is when it first had to do with paths
-        (`traces.comings`), where that was later than ``since``: what others had changed by then, its undo gives back.
+        (`first_contacts`), where that was later than ``since``: what others had changed by then, its undo gives back.
         Paths that ``is_back`` says of that they are again as the step left them do not count. It is told whether a step
         came upon the edit: then the step either has left something at that very path, or would take nothing away from
         there. ``elsewhere`` are objects to which it would write by other names than it knows, and that are not as it
@@ -193,10 +193,10 @@ class Barriers:
         return None
 
 
-def _reach(names: Iterable[bytes]) -> Reach:
+def _reach(names: Iterable[bytes]) -> Footprint:
     # Any of the paths may have been a directory that was moved or removed.
     paths = frozenset(names)
-    return Reach(paths, paths, {})
+    return Footprint(paths, paths, {})
 
 
 def _says(last: Outside, record: Outside) -> bool:

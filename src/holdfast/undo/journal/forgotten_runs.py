@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-class Forgotten:
+class ForgottenRuns:
     """A file that only grows: one line for each such run, once. docs/formats/undo-log.md specifies it."""
 
     def __init__(self, path: bytes) -> None:

@@ -20,7 +20,7 @@ _CHECK = struct.Struct("<I")
 _TRIES = 3
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """What the keeper notes again and again."""
 
     at: int
@@ -33,24 +33,24 @@ class Beat(NamedTuple):
     """The largest sequence number that was given out."""
 
 
-NONE = Beat(0, 0, 0, 0)
+NONE = Heartbeat(0, 0, 0, 0)
 
 
-def encode(beat: Beat) -> bytes:
+def encode(beat: Heartbeat) -> bytes:
     """The content of the file."""
     data = _BODY.pack(*beat)
     return data + _CHECK.pack(crc32(data))
 
 
-def decode(data: bytes) -> Beat | None:
+def decode(data: bytes) -> Heartbeat | None:
     """The beat; None if it is damaged, or half of it is from another moment."""
     body = data[: _BODY.size]
     if len(data) != _BODY.size + _CHECK.size or _CHECK.unpack_from(data, _BODY.size)[0] != crc32(body):
         return None
-    return Beat(*_BODY.unpack(body))
+    return Heartbeat(*_BODY.unpack(body))
 
 
-def read_beat(directory: bytes) -> Beat | None:
+def read_beat(directory: bytes) -> Heartbeat | None:
     """That of the log in ``directory``; `NONE` where there is no log yet. None where it cannot be read, or is missing
     or empty in a log that has a journal or steps: what is half done in that shows only when it is opened.
     """
@@ -73,7 +73,7 @@ def read_beat(directory: bytes) -> Beat | None:
         os.close(fd)
 
 
-def _without(directory: bytes) -> Beat | None:
+def _without(directory: bytes) -> Heartbeat | None:
     try:
         if any(name.startswith(_JOURNAL) for name in os.listdir(directory)):
             return None

@@ -12,13 +12,13 @@ from holdfast.files.linux.process_lock import holder_of
 from holdfast.model.errors import FormatError, LockedError, StorageError, room_hint
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import KEEPER_SOCKET, display
-from holdfast.undo.journal.heartbeat import BEAT, NONE, Beat, encode, read_beat
+from holdfast.undo.journal.heartbeat import BEAT, NONE, Heartbeat, encode, read_beat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 LOCK = b"lock"
-"""The file in a log's directory that whoever keeps it has locked."""
+"""The file in a log's directory that its keeper has locked."""
 
 _DYING_SECONDS = 5.0
 _PAUSE = 0.005
@@ -72,7 +72,7 @@ def is_half_done(directory: bytes) -> bool:
     return beat is not None and beat.at != 0
 
 
-def set_aside(directory: bytes, least: Beat, say: Callable[[], object]) -> None:
+def set_aside(directory: bytes, least: Heartbeat, say: Callable[[], object]) -> None:
     """Where the log is of another version, move it whole into a directory of its own, and begin a new one beside it.
 
     Nothing of it is changed or lost. The new one gives out larger numbers than ``least``, which the history knows, and
@@ -126,7 +126,7 @@ def forget_others(directory: bytes) -> None:
         raise StorageError(f"{display(directory)}: {error.strerror}", hint=room_hint(error)) from error
 
 
-def discard_log(directory: bytes, least: Beat) -> None:
+def discard_log(directory: bytes, least: Heartbeat) -> None:
     """Forget a log of whatever version, and begin a new one; what lies aside stays. For ``least`` see `set_aside`.
 
     Only for when a person has asked for it. Raises `LockedError` while a keeper has it, and `StorageError`. Cut
@@ -214,7 +214,7 @@ def _numbers(directory: bytes) -> Iterator[int]:
             yield int(name)
 
 
-def _place(directory: bytes, least: Beat) -> tuple[bytes, bool]:
+def _place(directory: bytes, least: Heartbeat) -> tuple[bytes, bool]:
     """The directory that the log is to lie in, which was made if it was not there; and whether all of it is in it."""
     last = last_of_others(directory)
     if last is not None:
@@ -235,7 +235,7 @@ def _place_of(directory: bytes, number: int) -> bytes:
     return os.path.join(directory, _OTHERS, b"%020d" % number)
 
 
-def _above(directory: bytes, least: Beat) -> Beat:
+def _above(directory: bytes, least: Heartbeat) -> Heartbeat:
     """The largest numbers that are known of the log that is there, or was just set aside."""
     last = last_of_others(directory)
     places = [directory] if last is None else [directory, _place_of(directory, last)]
@@ -245,10 +245,10 @@ def _above(directory: bytes, least: Beat) -> Beat:
         seqs.append(last)
     with suppress(FileNotFoundError):
         seqs += (int(name, 16) for name in os.listdir(os.path.join(directory, b"aside")) if len(name) == _ASIDE)
-    return Beat(0, max(beat.step for beat in beats), min(beat.ambient for beat in beats), max(seqs))
+    return Heartbeat(0, max(beat.step for beat in beats), min(beat.ambient for beat in beats), max(seqs))
 
 
-def _begin(directory: bytes, known: Beat) -> None:
+def _begin(directory: bytes, known: Heartbeat) -> None:
     """Begin a new log where nothing of the one before is left; what it numbers is above all that is ``known``."""
     _put(directory, BEAT, encode(known._replace(seq=known.seq + 1)))
     _put(directory, _MARK, _VERSION)

@@ -23,16 +23,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-# How many names each object has in the undo log, for whoever shows people how many it has.
+_log = Log(__name__)
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+_NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+_DELETED = " (deleted)"
+_BUCKETS = 256
+_NAME = re.compile(r"[0-9a-f]{16}")
 
 
-class Named:
-    """Nothing is known, and nothing costs anything, until somebody has asked once. For any number of threads."""
+class NameCounts:
+    """How many names each object has in the undo log: what shows link counts takes them off. For any number of threads.
+
+    Nothing is listed before the first question, so that a log whose counts are never shown pays nothing.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._inodes: dict[int, int] | None = None
-        """By number of the preimage; None: nobody has asked."""
+        """By number of the preimage; None before the first question."""
         self._counts: Counter[int] = Counter()
 
     def count(self, inode: int, listed: Callable[[], dict[int, int]]) -> int:
@@ -47,7 +56,7 @@ class Named:
 
     def add(self, number: int, look: Callable[[int], os.stat_result | None]) -> None:
         """An object has got a name there. ``look`` says what it is."""
-        if self._inodes is None and not self._lock.locked():  # (whoever lists them now may have come past it)
+        if self._inodes is None and not self._lock.locked():  # (a thread that lists them now may have come past it)
             return
         with self._lock:
             found = look(number)
@@ -68,15 +77,6 @@ class Named:
                     del self._counts[inode]
 
 
-_log = Log(__name__)
-
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
-_NEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-_DELETED = " (deleted)"
-_BUCKETS = 256
-_NAME = re.compile(r"[0-9a-f]{16}")
-
-
 class Preimages:
     """The directory of preimages. Every method raises `OSError`; nothing is durable until synced."""
 
@@ -91,7 +91,7 @@ class Preimages:
             except FileExistsError:
                 pass
         self._device = os.fstat(self.fd).st_dev
-        self._named = Named()
+        self._named = NameCounts()
 
     def close(self) -> None:
         """Close the directory; harmless a second time."""
@@ -125,8 +125,8 @@ class Preimages:
         return copied
 
     def break_off(self, number: int) -> int:
-        """Put a copy in the place of a file or an empty directory that is kept itself: whoever has it open does not
-        change the preimage.
+        """Put a copy in the place of a file or an empty directory that is kept itself: a process that has it open does
+        not change the preimage.
 
         Atomic. Returns the bytes that were copied.
         """
@@ -189,9 +189,10 @@ class Preimages:
         self._named.drop(number)
 
     def names_of(self, found: os.stat_result) -> int:
-        """How many names of an object are in the log: to whoever has it open, or knows another one, they are none.
+        """How many names of an object are in the log: a process that has the object open, or shows another of its
+        names, does not count them.
 
-        From any thread. The first one who asks has the whole log listed; from then on it is known.
+        From any thread. The first question has the whole log listed; from then on it is known.
         """
         if found.st_dev != self._device:
             return 0
@@ -235,7 +236,7 @@ class Preimages:
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY:
                     raise
-                # Whoever had it open has made something in it, which is theirs.
+                # A process that had it open has made something in it, which is its own.
                 _log.warning("the directory %s of the undo log is not empty, and stays", place_of(number).decode())
         else:
             os.unlink(place_of(number), dir_fd=self.fd)

@@ -25,7 +25,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-class Aside:
+class Quarantine:
     """The directory. Every method raises `OSError`; nothing is durable until synced."""
 
     def __init__(self, directory: bytes, preimages: Preimages) -> None:

@@ -240,7 +240,7 @@ OURSELVES: Final = "holdfast"
 
 
 class Outside(Record, tag=12, frozen=True):
-    """Somebody else changed something: a barrier."""
+    """Another process changed something: a barrier."""
 
     paths: tuple[bytes, ...]
     """The root's, which is empty, stands for anything."""

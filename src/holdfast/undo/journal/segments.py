@@ -125,7 +125,7 @@ class Journal:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-class Found(NamedTuple):
+class JournalContents(NamedTuple):
     """What a journal holds."""
 
     records: list[AnyRecord]
@@ -133,7 +133,7 @@ class Found(NamedTuple):
     """True if its last record was cut short, as by a killed process: that operation did not happen."""
 
 
-def read_journal(directory: bytes) -> Found:
+def read_journal(directory: bytes) -> JournalContents:
     """All records of the segments in ``directory``, in order. Raises `FormatError` for damage that is no torn end."""
     records: list[AnyRecord] = []
     torn = False
@@ -157,7 +157,7 @@ def read_journal(directory: bytes) -> Found:
             if _goes_on(data, at + 1):
                 raise FormatError(f"{display(path)} is damaged at byte {at}: records follow that can be read")
             torn = True
-    return Found(records, torn)
+    return JournalContents(records, torn)
 
 
 def segments(directory: bytes) -> list[int]:

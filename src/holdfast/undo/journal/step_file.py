@@ -43,7 +43,7 @@ class Trouble(msgspec.Struct, array_like=True, frozen=True):
     path: bytes
     reason: str
     aside: int | None
-    """The number in `Aside` of what belongs there; None if nothing was lost."""
+    """The number in `Quarantine` of what belongs there; None if nothing was lost."""
 
 
 class Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     last: int
     """The sequence numbers between which it acted, when it was first done."""
     looked_at: int = 0
-    """The sequence number at which it was looked at what it left; 0 if nobody else acted until then."""
+    """The sequence number at which the step's results were looked at; 0 if no other step acted until then."""
     acted: int
     """The last sequence number of the records that it has now."""
     run: str
@@ -77,11 +77,11 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[tuple[Identity, Identity], ...] = ()
     """What its reversals, all of them so far, had to make anew: the old identity and the new one."""
     contents: tuple[tuple[bytes, bytes], ...] = ()
-    """The hashes of files and links that it left, as far as somebody told: see
+    """The hashes of files and links that it left, as far as they were noted: see
     `holdfast.undo.local_service._content_match`.
     """
     noted: bool = False
-    """Somebody has looked for these hashes since it came to its state."""
+    """These hashes were looked for since it came to its state."""
     brought: tuple[tuple[bytes, Signature | None], ...] = ()
     """What Holdfast has brought since, as checkpoints hold it, to paths among ``left``."""
     parent: StepId | None = None

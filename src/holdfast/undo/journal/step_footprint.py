@@ -1,4 +1,6 @@
-"""What the records of a step come to: where its objects ended, and what it has in common with another step."""
+"""What the records of a step come to: where its objects ended, what it has in common with another step, and which new
+objects stand for old ones.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def changed_before(records: Sequence[Mutation], edits: Iterable[tuple[int, Ident
     return frozenset(object_ for seq, object_ in edits if began.get(object_, seq) < seq)
 
 
-def comings(records: Iterable[Mutation], aliases: Aliases) -> dict[bytes, int]:
+def first_contacts(records: Iterable[Mutation], aliases: Aliases) -> dict[bytes, int]:
     """When, by sequence number, the step first had to do with each path: with it, with anything below it, or with an
     object that it found at one of these, by whatever name. Of paths that are not among them nothing is known.
     """
@@ -222,7 +224,7 @@ class Moves:
         return max((self._last.get(above, 0) for above in _above(path)), default=0) if self._last else 0
 
 
-class Reach(NamedTuple):
+class Footprint(NamedTuple):
     """All that the undoing of a step depends on."""
 
     paths: frozenset[bytes]
@@ -231,7 +233,7 @@ class Reach(NamedTuple):
     objects: Mapping[Identity, bytes]
     """With a path of each, as far as the records tell."""
 
-    def meets(self, other: Reach) -> bytes | None:
+    def meets(self, other: Footprint) -> bytes | None:
         """A path at which the two have something in common; None if nothing."""
         for path in self.paths & other.paths:
             return path
@@ -243,8 +245,8 @@ class Reach(NamedTuple):
         return min((self.objects[object_] for object_ in shared), default=None)
 
 
-class Meetings(Generic[T]):
-    """Finds, among very many, those whose `Reach` may meet another one."""
+class FootprintIndex(Generic[T]):
+    """Finds, among very many, those whose `Footprint` may meet another one."""
 
     def __init__(self) -> None:
         self._at: dict[bytes, list[T]] = {}
@@ -258,7 +260,7 @@ class Meetings(Generic[T]):
         """Whether there are any that reach something."""
         return bool(self._at or self._trees or self._of)
 
-    def add(self, one: T, its: Reach) -> None:
+    def add(self, one: T, its: Footprint) -> None:
         """Another one, with what it reaches."""
         for path in its.paths:
             self._at.setdefault(path, []).append(one)
@@ -269,7 +271,7 @@ class Meetings(Generic[T]):
         for object_ in its.objects:
             self._of.setdefault(object_, []).append(one)
 
-    def having(self, reach_: Reach) -> Iterator[T]:
+    def having(self, reach_: Footprint) -> Iterator[T]:
         """All that meet it, some of them several times."""
         above = {above for path in reach_.paths for above in _above(path)}
         for known, paths in ((self._at, reach_.paths), (self._trees, above), (self._below, reach_.trees)):
@@ -279,7 +281,7 @@ class Meetings(Generic[T]):
             yield from self._of.get(object_, ())
 
 
-def reach(records: Iterable[Mutation], aliases: Aliases | None = None) -> Reach:
+def reach(records: Iterable[Mutation], aliases: Aliases | None = None) -> Footprint:
     """What the records depend on; of objects, what stands for them now if ``aliases`` tell."""
     paths: set[bytes] = set()
     trees: set[bytes] = set()
@@ -311,7 +313,7 @@ def reach(records: Iterable[Mutation], aliases: Aliases | None = None) -> Reach:
             objects[record.replaced.identity] = record.target
     if aliases:
         objects = {aliases.now(object_): path for object_, path in objects.items()}
-    return Reach(frozenset(paths), frozenset(trees), objects)
+    return Footprint(frozenset(paths), frozenset(trees), objects)
 
 
 def _above(path: bytes) -> Iterator[bytes]:
@@ -325,12 +327,10 @@ def _made(records: Iterable[Mutation]) -> dict[int, Identity]:
     return {record.make: record.identity for record in records if isinstance(record, Made)}
 
 
-# Objects that had to be made anew when they were brought back: what the records call by the old identity is the new
-# object.
-
-
 class Aliases:
-    """Which object stands for which. For one thread at a time."""
+    """Which new object stands for one that had to be made anew when it was brought back: the records still name it by
+    the old identity. For one thread at a time.
+    """
 
     def __init__(self) -> None:
         self._new: dict[Identity, Identity] = {}

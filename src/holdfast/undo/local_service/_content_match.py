@@ -1,9 +1,9 @@
-"""What a step left, known again by its content where somebody has put it back.
+"""What a step left, known again by its content where it was put back.
 
-An edit by hand that is taken back by a checkpoint leaves the file as the step had left it, but as another object with
-other times. Whoever saves the tree tells the hashes of what steps left; where type, permissions and content are those,
-what is there stands for what the step left, as if nobody had ever changed it. Who brings the tree to a checkpoint tells
-that too: what it leaves is no edit by others.
+A restore that takes an edit back leaves the file as the step had left it, but as another object with other times. A
+checkpoint notes the hashes of what steps left. Where type, permissions and content are those, what is there stands for
+what the step left, as if it had never been changed. A restore notes what it brings back, too: that is no edit by
+others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.model.errors import IntegrityError
 from holdfast.undo.completion.late_writes import edited_since, is_still, waiting_for
 from holdfast.undo.journal.records import How
 from holdfast.undo.journal.step_footprint import keepings, whereabouts
-from holdfast.undo.reversal.durable_reversal import in_order
+from holdfast.undo.reversal.durable_reversal import ordered_records
 from holdfast.undo.tree.signatures import checked, content_at, described_at, is_described, is_left, signature
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, by
     """Remember the hashes of what a finished step left, as far as it is there untouched.
 
     ``contents`` are paths with hashes that were computed after the step had ended: so they are of what it left, if
-    nobody has changed that by now.
-    Only for a moment is anybody kept waiting. Raises `StorageError`, `NotFoundError`.
+    that was not changed by now.
+    Mutations wait for a moment only. Raises `StorageError`, `NotFoundError`.
     """
     sealed = log.read(step)
     left = dict(sealed.head.left)
@@ -63,7 +63,7 @@ def note_contents(log: UndoLog, step: StepId, contents: Iterable[tuple[bytes, by
 def brought_back(log: UndoLog, paths: Mapping[bytes, bytes | None]) -> None:
     """Holdfast has brought these paths to what a checkpoint holds: files and links with these hashes, or nothing.
 
-    Where that is what a step left, it stands for it from now on; elsewhere it is at least nobody else's edit.
+    Where that is what a step left, it stands for it from now on; elsewhere it is at least no edit by others.
     Raises `StorageError`.
     """
     within = paths.keys() | {parent for path in paths for parent in _above(path)}
@@ -91,7 +91,7 @@ def still_brought(log: UndoLog, paths: Iterable[bytes]) -> list[bytes]:
 
 def _bring_back(log: UndoLog, step: StepId, within: Set[bytes], paths: Mapping[bytes, bytes | None]) -> None:
     """`brought_back`, of what is at some paths ``within`` which this step was the last to leave something at."""
-    (sealed,) = recognise(log, [log.read(step)], within)
+    (sealed,) = adopt_matching(log, [log.read(step)], within)
     brought = dict(sealed.head.brought)
     with log.looking() as directories:
         for path, left in sealed.head.left:
@@ -119,7 +119,7 @@ def _is_way(now: Signature | None) -> bool:
 
 
 def _is_brought(directories: Directories, path: bytes, now: Signature | None, hash_: bytes | None) -> bool:
-    """Whether nobody has changed it since, who could do so before it was looked at."""
+    """Whether it is unchanged since, also by a process that could write to it before it was looked at."""
     if now is None or hash_ is None:
         return now is None and hash_ is None
     try:
@@ -128,7 +128,7 @@ def _is_brought(directories: Directories, path: bytes, now: Signature | None, ha
         return False
 
 
-def recognise(
+def adopt_matching(
     log: UndoLog, steps: Sequence[Sealed], within: Set[bytes] | None = None, *, keep: bool = True
 ) -> list[Sealed]:
     """Take what is there now for what the steps left, where it is the same; returns them with what they then say.
@@ -138,7 +138,7 @@ def recognise(
     that is not undone, began later and changed the same path, or is still going on. ``within``: only at these paths.
     ``keep``: it is noted in the log. Raises `StorageError`.
     """
-    places = whereabouts(in_order(steps))
+    places = whereabouts(ordered_records(steps))
     chosen = {one.head.id for one in steps}
     later: dict[bytes, int] = {}
     for head in sorted(log.heads.values(), key=lambda head: head.first):

@@ -10,9 +10,9 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model.errors import RefusedError
-from holdfast.model.message_text import named_steps
+from holdfast.model.message_text import named_steps, step_options
 from holdfast.model.paths import display
-from holdfast.undo.journal.step_footprint import Meetings, Reach, reach, whereabouts
+from holdfast.undo.journal.step_footprint import Footprint, FootprintIndex, reach, whereabouts
 from holdfast.undo.log import no_step
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _EVER = float("inf")
 
 
-class Need(NamedTuple):
+class Dependency(NamedTuple):
     """A step that is in the way of another one."""
 
     step: StepId
@@ -34,7 +34,7 @@ class Need(NamedTuple):
     """What both have to do with."""
 
 
-def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
+def dependencies(log: UndoLog, steps: Iterable[StepId]) -> list[Dependency]:
     """The steps that are in the way of finished ones, or of those that are in their way in turn.
 
     The latter only through steps in the same state: one that is open, or done where undone ones are to be redone, has
@@ -42,7 +42,7 @@ def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
     """
 
     @cache
-    def reach_of(step: StepId) -> Reach:
+    def reach_of(step: StepId) -> Footprint:
         return reach(log.read(step).records, log.recorder.aliases)
 
     @cache
@@ -53,8 +53,8 @@ def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
     state = log.heads[chosen[0]].state
     mine = frozenset(chosen)
     waiting = sorted((one for one in _others(log, reach_of) if one.step not in mine), key=_until)
-    met = Meetings[_Other]()
-    found: dict[StepId, Need] = {}
+    met = FootprintIndex[_Other]()
+    found: dict[StepId, Dependency] = {}
     while chosen:
         head = log.heads[chosen.pop()]
         # (What ended before all that is looked at began is in nobody's way, and there may be very much of it.)
@@ -68,7 +68,7 @@ def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
             if other.step in found or not _is_in_the_way(head, other, partial(acting_since, head.id)):
                 continue
             if (at := reach_.meets(other.reach())) is not None:
-                found[other.step] = Need(other.step, other.state, at)
+                found[other.step] = Dependency(other.step, other.state, at)
                 if other.state == state:
                     chosen.append(other.step)
     return list(found.values())
@@ -76,7 +76,7 @@ def needs(log: UndoLog, steps: Iterable[StepId]) -> list[Need]:
 
 def refuse_overlaps(log: UndoLog, steps: Sequence[StepId]) -> None:
     """Raise `RefusedError` if finished steps, all in one state, cannot be reversed together without others."""
-    found = needs(log, steps)
+    found = dependencies(log, steps)
     if not found:
         return
     state = log.heads[steps[0]].state
@@ -89,10 +89,9 @@ def refuse_overlaps(log: UndoLog, steps: Sequence[StepId]) -> None:
     if first is found:
         verb = "undo" if state == "done" else "redo"
         both = sorted({*steps, *(need.step for need in found)})
-        together = "".join(f" --step {step}" for step in both)
         raise RefusedError(
             message,
-            hint=f"`holdfast {verb}{together}` takes them together",
+            hint=f"`holdfast {verb}{step_options(both)}` takes them together",
             code="steps_connected",
             data={"together": both},
         )
@@ -111,7 +110,7 @@ def connected(log: UndoLog, step: StepId) -> list[StepId]:
     if step not in log.heads:
         raise no_step(step)
     state = log.heads[step].state
-    together = [step, *(need.step for need in needs(log, [step]) if need.state == state)]
+    together = [step, *(need.step for need in dependencies(log, [step]) if need.state == state)]
     return sorted(together, key=lambda each: log.heads[each].acted, reverse=True)
 
 
@@ -121,10 +120,10 @@ class _Other(NamedTuple):
     first: int
     last: float
     acted: float
-    reach: Callable[[], Reach]
+    reach: Callable[[], Footprint]
 
 
-def _others(log: UndoLog, reach_of: Callable[[StepId], Reach]) -> Iterator[_Other]:
+def _others(log: UndoLog, reach_of: Callable[[StepId], Footprint]) -> Iterator[_Other]:
     for head in log.heads.values():
         yield _Other(head.id, head.state, head.first, _end(head), head.acted, partial(reach_of, head.id))
         for path, until in head.late if head.state == "done" else ():
@@ -139,9 +138,9 @@ def _until(other: _Other) -> float:
     return max(other.last, other.acted)
 
 
-def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Reach:
+def _reach_of_file(log: UndoLog, step: StepId, path: bytes) -> Footprint:
     object_ = whereabouts(log.read(step).records).get(path)
-    return Reach(frozenset((path,)), frozenset(), {log.recorder.aliases.now(object_): path} if object_ else {})
+    return Footprint(frozenset((path,)), frozenset(), {log.recorder.aliases.now(object_): path} if object_ else {})
 
 
 def _is_in_the_way(head: Head, other: _Other, acting_since: Callable[[], int]) -> bool:

@@ -13,13 +13,13 @@ import msgspec
 
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
-from holdfast.undo.completion.step_sealer import Left, disown, look, seal
+from holdfast.undo.completion.step_sealer import Left, StepEnd, disown, look, seal
 from holdfast.undo.completion.unchanged_objects import drop_unchanged, drop_what_went
 from holdfast.undo.foreign_edits.detection import theirs
 from holdfast.undo.journal.records import End
-from holdfast.undo.recovery.interrupted_reversals import go_on
-from holdfast.undo.reports.step_views import shown_step
-from holdfast.undo.reversal.durable_reversal import Undone, reverse
+from holdfast.undo.recovery.interrupted_reversals import finish_failed
+from holdfast.undo.reports.step_views import step_info
+from holdfast.undo.reversal.durable_reversal import ReversalResult, reverse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 
-class Finisher:
+class StepFinisher:
     """Finishes the steps of one log that have ended. Safe for several threads; the gate is the recorder's."""
 
     def __init__(self, log: UndoLog) -> None:
@@ -46,7 +46,7 @@ class Finisher:
     def finishing(
         self, opened: OpenStep, exit_code: int | None, *, take_back: bool = False
     ) -> Callable[[], StepInfo | None]:
-        """Look at what a step that has ended left; the gate is held, so that nobody changes it meanwhile. Returns what
+        """Look at what a step that has ended left; the gate is held, so that no mutation comes between. Returns what
         is left to do, without the gate.
         """
         ended_at = self._log.clock.now() * 1000
@@ -74,7 +74,7 @@ class Finisher:
             if is_step and left is not None:
                 self._log.notice()  # what was edited up to the look may be told of only now
                 left = disown(self._log, opened, left)
-                head = seal(self._log, opened, state="done", ended_at=ended_at, exit_code=exit_code, left=left)
+                head = seal(self._log, opened, StepEnd("done", ended_at, exit_code), left=left)
                 for number in needless:  # (not before: killed until then, the step is finished by all of its records)
                     self._log.preimages.discard(number)
             with self._log.recorder.gate:
@@ -99,7 +99,7 @@ class Finisher:
             except StorageError as error:
                 _LOG.warning("step %d cannot be finished yet: %s", opened.id, error.message, step_id=opened.id)
                 return None
-            return shown_step(head) if head is not None else None
+            return step_info(head) if head is not None else None
 
         self._late[opened.id] = finish
         with suppress(StorageError):  # `finish` meets it again
@@ -125,8 +125,8 @@ class Finisher:
                 self._log.write(msgspec.structs.replace(sealed, head=head))
 
 
-def roll_back(log: UndoLog, step: StepId) -> Undone:
+def roll_back(log: UndoLog, step: StepId) -> ReversalResult:
     """Roll one step back, leaving what others have changed since."""
-    go_on(log)
+    finish_failed(log)
     sealed = [log.read(step)]
     return reverse(log, sealed, theirs=theirs(log, sealed))

@@ -17,12 +17,12 @@ from holdfast.undo.completion.late_writes import settle
 from holdfast.undo.completion.step_sealer import damaged
 from holdfast.undo.foreign_edits.detection import changed, changed_elsewhere
 from holdfast.undo.journal.records import OURSELVES, Content, Made, Meta
-from holdfast.undo.journal.step_footprint import comings, reach, whereabouts
+from holdfast.undo.journal.step_footprint import first_contacts, reach, whereabouts
 from holdfast.undo.leased_writes import AT_ONCE, TRY_AGAIN, leased
-from holdfast.undo.local_service._content_match import recognise
+from holdfast.undo.local_service._content_match import adopt_matching
 from holdfast.undo.local_service._step_dependencies import refuse_overlaps
-from holdfast.undo.recovery.interrupted_reversals import go_on
-from holdfast.undo.reversal.durable_reversal import Undone, in_order, reverse
+from holdfast.undo.recovery.interrupted_reversals import finish_failed
+from holdfast.undo.reversal.durable_reversal import ReversalResult, ordered_records, reverse
 from holdfast.undo.tree.signatures import is_left, is_unknown, signature
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.undo.journal.records import Outside, Signature, StepId
-    from holdfast.undo.journal.step_file import Sealed, State
+    from holdfast.undo.journal.step_file import Head, Sealed, State
     from holdfast.undo.log import UndoLog
 
 _LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -39,29 +39,29 @@ _SHOWN = 5
 _TOLD = 1000
 
 
-def undo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> Undone:
+def undo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> ReversalResult:
     """Reverse finished steps, all of them or none. Mutations by others wait meanwhile.
 
-    Raises `NotFoundError`; `RefusedError` if a later step or somebody else has changed the same since, or a step is not
-    protected (``force`` goes ahead: whatever is lost can be had back by redo); `IntegrityError` if a preimage is
+    Raises `NotFoundError`; `RefusedError` if a later step or another process has changed the same since, or a step is
+    not protected (``force`` goes ahead: whatever is lost can be had back by redo); `IntegrityError` if a preimage is
     missing or damaged.
     """
     return _change(log, list(steps), "done", force=force)
 
 
-def redo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> Undone:
+def redo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> ReversalResult:
     """Bring undone steps forward again. As `undo` in everything else."""
     return _change(log, list(steps), "undone", force=force)
 
 
-def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -> Undone:
+def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -> ReversalResult:
     with log.recorder.gate:
-        for finished in go_on(log):
+        for finished in finish_failed(log):
             if set(finished.steps) == set(steps) and all(log.heads[step].state != state for step in steps):
                 return finished  # what was asked for again
         settle(log)
         log.directories.close()  # (what a change before this one has opened may lie elsewhere by now)
-        sealed = recognise(log, _read(log, steps, state))
+        sealed = adopt_matching(log, _read(log, steps, state))
         if not force:
             _refuse(log, sealed)
         for one in sealed:
@@ -79,12 +79,12 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
 def foresee(log: UndoLog, steps: Iterable[StepId], *, forward: bool) -> None:
     """Raise what `undo` (``forward``: `redo`) would refuse of these steps as things are now. Changes nothing.
 
-    But for what shows only in the doing: damage, and files that somebody has a lease on.
+    But for what shows only in the doing: damage, and files that a process has a lease on.
     """
     with log.recorder.gate:
         settle(log)
         log.directories.close()
-        _refuse(log, recognise(log, _read(log, steps, "undone" if forward else "done"), keep=False))
+        _refuse(log, adopt_matching(log, _read(log, steps, "undone" if forward else "done"), keep=False))
 
 
 def _read(log: UndoLog, steps: Iterable[StepId], state: str) -> list[Sealed]:
@@ -102,7 +102,7 @@ def _refuse(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     _refuse_writers(log, sealed)
     lost = list(dict.fromkeys(path for path, _ in changed(log, sealed)))
     _refuse_barriers(log, sealed, frozenset(lost))
-    _refuse_strangers(sealed, lost)
+    _refuse_strangers(log, sealed, lost)
 
 
 def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed]:
@@ -165,7 +165,7 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -
 def _crossed(log: UndoLog, one: Sealed, is_back: Callable[[bytes, bool], bool]) -> Outside | None:
     if not log.barriers.records:
         return None
-    came = comings(one.records, log.recorder.aliases)
+    came = first_contacts(one.records, log.recorder.aliases)
     elsewhere = {*changed_elsewhere(log, one), *_edited_since(log, one)}
     return log.barriers.crossed(one.head.id, _since(one), reach(one.records), is_back, came, elsewhere)
 
@@ -191,7 +191,7 @@ def _edited_since(log: UndoLog, one: Sealed) -> Iterator[Identity]:
 
 
 def _by_force(state: State) -> str:
-    """What to do about it if steps in this state are not reversed for what somebody else has changed."""
+    """The hint if steps in this state are not reversed for what another process has changed."""
     done, back = ("undoes", "redo") if state == "done" else ("redoes", "undo")
     return f"--force {done} it nevertheless; {back} gives their version back"
 
@@ -209,12 +209,13 @@ def _told(paths: Iterable[bytes]) -> dict[str, object]:
     return {"paths": [display(path) for path in sorted(set(paths))[:_TOLD]]}
 
 
-def _refuse_strangers(sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
-    known = {path: left for one in sealed for path, left in one.head.left}
-    if unsaid := [path for path in lost if is_unknown(known.get(path))]:
+def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
+    last = {path: one.head for one in sealed for path, _ in one.head.left}
+    unsaid = [path for path in lost if path in last and is_unknown(dict(last[path].left)[path])]
+    if unsaid:
+        head = last[unsaid[0]]
         raise RefusedError(
-            f"what step {sealed[-1].head.id} left in {_listed(unsaid)} is not known: it was still written to when the "
-            "keeper was killed, or others wrote to it too",
+            f"what step {head.id} left in {_listed(unsaid)} is not known: {_why_unknown(log, head, unsaid[0])}",
             hint=_by_force(sealed[0].head.state),
             code="barrier",
             data=_told(lost),
@@ -226,6 +227,15 @@ def _refuse_strangers(sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
             code="barrier",
             data=_told(lost),
         )
+
+
+def _why_unknown(log: UndoLog, head: Head, path: bytes) -> str:
+    if path in dict(head.late):
+        return "a later step wrote to it too"
+    left, now = dict(head.left)[path], signature(log.directories, path)
+    if left is None or now is None or now.key != left.key:
+        return "while a process could still write to it, another one removed or replaced it"
+    return "a process could still write to it when the keeper was killed"
 
 
 def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
@@ -254,8 +264,8 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
 
 
 def _refuse_leases(log: UndoLog, sealed: Sequence[Sealed]) -> None:
-    """What cannot be written to at once would stop the reversal in the middle, and nobody is to wait so long."""
-    records = in_order(sealed)
+    """Refuse files that cannot be written to at once: a lease would stop the reversal in the middle, and all wait."""
+    records = ordered_records(sealed)
     written = {record.identity for record in records if isinstance(record, Content)}
     for path in sorted(path for path, object_ in whereabouts(records).items() if object_ in written):
         try:

@@ -6,8 +6,8 @@ permissions from the directory that it is made in: what is private stays so.
 
 Others may change the same file. Keeping a large one takes a while, and what they write to it meanwhile would be neither
 in what was kept nor in what is written: so the file is looked at before, and again directly before it is cut. From then
-on, whoever opens it waits until it is whole again, if the kernel lets us have that (a write lease); else what a process
-writes in that moment that had it open before may be lost.
+on, a process that opens it waits until it is whole again, if the kernel grants a write lease. Without one, a process
+that had it open before and writes in that moment may lose what it writes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ABSENT = b""
 """What is expected where there must be no file."""
 
 
-class Filing(Protocol):
+class FileInterceptor(Protocol):
     """What of an `Interceptor` is needed here."""
 
     def create(self, step: StepId, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
@@ -62,7 +62,7 @@ class Filing(Protocol):
 
 
 def write_file(
-    interceptor: Filing,
+    interceptor: FileInterceptor,
     directories: Directories,
     own: Own,
     step: StepId,
@@ -97,7 +97,9 @@ def write_file(
         raise _translated(path, error) from error
 
 
-def _make_directories(interceptor: Filing, directories: Directories, own: Own, step: StepId, path: bytes) -> None:
+def _make_directories(
+    interceptor: FileInterceptor, directories: Directories, own: Own, step: StepId, path: bytes
+) -> None:
     missing: list[bytes] = []
     while True:
         try:
@@ -122,7 +124,7 @@ def _make_directories(interceptor: Filing, directories: Directories, own: Own, s
         _inherit(made, above, above.st_mode & 0o777)
 
 
-def _create(interceptor: Filing, step: StepId, place: Place, content: int) -> None:
+def _create(interceptor: FileInterceptor, step: StepId, place: Place, content: int) -> None:
     fd = interceptor.create(step, place, "f", lambda: os.open(place.name, _NEW, 0o600, dir_fd=place.dir_fd))
     try:
         above = os.stat(place.dir_fd)
@@ -132,7 +134,7 @@ def _create(interceptor: Filing, step: StepId, place: Place, content: int) -> No
         os.close(fd)
 
 
-def _overwrite(interceptor: Filing, step: StepId, place: Place, content: int, expected: bytes | None) -> None:
+def _overwrite(interceptor: FileInterceptor, step: StepId, place: Place, content: int, expected: bytes | None) -> None:
     held = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
     try:
         for _ in range(_ATTEMPTS):
@@ -145,12 +147,16 @@ def _overwrite(interceptor: Filing, step: StepId, place: Place, content: int, ex
         os.close(held)
 
 
-def _rewrite(interceptor: Filing, step: StepId, place: Place, held: int, content: int, expected: bytes | None) -> bool:
-    """Write to the file ``held``; False if somebody was quicker, nothing has happened, and it may be tried again."""
+def _rewrite(
+    interceptor: FileInterceptor, step: StepId, place: Place, held: int, content: int, expected: bytes | None
+) -> bool:
+    """Write to the file ``held``; False if another process was quicker, nothing has happened, and it may be tried
+    again.
+    """
     looked = _look(place, held)
     if expected is not None and _hash(os.open(through(held), os.O_RDONLY | AT_ONCE)) != expected:
         return False
-    # Before anything is recorded; from here on, nobody gets a lease on it.
+    # Before anything is recorded; from here on, no process gets a lease on it.
     fd = os.open(through(held), os.O_WRONLY | AT_ONCE)
     try:
         is_kept_now = interceptor.opening(step, place, held, risk_of(os.O_WRONLY | os.O_TRUNC))

@@ -1,6 +1,6 @@
 """The port of undo (`holdfast.undo.service`) on a log that this process keeps, and what its keeper does beside it.
 
-Whoever feeds the interceptor opens and closes steps here, asks `LocalUndoService.explicit` and
+The process that feeds the interceptor opens and closes steps here, asks `LocalUndoService.explicit` and
 `LocalUndoService.ambient` where a mutation belongs that is no command's, calls `LocalUndoService.tick` a few times a
 second, and keeps operations back while `LocalUndoService.is_quiet`.
 """
@@ -23,19 +23,19 @@ from holdfast.undo.journal.log_directory import forget_others
 from holdfast.undo.journal.records import End
 from holdfast.undo.local_service._content_match import brought_back, note_contents, still_brought
 from holdfast.undo.local_service._step_dependencies import connected, refuse_overlaps
-from holdfast.undo.local_service._step_finisher import Finisher, roll_back
+from holdfast.undo.local_service._step_finisher import StepFinisher, roll_back
 from holdfast.undo.local_service._undo_redo import foresee, redo, undo
 from holdfast.undo.local_service.file_writer import write_file
 from holdfast.undo.log import no_step
 from holdfast.undo.reports.step_changes import changes
 from holdfast.undo.reports.step_views import (
     all_steps,
+    barrier_infos,
+    conflict_info,
     going_on,
-    report,
-    shown_barriers,
-    shown_conflict,
-    shown_open,
-    shown_step,
+    open_step_info,
+    step_info,
+    undo_report,
 )
 from holdfast.undo.safeguards.tickets import Safeguards
 from holdfast.undo.service import Parting
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from holdfast.undo.journal.records import StepId, StepKind
     from holdfast.undo.journal.step_file import Head
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.reversal.durable_reversal import Undone
+    from holdfast.undo.reversal.durable_reversal import ReversalResult
     from holdfast.undo.safeguards.open_step import OpenStep
     from holdfast.undo.service import (
         BarrierInfo,
@@ -70,7 +70,7 @@ class LocalUndoService:
     """See the module. Implements `UndoService`; safe for several threads.
 
     No method waits for a person. `close`, `commit`, `rollback` and `answer` wait for operations of the step that are in
-    flight, `undo` and `redo` for all: whoever serves them is on another thread.
+    flight, `undo` and `redo` for all: operations are served on another thread.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class LocalUndoService:
         unfinished: Sequence[StepId] = (),
     ) -> None:
         """``safeguards`` are those that ``log`` was opened with. ``intercepts``: mutations by others come through.
-        ``own`` are directories in which nothing is written for anybody, as in the log's. ``unfinished``: for one that
+        ``own`` are directories in which `write` writes nothing, as in the log's. ``unfinished``: for one that
         only looks, the steps whose reversal was cut short and is left so.
         """
         self.unfinished = unfinished
@@ -96,18 +96,18 @@ class LocalUndoService:
         self._ambient_quiet = ambient_quiet
         self._ambient: StepId | None = None
         self._explicit: dict[str, StepId] = {}
-        """The explicit steps that are open, by the run of which a process has opened it; "" for somebody outside."""
+        """The explicit steps that are open, by the run of which a process has opened it; "" for a process outside."""
         self._denied: dict[StepId, StepInfo] = {}
         """Those of runs' own processes that were denied: they are shown as open, and all that would belong to them
         fails, until they are closed or the run's next one is opened.
         """
         self._quiets = 0
-        self._finisher = Finisher(log)
+        self._finisher = StepFinisher(log)
 
-    # For whoever feeds the interceptor --------------------------------------------------------------------------
+    # For the process that feeds the interceptor ---------------------------------------------------------------------
 
     def explicit(self, run: str) -> StepId | None:
-        """The explicit step that is open and takes in what ``run`` changes: its own, else that of somebody outside,
+        """The explicit step that is open and takes in what ``run`` changes: its own, else that of a process outside,
         which takes in everything.
         """
         # (Nearly always, none is open.)
@@ -147,7 +147,7 @@ class LocalUndoService:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether mutations have to wait: somebody has entered `quiet`."""
+        """Whether mutations have to wait: a client has entered `quiet`."""
         return self._quiets > 0
 
     def open(
@@ -187,7 +187,7 @@ class LocalUndoService:
     def closing(
         self, step: StepId, exit_code: int | None = None, *, take_back: bool = False
     ) -> Callable[[], StepInfo | None] | None:
-        """`close`, in two parts: what is to be seen before anybody changes anything more is done at once.
+        """`close`, in two parts: what has to see the tree before another change is done at once.
 
         The rest (preimages are summed up, the step is written, and with ``take_back`` reversed) is what is returned,
         for another thread; it takes long if the step is large. None if there is nothing more to do.
@@ -218,7 +218,7 @@ class LocalUndoService:
                     self._undo_log.beat()
 
     def tick(self) -> None:
-        """Do what is due: the sign of life, tickets that nobody answered, an ambient step that has become quiet.
+        """Do what is due: the sign of life, tickets that were not answered, an ambient step that has become quiet.
 
         To be called a few times a second while a step is open or a ticket waits.
         """
@@ -246,7 +246,7 @@ class LocalUndoService:
     def outside(
         self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True, objects: Iterable[Identity] = ()
     ) -> None:
-        """Somebody else changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
+        """Another process changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
 
         ``blocks`` is false with the policy ``warn``. ``objects`` are those that were written to or described, as far as
         that is known: they may have other names. Raises `StorageError`.
@@ -279,7 +279,7 @@ class LocalUndoService:
         with self._recorder.gate:
             if step not in self._undo_log.heads:
                 raise no_step(step)
-            return [shown_conflict(self._undo_log.aside, met) for met in self._undo_log.heads[step].conflicts]
+            return [conflict_info(self._undo_log.quarantine, met) for met in self._undo_log.heads[step].conflicts]
 
     def connected(self, step: StepId) -> Sequence[StepId]:
         """See `UndoService.connected`."""
@@ -381,15 +381,15 @@ class LocalUndoService:
             return self._explicit[run]
 
     def commit(self, step: StepId, *, run: str | None = None) -> StepInfo:
-        """See `UndoService.commit`. ``run``: the one whose own process asks for it; None for somebody outside."""
-        return shown_step(self._close_explicit(step, run))
+        """See `UndoService.commit`. ``run``: the one whose own process asks for it; None for a process outside."""
+        return step_info(self._close_explicit(step, run))
 
     def rollback(self, step: StepId, *, run: str | None = None) -> UndoReport:
         """See `UndoService.rollback`. For ``run`` see `commit`."""
         head = self._close_explicit(step, run)
         with self._recorder.gate:
             done = [roll_back(self._undo_log, head.id)] if head.id in self._undo_log.heads else []
-            return report(self._undo_log.aside, done)
+            return undo_report(self._undo_log.quarantine, done)
 
     def write(self, path: bytes, content: int, *, expected: bytes | None = None, run: str = "") -> StepInfo | None:
         """See `UndoService.write`; instead of waiting for a person it raises `HeldError`. No run is going on here."""
@@ -452,7 +452,7 @@ class LocalUndoService:
     def barriers(self) -> Sequence[BarrierInfo]:
         """See `UndoService.barriers`."""
         with self._recorder.gate:
-            return shown_barriers(self._undo_log)
+            return barrier_infos(self._undo_log)
 
     def held(self) -> Sequence[TicketInfo]:
         """See `UndoService.held`."""
@@ -511,7 +511,7 @@ class LocalUndoService:
         self._recorder.deny(step)
         if opened.begin.kind == "explicit" and opened.begin.run:
             self._explicit[opened.begin.run] = step
-            self._denied[step] = shown_open(opened)
+            self._denied[step] = open_step_info(opened)
         finish = self._finisher.finishing(opened, None, take_back=True) if opened.records else None
 
         def take_back() -> None:
@@ -579,9 +579,9 @@ class LocalUndoService:
                 self._undo_log.remove(step)  # as with a command: what changed nothing is no step
             return head
 
-    def _reverse(self, change: Callable[..., Undone], steps: Sequence[StepId], *, force: bool) -> UndoReport:
+    def _reverse(self, change: Callable[..., ReversalResult], steps: Sequence[StepId], *, force: bool) -> UndoReport:
         with self._at_rest():
-            return report(self._undo_log.aside, [change(self._undo_log, steps, force=force)])
+            return undo_report(self._undo_log.quarantine, [change(self._undo_log, steps, force=force)])
 
     @contextmanager
     def _at_rest(self) -> Generator[None]:

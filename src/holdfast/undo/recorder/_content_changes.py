@@ -28,7 +28,7 @@ _INLINE_BYTES = 16 << 10
 _INLINE_TOTAL = 32 << 20
 
 
-class Contents:
+class ContentChanges:
     """The part of a `Recorder` that has to do with objects, whatever they are called."""
 
     def __init__(self, recorder: Recorder, preimages: Preimages, clock: Clock) -> None:
@@ -50,7 +50,7 @@ class Contents:
                 os.close(ready)
 
     def _opened_to_read(self, step: StepId, fd: int, object_: Identity) -> int | None:
-        """A descriptor for `Recorder.source`, made while nobody else waits for it."""
+        """A descriptor for `Recorder.source`, made while no mutation waits for it."""
         with self._recorder.gate:
             opened = self._recorder.entered(step)
             if object_ in opened.created or object_ in opened.captured:
@@ -70,11 +70,13 @@ class Contents:
                 guard.ask(opened, loss)()
 
     def _is_in_tree(self, fd: int, found: os.stat_result) -> bool:
-        """Whether it is a file that has a name there; else somebody only knows it by a descriptor."""
+        """Whether it is a file that has a name there; else a process knows it by a descriptor alone."""
         return stat.S_ISREG(found.st_mode) and found.st_nlink > 0 and self._preimages.number_of(fd) is None
 
     def _ask(self, step: StepId, place: Place, fd: int, object_: Identity, risk: Risk) -> None:
-        """Whether what a file holds may be at this risk. (It may be kept already, as for who has appended to it.)"""
+        """Whether what a file holds may be at this risk. (It may be kept already, as for a process that has appended to
+        it.)
+        """
         with self._recorder.gate:
             opened, found = self._recorder.entered(step), os.fstat(fd)
             guard = self._recorder.guard(opened)

@@ -15,7 +15,7 @@ from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, ren
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import under
-from holdfast.undo.interceptor import Place, unasked
+from holdfast.undo.interceptor import Place, no_check
 from holdfast.undo.journal.records import (
     NOT_KEPT,
     FileType,
@@ -55,7 +55,7 @@ _CANNOT_RENAME = LACKS_FLAGS | {errno.EXDEV, errno.EACCES}
 _CANNOT_LINK = frozenset({errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP})
 
 
-class Names:
+class NameChanges:
     """The part of a `Recorder` that has to do with directory entries."""
 
     def __init__(self, recorder: Recorder, preimages: Preimages, clock: Clock) -> None:
@@ -123,7 +123,7 @@ class Names:
         place: Place,
         perform: Callable[[], None],
         *,
-        own: Callable[[], None] | None = unasked,
+        own: Callable[[], None] | None = no_check,
         other: bytes = b"",
     ) -> None:
         """See `Interceptor.unlink`. ``other`` is another name of the same object, by which the name can be made again:
@@ -148,7 +148,7 @@ class Names:
             count()
 
     def rmdir(
-        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = unasked
+        self, step: StepId, place: Place, perform: Callable[[], None], *, own: Callable[[], None] | None = no_check
     ) -> None:
         """See `Interceptor.rmdir`."""
         with self._recorder.gate:
@@ -170,7 +170,7 @@ class Names:
         flags: int,
         perform: Callable[[], None],
         *,
-        own: Callable[[], None] | None = unasked,
+        own: Callable[[], None] | None = no_check,
     ) -> None:
         """See `Interceptor.rename`."""
         with self._recorder.gate:
@@ -332,7 +332,7 @@ class Names:
         own()
         renameat2(source.dir_fd, source.name, target.dir_fd, target.name, RENAME_EXCHANGE)
         try:
-            self._take_directory(source, seq, unasked)
+            self._take_directory(source, seq, no_check)
         except OSError:
             renameat2(source.dir_fd, source.name, target.dir_fd, target.name, RENAME_EXCHANGE)
             raise

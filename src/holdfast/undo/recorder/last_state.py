@@ -1,4 +1,4 @@
-"""What the steps left last, so that a step that comes upon something else knows: somebody else has changed it.
+"""What the steps left last, so that a step that comes upon something else knows that others have changed it.
 
 An undo of that step gives back what it came upon, and that must not be taken for what an earlier step left. So it is
 told of at the first touch, as a barrier (`holdfast.undo.journal.barriers`).
@@ -58,7 +58,7 @@ class LastState:
                 self._missed.discard(found.key)
 
     def forget(self, left: Iterable[tuple[bytes, Signature]]) -> None:
-        """Those who are served go on writing to these: nobody can say how they are to be found."""
+        """Supervised processes go on writing to these: nothing says how they are to be found."""
         linked: set[ObjectKey] = set()
         for path, found in left:
             self._places.pop(path, None)
@@ -89,7 +89,7 @@ class LastState:
                 self._objects[found.key] = known[0], found
 
     def brought(self, paths: Iterable[tuple[bytes, Signature | None]]) -> None:
-        """Holdfast has brought to paths what a checkpoint holds, which looks so: nobody else has changed it."""
+        """Holdfast has brought to paths what a checkpoint holds, which looks so: that is no edit by others."""
         for path, now in paths:
             self._brought[path] = now
             left = self._places.get(path)
@@ -107,7 +107,9 @@ class LastState:
         return (now.key, now.mode, now.ctime) == (self.key(found), found.st_mode, found.st_ctime_ns)
 
     def told(self, paths: Iterable[bytes]) -> None:
-        """Barriers name these now, for what steps have left there until here: nobody need name them again for that."""
+        """Barriers name these now, for what steps have left there until here: no further barrier need name them for
+        that.
+        """
         for path in paths:
             left = self._places.get(path)
             if left is not None and (known := self._objects.get(left.key)) is not None and known[0] == path:
@@ -160,7 +162,7 @@ def _is_younger(left: Signature, place: Place, fd: int) -> bool:
     return born is not None and 0 < left.ctime < born
 
 
-def recall(known: LastState, heads: Mapping[StepId, Head], barriers: Iterable[Outside]) -> None:
+def load_last_state(known: LastState, heads: Mapping[StepId, Head], barriers: Iterable[Outside]) -> None:
     """Let ``known`` know what it knew before the log was closed: what the steps left, and what of that was told of.
 
     When a step came upon what a barrier names is not kept: it counts where nobody can have left anything meanwhile.

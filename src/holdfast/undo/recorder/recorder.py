@@ -19,7 +19,7 @@ from holdfast.files.linux.unreadable_file import open_to_read
 from holdfast.model.errors import HeldError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.undo.interceptor import EndedError
+from holdfast.undo.interceptor import StepEndedError
 from holdfast.undo.journal.records import (
     OURSELVES,
     Alias,
@@ -40,8 +40,8 @@ from holdfast.undo.journal.records import (
     Touch,
 )
 from holdfast.undo.journal.step_footprint import Aliases, whereabouts
-from holdfast.undo.recorder._content_changes import Contents
-from holdfast.undo.recorder._name_changes import Names
+from holdfast.undo.recorder._content_changes import ContentChanges
+from holdfast.undo.recorder._name_changes import NameChanges
 from holdfast.undo.recorder.last_state import LastState
 from holdfast.undo.safeguards.guard import Loss, nothing
 from holdfast.undo.safeguards.open_step import OpenStep
@@ -96,21 +96,22 @@ class Recorder:
         self.known = LastState(device)
         """What the finished steps left."""
         self.on_strange: Callable[[OpenStep, tuple[bytes, ...], str], object] = lambda _step, _paths, _who: None
-        """Is told of paths at which a step comes upon what somebody else has changed, or Holdfast itself by a
-        checkpoint (who: `OURSELVES`), with the gate held."""
+        """Called, with the gate held, when a step touches paths that another process changed, or Holdfast itself by a
+        checkpoint (who: `OURSELVES`).
+        """
         self.on_meet: Callable[[int, Callable[[], bool]], object] = lambda _changed, _is_own: None
-        """Is told when what a step comes upon was changed last (its ctime, ns), and how to ask whether the step has
-        made it, with the gate held: whoever watches for edits by others makes those known that came before.
+        """Called, with the gate held, when a step touches an object: with the object's ctime (ns) and a function that
+        says whether the step has made it. The watcher of edits by others notes those that came before.
         """
         self.on_drop: Callable[[OpenStep], object] = lambda _step: None
-        """Is told of every step that is closed to further mutations, with the gate held."""
+        """Called, with the gate held, for every step that is closed to further mutations."""
         self.is_paused = False
         """Every mutation has to wait. Changed with the gate held."""
         self.gate = threading.RLock()
-        """Whoever holds it keeps every mutation waiting."""
+        """Every mutation waits while it is held."""
         self.calm = threading.Condition(self.gate)
         """Is notified when an operation is not in flight any more."""
-        names, contents = Names(self, preimages, clock), Contents(self, preimages, clock)
+        names, contents = NameChanges(self, preimages, clock), ContentChanges(self, preimages, clock)
         # (What every call comes by is not worth another one.)
         self.create, self.link, self.unlink, self.rmdir = names.create, names.link, names.unlink, names.rmdir
         self.rename, self.put, self.made = names.rename, names.put, names.made
@@ -263,7 +264,7 @@ class Recorder:
         opened = self._steps.get(step)
         if opened is None:
             if step not in self._denied:
-                raise EndedError(step)
+                raise StepEndedError(step)
             if not self._denied[step]:
                 raise HeldError(0, f"step {step} is taken back")
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))

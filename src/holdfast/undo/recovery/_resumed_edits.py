@@ -22,7 +22,7 @@ from holdfast.undo.journal.preimages import place_of
 from holdfast.undo.journal.records import Content, How, Made, Meta, Move, Mutation, Remove, Signature
 from holdfast.undo.journal.step_footprint import keepings, reach, whereabouts
 from holdfast.undo.reversal.access_grants import opened_up
-from holdfast.undo.reversal.durable_reversal import in_order
+from holdfast.undo.reversal.durable_reversal import ordered_records
 from holdfast.undo.tree.signatures import is_described, is_same, place_in, signature_of
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 _PIECE = 1 << 16
 
 
-class Cut(NamedTuple):
+class InterruptedReversal(NamedTuple):
     """A reversal that was cut short."""
 
     pending: Sequence[Sealed]
     """Its steps."""
     position: int | None
-    """See `Unfinished.position`."""
+    """See `ResumePoint.position`."""
     again: Sequence[Mutation]
     """What it has recorded."""
     noted: dict[ObjectKey, Signature]
@@ -62,9 +62,9 @@ class _Found(NamedTuple):
     stat: os.stat_result
 
 
-def changed_meanwhile(log: UndoLog, cut: Cut) -> frozenset[Identity]:
+def changed_meanwhile(log: UndoLog, cut: InterruptedReversal) -> frozenset[Identity]:
     """The objects of the steps that are neither as the reversal or the steps left them, nor on the way between."""
-    records = in_order(cut.pending)
+    records = ordered_records(cut.pending)
     again = sorted(cut.again, key=lambda record: record.seq)
     in_flight = [record for record in again if record.seq > cut.since]
     if cut.position is not None and cut.position >= 0:
@@ -90,7 +90,7 @@ def changed_meanwhile(log: UndoLog, cut: Cut) -> frozenset[Identity]:
     return frozenset(strangers)
 
 
-def _has_come_to_light(log: UndoLog, object_: Identity, found: os.stat_result, cut: Cut) -> bool:
+def _has_come_to_light(log: UndoLog, object_: Identity, found: os.stat_result, cut: InterruptedReversal) -> bool:
     """Whether an object that could not be seen when the steps were done with it, as a directory above it was closed,
     is as it was when the reversal opened that, or opened the object itself.
     """

@@ -25,9 +25,9 @@ from holdfast.undo.journal.records import (
     Reversed,
 )
 from holdfast.undo.journal.segments import read_journal
-from holdfast.undo.recovery._resumed_edits import Cut, changed_meanwhile
+from holdfast.undo.recovery._resumed_edits import InterruptedReversal, changed_meanwhile
 from holdfast.undo.reversal.access_grants import close_again
-from holdfast.undo.reversal.durable_reversal import Undone, Unfinished, begin_again, carry_out
+from holdfast.undo.reversal.durable_reversal import ResumePoint, ReversalResult, carry_out, reopen_step
 from holdfast.undo.reversal.reversal_context import Conflict
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Part:
+class StepRecords:
     """What the journal says of one step, by itself or within one reversal."""
 
     begin: Begin
@@ -49,10 +49,10 @@ class Part:
 
 
 @dataclass
-class Story:
+class JournalStory:
     """What a journal tells."""
 
-    parts: dict[int, dict[StepId, Part]] = field(default_factory=dict[int, dict["StepId", Part]])
+    parts: dict[int, dict[StepId, StepRecords]] = field(default_factory=dict[int, dict["StepId", StepRecords]])
     """Of each step, by the sequence number of the reversal that it belongs to; 0: of none."""
     reversals: list[Reverse] = field(default_factory=list[Reverse])
     positions: dict[int, int] = field(default_factory=dict[int, int])
@@ -65,9 +65,9 @@ class Story:
     """Those that each has met."""
 
 
-def tell(records: Iterable[AnyRecord]) -> Story:
+def sort_records(records: Iterable[AnyRecord]) -> JournalStory:
     """Sort the records of a journal."""
-    story = Story()
+    story = JournalStory()
     within: dict[StepId, int] = {}
     for record in records:
         match record:
@@ -83,7 +83,7 @@ def tell(records: Iterable[AnyRecord]) -> Story:
                 conflict = Conflict(record.step, record.path, record.reason, record.failed if record.aside else None)
                 story.conflicts.setdefault(within.get(record.step, 0), []).append(conflict)
             case Begin():
-                story.parts.setdefault(within.get(record.step, 0), {})[record.step] = Part(record)
+                story.parts.setdefault(within.get(record.step, 0), {})[record.step] = StepRecords(record)
             case Outside():
                 pass
             case _:
@@ -104,7 +104,7 @@ def tell(records: Iterable[AnyRecord]) -> Story:
     return story
 
 
-def go_on(log: UndoLog) -> tuple[Undone, ...]:
+def finish_failed(log: UndoLog) -> tuple[ReversalResult, ...]:
     """Finish what an undo or a redo of this keeper could not, as the system had failed; returns what that was.
 
     Raises `StorageError`.
@@ -113,20 +113,20 @@ def go_on(log: UndoLog) -> tuple[Undone, ...]:
         return ()
     log.interrupted = False
     try:
-        return finish(log, tell(read_journal(log.directory).records))
+        return finish(log, sort_records(read_journal(log.directory).records))
     except BaseException:
         log.interrupted = True
         raise
 
 
-def finish(log: UndoLog, story: Story) -> tuple[Undone, ...]:
+def finish(log: UndoLog, story: JournalStory) -> tuple[ReversalResult, ...]:
     """Bring all reversals to their end; returns those that were not."""
     _retract_last(log, story)
     done = (_finish(log, note, story) for note in story.reversals)
     return tuple(one for one in done if one is not None)
 
 
-def unfinished(log: UndoLog, story: Story) -> tuple[StepId, ...]:
+def unfinished(log: UndoLog, story: JournalStory) -> tuple[StepId, ...]:
     """The steps whose reversal is not at its end."""
     return tuple(
         step
@@ -136,7 +136,7 @@ def unfinished(log: UndoLog, story: Story) -> tuple[StepId, ...]:
     )
 
 
-def _finish(log: UndoLog, note: Reverse, story: Story) -> Undone | None:
+def _finish(log: UndoLog, note: Reverse, story: JournalStory) -> ReversalResult | None:
     parts = story.parts.get(note.seq, {})
     pending = [log.read(step) for step in note.steps if not _is_finished(log, step, parts.get(step))]
     if not pending:
@@ -146,7 +146,7 @@ def _finish(log: UndoLog, note: Reverse, story: Story) -> Undone | None:
     for one in pending:
         part = parts.get(one.head.id)
         if part is None:
-            begin_again(log, one)
+            reopen_step(log, one)
         else:
             log.recorder.resume(part.begin, part.records, reverses=True).aliases += part.aliases
     described = log.recorder.aliases.all(
@@ -156,21 +156,21 @@ def _finish(log: UndoLog, note: Reverse, story: Story) -> Undone | None:
     with log.looking() as directories:
         close_again(directories, again, described)
     noted, since = story.left.get(note.seq, {}), story.since.get(note.seq, note.seq)
-    strangers = changed_meanwhile(log, Cut(pending, position, again, noted, since, note.at))
+    strangers = changed_meanwhile(log, InterruptedReversal(pending, position, again, noted, since, note.at))
     if note.spares:
         strangers |= theirs(log, pending)
     conflicts = tuple(dict.fromkeys(story.conflicts.get(note.seq, ())))
-    return carry_out(log, pending, note, Unfinished(position, conflicts, strangers))
+    return carry_out(log, pending, note, ResumePoint(position, conflicts, strangers))
 
 
-def _is_finished(log: UndoLog, step: StepId, part: Part | None) -> bool:
+def _is_finished(log: UndoLog, step: StepId, part: StepRecords | None) -> bool:
     if part is None or part.end is None or step not in log.heads:
         return step not in log.heads  # forgotten by now: it had been finished
     last = part.records[-1].seq if part.records else part.begin.seq
     return log.heads[step].acted >= last
 
 
-def _retract_last(log: UndoLog, story: Story) -> None:
+def _retract_last(log: UndoLog, story: JournalStory) -> None:
     """What was about to lose its name when the keeper was killed, and has it still, is where it was."""
     parts = [part for parts in story.parts.values() for part in parts.values() if part.records]
     if not parts:

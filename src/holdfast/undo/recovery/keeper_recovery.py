@@ -1,7 +1,7 @@
 """What a killed keeper left: open steps are rolled back, and what was being reversed is reversed to the end (I3).
 
 Recovery goes by the journal alone and can itself be killed at any point: the next one continues. What was changed after
-the keeper's last sign of life is somebody else's, and stays.
+the keeper's last sign of life is not the steps', and stays.
 """
 
 from __future__ import annotations
@@ -12,29 +12,27 @@ from holdfast.model.log import Log
 from holdfast.model.message_text import named_steps
 from holdfast.model.paths import display
 from holdfast.undo.completion.late_writes import forsake
-from holdfast.undo.completion.step_sealer import seal
+from holdfast.undo.completion.step_sealer import StepEnd, seal
 from holdfast.undo.foreign_edits.detection import theirs
 from holdfast.undo.journal.records import Outside
-from holdfast.undo.recovery.interrupted_reversals import Part, finish, tell, unfinished
-from holdfast.undo.reports.step_views import shown_conflict
-from holdfast.undo.reversal.durable_reversal import Undone, reverse
+from holdfast.undo.recovery.interrupted_reversals import StepRecords, finish, sort_records, unfinished
+from holdfast.undo.reports.step_views import conflict_info
+from holdfast.undo.reversal.durable_reversal import ReversalResult, reverse
 
 if TYPE_CHECKING:
-    from holdfast.undo.journal.quarantine import Aside
+    from holdfast.undo.journal.quarantine import Quarantine
     from holdfast.undo.journal.records import StepId
     from holdfast.undo.journal.step_file import Sealed
     from holdfast.undo.log import UndoLog
 
-
-# What the program's log says of the undo log, where that takes more than a line.
 
 _log = Log(__name__)
 
 _SHOWN = 10
 
 
-def tell_outstanding(left: Outstanding) -> None:
-    """Say what a killed keeper had left undone, and is left so as somebody only looks."""
+def log_outstanding(left: Outstanding) -> None:
+    """Log what a killed keeper had left undone, where a command that only looks leaves it so."""
     if left.rolled_back:
         _log.warning(
             "the process that recorded changes here was killed in the middle of %s: the next command that changes "
@@ -50,8 +48,8 @@ def tell_outstanding(left: Outstanding) -> None:
         )
 
 
-def tell_recovery(recovered: Recovered, aside: Aside) -> Recovered:
-    """Say what a killed keeper had left undone, and what lies ``aside`` since; returns the former."""
+def log_recovery(recovered: Recovered, aside: Quarantine) -> Recovered:
+    """Log what a killed keeper had left undone, and what lies ``aside`` since; returns the former."""
     back = recovered.rolled_back
     if back is not None and back.steps:
         _log.warning(
@@ -70,7 +68,7 @@ def tell_recovery(recovered: Recovered, aside: Aside) -> Recovered:
         _log.warning(
             "%s was left as it is: %s",
             display(conflict.path),
-            shown_conflict(aside, conflict).account,
+            conflict_info(aside, conflict).account,
             step_id=conflict.step,
             path=conflict.path,
         )
@@ -88,9 +86,9 @@ _SLACK = int((BEAT_SECONDS * 2) * 1e9)
 class Recovered(NamedTuple):
     """What recovery did."""
 
-    rolled_back: Undone | None
+    rolled_back: ReversalResult | None
     """The steps that were open; None if there were none."""
-    finished: tuple[Undone, ...]
+    finished: tuple[ReversalResult, ...]
     """Undo and redo that had been cut short."""
 
 
@@ -100,7 +98,7 @@ def recover(log: UndoLog) -> Recovered:
     Idempotent; does nothing if nothing is left.
     """
     was_cut_off = is_cut_off(log)
-    story = tell(log.found)
+    story = sort_records(log.found)
     finished = finish(log, story)
     reversed_ = {step for note in story.reversals for step in note.steps}
     opened: list[Sealed] = []
@@ -118,11 +116,11 @@ def recover(log: UndoLog) -> Recovered:
     log.restart()
     if was_cut_off and not log.has_damage:
         _collect(log)
-    return tell_recovery(Recovered(rolled_back, finished), log.aside)
+    return log_recovery(Recovered(rolled_back, finished), log.quarantine)
 
 
 def is_cut_off(log: UndoLog) -> bool:
-    """Whether the journal tells of anything but barriers: whoever kept the log was killed, and `recover` has work."""
+    """Whether the journal tells of anything but barriers: its keeper was killed, and `recover` has work."""
     return any(not isinstance(record, Outside) for record in log.found)
 
 
@@ -137,14 +135,14 @@ class Outstanding(NamedTuple):
 
 def outstanding(log: UndoLog) -> Outstanding:
     """What a killed keeper has left to `recover`. Changes nothing."""
-    story = tell(log.found)
+    story = sort_records(log.found)
     reversed_ = {step for note in story.reversals for step in note.steps}
     parts = story.parts.get(0, {}).values()
     opened = (part.begin.step for part in parts if part.records and part.end is None)
     return Outstanding(tuple(step for step in opened if step not in reversed_), unfinished(log, story))
 
 
-def _seal_as_found(log: UndoLog, part: Part) -> None:
+def _seal_as_found(log: UndoLog, part: StepRecords) -> None:
     step = log.recorder.resume(part.begin, part.records)
     step.unprotected = part.bare
     at, code = (part.end.at, part.end.exit_code) if part.end else (log.last_sign, None)
@@ -154,7 +152,7 @@ def _seal_as_found(log: UndoLog, part: Part) -> None:
     for record in log.found:
         if isinstance(record, Outside) and record.finder is None:
             closed.edited(record)
-    seal(log, closed, state="done", ended_at=at, exit_code=code, alive_until=log.last_sign + _SLACK)
+    seal(log, closed, StepEnd("done", at, code), alive_until=log.last_sign + _SLACK)
 
 
 def _collect(log: UndoLog) -> None:

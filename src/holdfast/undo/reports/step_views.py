@@ -11,11 +11,11 @@ from holdfast.undo.service import BarrierInfo, ConflictInfo, GoingOn, StepInfo, 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from holdfast.undo.journal.quarantine import Aside
+    from holdfast.undo.journal.quarantine import Quarantine
     from holdfast.undo.journal.records import Outside
     from holdfast.undo.journal.step_file import Head, Trouble
     from holdfast.undo.log import UndoLog
-    from holdfast.undo.reversal.durable_reversal import Undone
+    from holdfast.undo.reversal.durable_reversal import ReversalResult
     from holdfast.undo.reversal.reversal_context import Conflict
     from holdfast.undo.safeguards.open_step import OpenStep
 
@@ -33,7 +33,7 @@ def all_steps(log: UndoLog) -> list[StepInfo]:
     return shown
 
 
-def shown_step(head: Head) -> StepInfo:
+def step_info(head: Head) -> StepInfo:
     """A finished step by itself."""
     return _finished(head)(False)
 
@@ -60,7 +60,7 @@ def _finished(head: Head) -> Callable[[bool], StepInfo]:
     )
 
 
-def shown_open(step: OpenStep) -> StepInfo:
+def open_step_info(step: OpenStep) -> StepInfo:
     """A step by itself, as it was before it ended."""
     return _open(step)(False)
 
@@ -108,7 +108,7 @@ def going_on(log: UndoLog) -> list[GoingOn]:
     return found
 
 
-def shown_barriers(log: UndoLog) -> list[BarrierInfo]:
+def barrier_infos(log: UndoLog) -> list[BarrierInfo]:
     """See `UndoService.barriers`."""
     return [_barrier(log, record) for record in _of_others(log)]
 
@@ -130,17 +130,17 @@ def _barrier(log: UndoLog, record: Outside) -> BarrierInfo:
     )
 
 
-def report(aside: Aside, done: Iterable[Undone]) -> UndoReport:
+def undo_report(aside: Quarantine, done: Iterable[ReversalResult]) -> UndoReport:
     """What several reversals did, together."""
     done = list(done)
     return UndoReport(
         steps=tuple(step for one in done for step in one.steps),
         paths=sum(one.paths for one in done),
-        conflicts=tuple(shown_conflict(aside, conflict) for one in done for conflict in one.conflicts),
+        conflicts=tuple(conflict_info(aside, conflict) for one in done for conflict in one.conflicts),
     )
 
 
-def shown_conflict(aside: Aside, conflict: Conflict | Trouble) -> ConflictInfo:
+def conflict_info(aside: Quarantine, conflict: Conflict | Trouble) -> ConflictInfo:
     """What a reversal has met, or a finished step remembers of it."""
     return ConflictInfo(
         path=conflict.path,

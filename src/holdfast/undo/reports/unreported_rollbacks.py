@@ -1,7 +1,7 @@
-"""What was rolled back where nobody was there to be told: noted beside the log until somebody is (I3).
+"""Rollbacks that no command has reported yet: noted beside the log until one does (I3).
 
-The format is specified in ``docs/formats/undo-log.md``. Whoever calls holds the log, or has its keeper for a visitor:
-nobody else writes it then.
+The format is specified in ``docs/formats/undo-log.md``. The caller holds the log, or is a visitor of its keeper: no
+other process writes the note then.
 """
 
 from __future__ import annotations

@@ -33,22 +33,22 @@ _CANNOT_LINK = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOENT})
 class ObjectRestorer:
     """Brings back one object at a time, on a `ReversalContext`."""
 
-    def __init__(self, ground: ReversalContext) -> None:
+    def __init__(self, context: ReversalContext) -> None:
         """Nothing is done yet."""
-        self._ground = ground
-        self._recorder, self._directories, self._aliases = ground.recorder, ground.directories, ground.aliases
+        self._context = context
+        self._recorder, self._directories, self._aliases = context.recorder, context.directories, context.aliases
 
     def bring_back(self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata) -> bool:
         """Bring the object back at ``path``; whether anything was changed for that. Where it cannot be, that is noted.
 
-        Raises `OSError` where the system fails, `BlockingIOError` where somebody has a lease.
+        Raises `OSError` where the system fails, `BlockingIOError` where a process has a lease.
         """
         try:
             return self._is_brought_back(path, type_, object_, keeping, metadata)
         except OSError as error:
             if (reason := stands_in_the_way(error)) is None:
                 raise
-            self._ground.put_aside(path, reason, type_, keeping, metadata)
+            self._context.put_aside(path, reason, type_, keeping, metadata)
             return False
 
     def _is_brought_back(
@@ -58,50 +58,50 @@ class ObjectRestorer:
             case How.NOT:
                 if keeping.shared and self._is_named_again(path, object_):
                     return True
-                if object_ not in self._ground.created:
-                    self._ground.note(path, UNPROTECTED)
+                if object_ not in self._context.created:
+                    self._context.note(path, UNPROTECTED)
                 return False
             case How.MOVED | How.LINKED:
                 try:
-                    actual = identity(self._ground.preimages.fd, place_of(keeping.number))
+                    actual = identity(self._context.preimages.fd, place_of(keeping.number))
                 except FileNotFoundError:
                     return False  # it was not taken, or given back already
                 place = self._directories.place(path)
-                if keeping.how is How.LINKED and self._ground.holds(place, object_):
-                    self._ground.preimages.discard(keeping.number)  # the name was never removed
-                    self._ground.has_changed(place)
+                if keeping.how is How.LINKED and self._context.holds(place, object_):
+                    self._context.preimages.discard(keeping.number)  # the name was never removed
+                    self._context.has_changed(place)
                     return False
                 if self._aliases.now(object_) not in (object_, actual) and self._is_named_again(path, object_):
                     # A restore has put another object in place of its other name, perhaps as this one was edited by it.
-                    self._ground.preimages.discard(keeping.number)
+                    self._context.preimages.discard(keeping.number)
                     return True
                 self._stands_for(object_, actual)  # it may have been broken off
-                self._recorder.put(self._ground.step, place, type_, actual, keeping.number)
+                self._recorder.put(self._context.step, place, type_, actual, keeping.number)
                 if type_ == "d":
-                    self._ground.elsewhere.directories_moved()
+                    self._context.other_links.directories_moved()
                     self._set_mtime(place, metadata)
-                self._ground.has_changed(place)
+                self._context.has_changed(place)
             case How.RELATED:
                 return self._is_linked_again(path, object_, keeping.content)
             case How.COPIED | How.INLINE:
                 place = self._directories.place(path)
                 if lstat_of(place) is not None and not self._is_half_made(place, type_):
-                    if self._made_again(place) in self._ground.theirs:
-                        self._ground.put_aside(path, THEIRS, type_, keeping, metadata)
-                    elif not self._ground.holds(place, object_):
-                        self._ground.put_aside(path, ELSE, type_, keeping, metadata)
+                    if self._made_again(place) in self._context.theirs:
+                        self._context.put_aside(path, THEIRS, type_, keeping, metadata)
+                    elif not self._context.holds(place, object_):
+                        self._context.put_aside(path, ELSE, type_, keeping, metadata)
                     return False
                 if not (keeping.shared and self._is_named_again(path, object_)):
-                    if keeping.shared and object_ in self._ground.created:
+                    if keeping.shared and object_ in self._context.created:
                         return False  # it is nowhere any more, and is not missed
                     self._recreate(path, type_, object_, keeping, metadata)
         return True
 
     def _is_linked_again(self, path: bytes, object_: Identity, other: bytes) -> bool:
-        if self._ground.is_at(path, object_):
+        if self._context.is_at(path, object_):
             return False  # the name was never removed
-        if not self._ground.is_at(other, object_):
-            self._ground.note(path, "the file that it was another name of is not there any more")
+        if not self._context.is_at(other, object_):
+            self._context.note(path, "the file that it was another name of is not there any more")
             return False
         source = self._directories.place(other)
         fd = os.open(source.name, OBJECT, dir_fd=source.dir_fd)
@@ -115,7 +115,7 @@ class ObjectRestorer:
         """Give an object that has lived on by other names this one again, if any is found and the place is free."""
         if lstat_of(self._directories.place(path)) is not None:
             return False
-        with closing(self._ground.elsewhere.descriptors(path, object_)) as descriptors:
+        with closing(self._context.other_links.descriptors(path, object_)) as descriptors:
             for fd in descriptors:
                 try:
                     self._link(path, fd)
@@ -129,18 +129,18 @@ class ObjectRestorer:
     def _link(self, path: bytes, fd: int) -> None:
         place = self._directories.place(path)
         self._recorder.link(
-            self._ground.step,
+            self._context.step,
             fd,
             place,
             lambda: os.link(through(fd), place.name, dst_dir_fd=place.dir_fd, follow_symlinks=True),
         )
-        self._ground.has_changed(place)
+        self._context.has_changed(place)
 
     def _is_half_made(self, place: Place, type_: FileType) -> bool:
         """Whether what is there was made by this very reversal before it was cut short."""
         if (made := self._made_again(place)) is not None:
-            return made not in self._ground.theirs
-        opened = self._recorder.step(self._ground.step)
+            return made not in self._context.theirs
+        opened = self._recorder.step(self._context.step)
         last = opened.records[-1] if opened.records else None
         found = lstat_of(place)
         if (
@@ -151,39 +151,39 @@ class ObjectRestorer:
         ):
             return False
         # It was cut short before it could say so.
-        self._recorder.made(self._ground.step, last, place)
+        self._recorder.made(self._context.step, last, place)
         return True
 
     def _made_again(self, place: Place) -> Identity | None:
         """What is at the place, if this reversal has made it."""
         there = identity(place.dir_fd, place.name)
-        return there if there in self._recorder.step(self._ground.step).created else None
+        return there if there in self._recorder.step(self._context.step).created else None
 
     def _stands_for(self, object_: Identity, actual: Identity) -> None:
         if actual != self._aliases.now(object_):
-            self._recorder.alias(self._ground.step, object_, actual)
+            self._recorder.alias(self._context.step, object_, actual)
 
     def _recreate(self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata) -> None:
         # What the records before say of an object that is still there is said of that one.
-        stands = not keeping.shared or self._ground.elsewhere.is_away(object_)
+        stands = not keeping.shared or self._context.other_links.is_away(object_)
         if keeping.shared:
-            self._ground.note(path, APART)
+            self._context.note(path, APART)
         place = self._directories.place(path)
         mode = {"f": stat.S_IFREG, "p": stat.S_IFIFO, "s": stat.S_IFSOCK, "c": stat.S_IFCHR, "b": stat.S_IFBLK}
         name, dir_fd = place.name, place.dir_fd
         if lstat_of(place) is None:
             match type_:
                 case "d":
-                    self._recorder.create(self._ground.step, place, "d", lambda: os.mkdir(name, 0o700, dir_fd=dir_fd))
+                    self._recorder.create(self._context.step, place, "d", lambda: os.mkdir(name, 0o700, dir_fd=dir_fd))
                 case "l":
                     target = keeping.content
                     self._recorder.create(
-                        self._ground.step, place, "l", lambda: os.symlink(target, name, dir_fd=dir_fd)
+                        self._context.step, place, "l", lambda: os.symlink(target, name, dir_fd=dir_fd)
                     )
                 case _:
                     device = int.from_bytes(keeping.content, "little") if type_ in ("c", "b") else 0
                     self._recorder.create(
-                        self._ground.step,
+                        self._context.step,
                         place,
                         type_,
                         lambda: os.mknod(name, mode[type_] | 0o600, device, dir_fd=dir_fd),
@@ -193,11 +193,11 @@ class ObjectRestorer:
             if stands:
                 self._stands_for(object_, identity(fd, b""))
             if type_ == "f":
-                self._ground.fill(fd, keeping)
+                self._context.fill(fd, keeping)
             apply_metadata(fd, metadata)
         finally:
             os.close(fd)
-        self._ground.has_changed(place)
+        self._context.has_changed(place)
 
     def _set_mtime(self, place: Place, metadata: Metadata) -> None:
         """Some file systems change the mtime of a directory that gets another parent."""

@@ -3,8 +3,8 @@
 Every record says what was about to happen. So a reversal looks first what is there: a place that does not hold the
 object of the record was not filled by it, a preimage that is not in the log was not taken or was given back already.
 That makes reversing idempotent: one that was cut short is continued from the record at which it stopped, and a record
-that is reversed twice does nothing the second time. What is there and is not what the step left is somebody else's: it
-is not touched, what belongs there is put aside (`holdfast.undo.journal.quarantine`), and the conflict is reported.
+that is reversed twice does nothing the second time. What is there and is not what the step left belongs to others:
+it is not touched, what belongs there is put aside (`holdfast.undo.journal.quarantine`), and the conflict is reported.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from holdfast.undo.interceptor import Place
-    from holdfast.undo.reversal.reversal_context import Conflict, Kit
+    from holdfast.undo.reversal.reversal_context import Conflict, ReversalTools
 
 _TOGETHER = 1000
 """So many objects are noted at once."""
@@ -70,22 +70,22 @@ class Reversal:
 
     def __init__(
         self,
-        kit: Kit,
+        tools: ReversalTools,
         theirs: frozenset[Identity] = frozenset(),
         known: Iterable[Conflict] = (),
         dated: Mapping[StepId, Mapping[Identity, bool]] = MappingProxyType({}),
         unseen: Iterable[Identity] = (),
     ) -> None:
-        """``theirs`` are the objects that somebody else has changed since: they are left as they are.
+        """``theirs`` are the objects that others have changed since: they are left as they are.
 
         ``known`` are the conflicts of the part that was done before it was cut short. ``dated`` are directories that
         keep the mtime that they have now, unless the step knows of an older one (False), by the steps of which that is
         so. ``unseen`` are objects of which it is not known how they look, as a directory above them may be closed.
         """
-        self._ground = ReversalContext(kit, theirs, known)
-        self._recorder, self._directories = kit.recorder, kit.directories
-        self._aliases = self._ground.aliases
-        self._comeback = ObjectRestorer(self._ground)
+        self._context = ReversalContext(tools, theirs, known)
+        self._recorder, self._directories = tools.recorder, tools.directories
+        self._aliases = self._context.aliases
+        self._restorer = ObjectRestorer(self._context)
         self._dated = dated
         self._unseen = set(unseen)
         self._opened: set[bytes] = set()
@@ -97,7 +97,7 @@ class Reversal:
     @property
     def conflicts(self) -> list[Conflict]:
         """What could not be brought back, ``known`` included."""
-        return self._ground.conflicts
+        return self._context.conflicts
 
     def run(
         self,
@@ -110,11 +110,11 @@ class Reversal:
         the record before has changed.
 
         Holds the gate of the recorder throughout: mutations of others wait. Raises `OSError` where the system fails,
-        `StorageError` where somebody has a lease on a file: call again with the last position.
+        `StorageError` where a process has a lease on a file: call again with the last position.
         """
         self._made = {record.make: record.identity for record in records if isinstance(record, Made)}
-        self._ground.created = frozenset(self._made.values())
-        self._ground.elsewhere = OtherLinks(self._directories, self._aliases, records)
+        self._context.created = frozenset(self._made.values())
+        self._context.other_links = OtherLinks(self._directories, self._aliases, records)
         start = len(records) - 1 if cut is None else cut
         with self._recorder.gate:
             left: tuple[Signature, ...] = ()
@@ -124,9 +124,9 @@ class Reversal:
                     continue
                 before(position, left)
                 left = ()
-                self._ground.step, self._ground.seq = record.step, record.seq
-                if position == start and self._ground.aside.holds(record.seq):
-                    self._ground.note(record.path, ELSE, aside=True)  # where it was cut short
+                self._context.step, self._context.seq = record.step, record.seq
+                if position == start and self._context.quarantine.holds(record.seq):
+                    self._context.note(record.path, ELSE, aside=True)  # where it was cut short
                     continue
                 try:
                     self._reverse_with_access(records, position, partial(before, position))
@@ -139,7 +139,7 @@ class Reversal:
                 finally:
                     if position == cut:
                         self._may_have_changed(record)
-                    left = self._ground.looked_at()
+                    left = self._context.looked_at()
             if start >= 0:
                 before(-1, left)
 
@@ -149,7 +149,7 @@ class Reversal:
             return
         for path in (record.path, record.target) if isinstance(record, Move) else (record.path,):
             try:
-                self._ground.has_changed(self._directories.place(path))
+                self._context.has_changed(self._directories.place(path))
             except OSError:
                 continue  # nothing is there
 
@@ -199,16 +199,16 @@ class Reversal:
         """What ``record`` would have brought back is put aside."""
         match record:
             case Remove():
-                self._ground.put_aside(record.path, reason, record.type, record.keeping, record.metadata)
+                self._context.put_aside(record.path, reason, record.type, record.keeping, record.metadata)
             case Content():
-                self._ground.put_aside(record.path, reason, "f", record.keeping, record.metadata)
+                self._context.put_aside(record.path, reason, "f", record.keeping, record.metadata)
             case Move(replaced=lost) if lost is not None and not record.exchanged:
-                self._ground.note(record.path, reason)
-                self._ground.put_aside(record.target, reason, lost.type, lost.keeping, lost.metadata)
+                self._context.note(record.path, reason)
+                self._context.put_aside(record.target, reason, lost.type, lost.keeping, lost.metadata)
             case Touch() | Made():
                 pass  # a directory that is gone needs no mtime
             case _:
-                self._ground.note(record.path, reason)
+                self._context.note(record.path, reason)
 
     def _reverse(self, record: Mutation) -> None:
         match record:
@@ -240,38 +240,38 @@ class Reversal:
         if object_ is None:
             # The step was cut off between the creation and the note of what was created: nobody can have written to it.
             if not is_pristine(place, found, type_):
-                self._ground.note(path, "it is not known who made it")
+                self._context.note(path, "it is not known who made it")
                 return
         elif (there := identity(place.dir_fd, place.name)) != self._aliases.now(object_):
-            self._ground.note(path, ELSE)
+            self._context.note(path, ELSE)
             return
-        elif there in self._ground.theirs:
-            self._ground.note(path, THEIRS)
+        elif there in self._context.theirs:
+            self._context.note(path, THEIRS)
             return
         if type_ == "d":
-            self._recorder.rmdir(self._ground.step, place, lambda: os.rmdir(place.name, dir_fd=place.dir_fd))
+            self._recorder.rmdir(self._context.step, place, lambda: os.rmdir(place.name, dir_fd=place.dir_fd))
             self._directories.forget(path)
         else:
-            stays = other if object_ is not None and other != path and self._ground.is_at(other, object_) else b""
+            stays = other if object_ is not None and other != path and self._context.is_at(other, object_) else b""
             place = self._directories.place(path)
             if found.st_nlink > 1:
-                self._ground.has_changed(place)
+                self._context.has_changed(place)
             self._recorder.unlink(
-                self._ground.step, place, lambda: os.unlink(place.name, dir_fd=place.dir_fd), other=stays
+                self._context.step, place, lambda: os.unlink(place.name, dir_fd=place.dir_fd), other=stays
             )
         self.paths += 1
 
     def _bring_back(
         self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata
     ) -> None:
-        if self._comeback.bring_back(path, type_, object_, keeping, metadata):
+        if self._restorer.bring_back(path, type_, object_, keeping, metadata):
             self.paths += 1
 
     def _move_back(self, record: Move) -> None:
         source, target = self._directories.place(record.path), self._directories.place(record.target)
         lost = record.replaced
-        there = self._ground.holds(target, record.identity)
-        swapped = lost is not None and self._ground.holds(source, lost.identity)
+        there = self._context.holds(target, record.identity)
+        swapped = lost is not None and self._context.holds(source, lost.identity)
         if there and swapped:
             self._rename(target, source, RENAME_EXCHANGE, record)
         elif there:
@@ -280,18 +280,18 @@ class Reversal:
             except OSError as error:
                 if (reason := stands_in_the_way(error)) is None:
                     raise
-                self._ground.note(record.path, reason)
+                self._context.note(record.path, reason)
         elif swapped and record.exchanged:
             self._rename(source, target, RENAME_NOREPLACE, record)
-        elif not self._ground.holds(source, record.identity) and record.identity not in self._ground.created:
+        elif not self._context.holds(source, record.identity) and record.identity not in self._context.created:
             # (What the step itself had made and removed again is nowhere by now.)
-            self._ground.note(record.target, "what was moved here is not here any more")
+            self._context.note(record.target, "what was moved here is not here any more")
         if lost is not None and not record.exchanged:
             self._bring_back(record.target, lost.type, lost.identity, lost.keeping, lost.metadata)
 
     def _rename(self, source: Place, target: Place, flags: int, record: Move) -> None:
         self._recorder.rename(
-            self._ground.step,
+            self._context.step,
             source,
             target,
             flags,
@@ -301,35 +301,35 @@ class Reversal:
                 else renameat2(source.dir_fd, source.name, target.dir_fd, target.name, flags)
             ),
         )
-        self._ground.has_changed(target)
+        self._context.has_changed(target)
         if flags & RENAME_EXCHANGE:
-            self._ground.has_changed(source)
+            self._context.has_changed(source)
         if record.type == "d" or flags & RENAME_EXCHANGE:
             self._directories.forget(record.path)
             self._directories.forget(record.target)
-            self._ground.elsewhere.directories_moved()
+            self._context.other_links.directories_moved()
         self.paths += 1
 
     def _rewrite(self, record: Content) -> None:
         if record.keeping.how is How.NOT:
-            self._ground.note(record.path, UNPROTECTED)
+            self._context.note(record.path, UNPROTECTED)
             return
-        if record.keeping.number and self._ground.preimages.look(record.keeping.number) is None:
+        if record.keeping.number and self._context.preimages.look(record.keeping.number) is None:
             return  # cut off before there was a whole copy: nobody was let to write
         place = self._directories.place(record.path)
         fd, reason = _open_object(place, self._aliases.now(record.identity))
         if fd < 0:
-            if record.identity not in self._ground.created:
+            if record.identity not in self._context.created:
                 self._give_up(record, reason)
             return
         try:
-            if self._aliases.now(record.identity) in self._ground.theirs:
+            if self._aliases.now(record.identity) in self._context.theirs:
                 self._give_up(record, THEIRS)
                 return
-            self._recorder.opening(self._ground.step, place, fd)
-            self._ground.fill(fd, record.keeping)
+            self._recorder.opening(self._context.step, place, fd)
+            self._context.fill(fd, record.keeping)
             apply_metadata(fd, record.metadata)
-            self._ground.changed(fd)
+            self._context.changed(fd)
         finally:
             os.close(fd)
         self.paths += 1
@@ -338,17 +338,17 @@ class Reversal:
         place = place_in(self._directories, path)
         fd, reason = _open_object(place, self._aliases.now(object_))
         if fd < 0:
-            if object_ not in self._ground.created:
-                self._ground.note(path, reason)
+            if object_ not in self._context.created:
+                self._context.note(path, reason)
             return
         try:
-            if self._aliases.now(object_) in self._ground.theirs:
-                self._ground.note(path, THEIRS)
+            if self._aliases.now(object_) in self._context.theirs:
+                self._context.note(path, THEIRS)
                 return
             now = self._dated_mtime(object_, os.fstat(fd).st_mtime_ns, metadata.mtime)
-            self._recorder.changing(self._ground.step, place, fd)
+            self._recorder.changing(self._context.step, place, fd)
             apply_metadata(fd, metadata._replace(mtime=now))
-            self._ground.changed(fd)
+            self._context.changed(fd)
         finally:
             os.close(fd)
         self.paths += 1
@@ -360,12 +360,12 @@ class Reversal:
         found = os.fstat(fd)
         mtime = self._dated_mtime(record.identity, found.st_mtime_ns, record.mtime)
         if found.st_mtime_ns != mtime:
-            self._recorder.touch(self._ground.step, record.path, fd)
+            self._recorder.touch(self._context.step, record.path, fd)
             os.utime(through(fd), ns=(found.st_atime_ns, mtime))
 
     def _dated_mtime(self, directory: Identity, now: int, known: int) -> int:
         """The mtime that a directory gets which has ``now``, where the step has found the one that is ``known``."""
-        dated = self._dated.get(self._ground.step, {})
+        dated = self._dated.get(self._context.step, {})
         if directory not in dated:
             return known
         first = self._first_mtime(self._aliases.now(directory), now)
@@ -373,7 +373,7 @@ class Reversal:
 
     def _first_mtime(self, directory: Identity, now: int) -> int:
         """The mtime of a directory before this reversal of the step."""
-        records = self._recorder.step(self._ground.step).records
+        records = self._recorder.step(self._context.step).records
         touched = (one.mtime for one in records if isinstance(one, Touch) and one.identity == directory)
         return next(touched, now)
 

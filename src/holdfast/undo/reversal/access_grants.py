@@ -1,7 +1,7 @@
 """What a step has taken from its own owner, given back while what it did there is reversed.
 
-Whoever is not root may have left a directory that it may not search any more, or a file that it may not write to. What
-was done there before is reversed before the modes are.
+A user other than root may have closed a directory or a file to themselves. What was done there before is reversed
+before the modes are, so both are opened for that time.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ import msgspec
 
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.log import Log
-from holdfast.undo.completion.step_sealer import Together, look, numbers, seal
+from holdfast.undo.completion.step_sealer import StepEnd, Together, look, numbers, seal
 from holdfast.undo.foreign_edits.detection import edited_elsewhere, left_by_steps
 from holdfast.undo.journal.records import Content, Made, Meta, Put, Reverse, Reversed, Touch
 from holdfast.undo.journal.step_file import Trouble
 from holdfast.undo.journal.step_footprint import whereabouts
 from holdfast.undo.reversal._record_reversal import Reversal
-from holdfast.undo.reversal.reversal_context import MOVED, OF_NOBODY, Conflict, Kit
+from holdfast.undo.reversal.reversal_context import MOVED, OF_NOBODY, Conflict, ReversalTools
 from holdfast.undo.tree.signatures import NOT_OURS, is_left
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 
 
-class Undone(NamedTuple):
+class ReversalResult(NamedTuple):
     """What an undo or a redo did."""
 
     steps: tuple[StepId, ...]
@@ -41,7 +41,7 @@ class Undone(NamedTuple):
     """What was left as it is; not empty only if it was forced, or in a recovery."""
 
 
-class Unfinished(NamedTuple):
+class ResumePoint(NamedTuple):
     """Where a reversal that was cut short goes on."""
 
     position: int | None
@@ -49,18 +49,18 @@ class Unfinished(NamedTuple):
     conflicts: tuple[Conflict, ...] = ()
     """Those that it had met."""
     theirs: frozenset[Identity] = frozenset()
-    """Objects that somebody else has changed since: they stay as they are, and no step left them so."""
+    """Objects that others have changed since: they stay as they are, and no step left them so."""
 
 
-_FROM_THE_START = Unfinished(None)
+_FROM_THE_START = ResumePoint(None)
 
 
 def reverse(
     log: UndoLog, sealed: Sequence[Sealed], *, forward: bool = False, theirs: frozenset[Identity] | None = None
-) -> Undone:
+) -> ReversalResult:
     """Reverse finished steps without asking whether they may be; what conflicts is left and reported.
 
-    ``theirs`` is given by a recovery: what somebody else has changed since, which is left as it is. Raises as
+    ``theirs`` is given by a recovery: what others have changed since, which is left as it is. Raises as
     `carry_out` does.
     """
     ids = tuple(one.head.id for one in sealed)
@@ -69,13 +69,13 @@ def reverse(
     log.recorder.note(note)
     try:
         for one in sealed:
-            begin_again(log, one)
+            reopen_step(log, one)
     except StorageError as error:
         raise _stopped(log, sealed, error) from error
-    return carry_out(log, sealed, note, Unfinished(None, (), theirs or frozenset()))
+    return carry_out(log, sealed, note, ResumePoint(None, (), theirs or frozenset()))
 
 
-def begin_again(log: UndoLog, one: Sealed) -> None:
+def reopen_step(log: UndoLog, one: Sealed) -> None:
     """Open a finished step, to record in it what brings it to where it is now."""
     head = one.head
     log.recorder.begin(
@@ -90,8 +90,8 @@ def begin_again(log: UndoLog, one: Sealed) -> None:
 
 
 def carry_out(
-    log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished: Unfinished = _FROM_THE_START
-) -> Undone:
+    log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished: ResumePoint = _FROM_THE_START
+) -> ReversalResult:
     """Reverse the records of the steps, which are open in the recorder again; then finish them.
 
     Raises `StorageError` where the system fails in the middle: the log then remembers to go on with it
@@ -116,18 +116,18 @@ def _stopped(log: UndoLog, sealed: Sequence[Sealed], error: OSError | StorageErr
     )
 
 
-def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished: Unfinished) -> Undone:
-    records = in_order(sealed)
+def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished: ResumePoint) -> ReversalResult:
+    records = ordered_records(sealed)
 
     def before(position: int, left: tuple[Signature, ...]) -> None:
         log.recorder.note(Reversed(log.recorder.next_seq(), note.seq, position, left))
 
     log.directories.close()
-    kit = Kit(log.recorder, log.preimages, log.aside, log.directories)
+    tools = ReversalTools(log.recorder, log.preimages, log.quarantine, log.directories)
     dated = {} if note.forward else _dated(log, sealed)
     sealed, named_again = _note_what_gets_a_name(log, sealed)
     of_steps = left_by_steps(log, sealed, unfinished.theirs)
-    reversal = Reversal(kit, unfinished.theirs, unfinished.conflicts, dated, _unseen(sealed))
+    reversal = Reversal(tools, unfinished.theirs, unfinished.conflicts, dated, _unseen(sealed))
     reversal.run(records, unfinished.position, before)
     conflicts = reversal.conflicts
     state = "done" if note.forward else "undone"
@@ -148,11 +148,8 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
         seal(
             log,
             opened,
-            state=state,
-            ended_at=head.ended_at,
-            exit_code=head.exit_code,
+            StepEnd(state, head.ended_at, head.exit_code, troubles),
             before=head,
-            conflicts=troubles,
             left=left._replace(paths=(*left.paths, *stays.items())),
             spared=theirs.spared,
         )
@@ -163,7 +160,7 @@ def _carry_out(log: UndoLog, sealed: Sequence[Sealed], note: Reverse, unfinished
     log.restart()
     steps, what = tuple(one.head.id for one in sealed), "redo" if note.forward else "rollback"
     _log.info("%s executed", what, steps=steps, operations=reversal.paths, conflicts=len(conflicts))
-    return Undone(steps, reversal.paths, tuple(conflicts))
+    return ReversalResult(steps, reversal.paths, tuple(conflicts))
 
 
 def _what_stays(log: UndoLog, head: Head, left: Left, told: Set[bytes]) -> dict[bytes, Signature | None]:
@@ -243,7 +240,7 @@ def _unseen(sealed: Iterable[Sealed]) -> Iterator[Identity]:
 
 
 class _Theirs(NamedTuple):
-    """Where a reversal leaves what somebody else has changed, or brings that back: no step left it."""
+    """Where a reversal leaves what others have changed, or brings that back: no step left it."""
 
     paths: frozenset[bytes]
     spared: frozenset[bytes]
@@ -293,6 +290,6 @@ def _where(
     return frozenset(path for path, object_ in places.items() if object_ in stands)
 
 
-def in_order(sealed: Iterable[Sealed]) -> list[Mutation]:
+def ordered_records(sealed: Iterable[Sealed]) -> list[Mutation]:
     """The records of all the steps, as they were made."""
     return sorted((record for one in sealed for record in one.records), key=lambda record: record.seq)

@@ -1,4 +1,4 @@
-"""What a reversal works on: the tree, the log, what is somebody else's, and what it has changed and noted so far."""
+"""What a reversal works on: the tree, the log, what others have changed, and what it has changed and noted so far."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.undo.interceptor import Place
     from holdfast.undo.journal.preimages import Preimages
-    from holdfast.undo.journal.quarantine import Aside
+    from holdfast.undo.journal.quarantine import Quarantine
     from holdfast.undo.recorder.recorder import Recorder
     from holdfast.undo.tree.rooted_directories import Directories
 
@@ -35,7 +35,7 @@ UNPROTECTED: Final = "it was not kept, as the step was not protected any more"
 APART: Final = "its other names were not found: it is an object of its own now"
 MOVED: Final = "another step has brought it here"
 OF_NOBODY: Final = frozenset({UNPROTECTED, APART, MOVED})
-"""Conflicts with nobody: what is there is what the reversal left."""
+"""Conflicts with no other change: what is there is what the reversal left."""
 
 
 class Conflict(NamedTuple):
@@ -45,24 +45,24 @@ class Conflict(NamedTuple):
     path: bytes
     reason: str
     aside: int | None = None
-    """The number in `Aside` of what belongs there; None if nothing was lost."""
+    """The number in `Quarantine` of what belongs there; None if nothing was lost."""
 
 
-class Kit(NamedTuple):
+class ReversalTools(NamedTuple):
     """What a reversal works with."""
 
     recorder: Recorder
     preimages: Preimages
-    aside: Aside
+    quarantine: Quarantine
     directories: Directories
 
 
 class ReversalContext:
     """It is the same for all records of a reversal, but for ``step`` and ``seq``: those are of the one at hand."""
 
-    def __init__(self, kit: Kit, theirs: frozenset[Identity], known: Iterable[Conflict]) -> None:
+    def __init__(self, tools: ReversalTools, theirs: frozenset[Identity], known: Iterable[Conflict]) -> None:
         """``theirs`` and ``known`` as `holdfast.undo.reversal._record_reversal.Reversal` has them."""
-        self.recorder, self.preimages, self.aside, self.directories = kit
+        self.recorder, self.preimages, self.quarantine, self.directories = tools
         self.aliases = self.recorder.aliases
         self.theirs = self.aliases.all(theirs)
         self.step: StepId = 0
@@ -70,7 +70,7 @@ class ReversalContext:
         self.conflicts = list(known)
         self.created: frozenset[Identity] = frozenset()
         """What the steps had made: where it is gone again, nothing of it is missing."""
-        self.elsewhere = OtherLinks(self.directories, self.aliases, ())
+        self.other_links = OtherLinks(self.directories, self.aliases, ())
         self._changed: list[int] = []
         """Descriptors of the objects that the reversal of this record has changed."""
 
@@ -117,7 +117,7 @@ class ReversalContext:
             found = lstat_of(place)
             if found is not None and stat.S_ISDIR(found.st_mode):
                 return  # it has become somebody else's, but there it is: nothing is lost
-        self.note(path, reason, aside=self.aside.keep(self.seq, type_, keeping, metadata))
+        self.note(path, reason, aside=self.quarantine.keep(self.seq, type_, keeping, metadata))
 
     def note(self, path: bytes, reason: str, *, aside: bool = False) -> None:
         """Note a conflict, once; ``aside`` if what belongs there is kept beside."""

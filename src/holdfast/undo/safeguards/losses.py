@@ -106,7 +106,7 @@ class Losses:
             step.exposed.add(loss.object)
 
     def denied(self, step: OpenStep) -> None:
-        """The step is taken back: whoever tries again what it has opened is asked as it was."""
+        """The step is taken back: a new try at what it has opened is asked about as before."""
         self._of(step).opened -= step.exposed
 
     def begin(self, run: str) -> None:

@@ -1,4 +1,4 @@
-"""The steps that are open: what each has recorded so far, and what it need not record again."""
+"""The steps that are open: what each has recorded, what it need not record again, and what others edit meanwhile."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from holdfast.undo.safeguards.losses import Weight
 
 
-# What others edit while a step goes on, as it is told of; kept until the step ends, and then laid against its records.
-#
-# Which of that the step had had to do with by then is known only at its end: what it recorded may be taken back.
+_log = Log(__name__)
 
 MOST_EDITS = 10_000
 """With more of them, all that the step has touched by then counts as edited."""
@@ -28,7 +26,11 @@ T = TypeVar("T", bytes, "Identity")
 
 
 class EditsInStep:
-    """See the module. Sequence numbers say when an edit was known. For one thread at a time."""
+    """What others edit while a step goes on. Kept until the step ends, and then compared with its records, which may be
+    taken back until then.
+
+    Sequence numbers say when an edit was known. For one thread at a time.
+    """
 
     __slots__ = ("_objects", "_paths", "is_bounded")
 
@@ -76,9 +78,6 @@ def _note(known: dict[T, list[int]], found: Iterable[T], seq: int, acted: int) -
 
 def _numbered(known: Mapping[T, Iterable[int]]) -> Iterator[tuple[int, T]]:
     return ((seq, one) for one, numbers in known.items() for seq in numbers)
-
-
-_log = Log(__name__)
 
 
 @dataclass(slots=True)
@@ -129,7 +128,7 @@ class OpenStep:
     allowed: set[Rule] = field(default_factory=set["Rule"])
     """What a person was asked about, and let happen."""
     reverses: bool = False
-    """It records a reversal: nobody is asked, and no limit holds, so that everything can be had back."""
+    """It records a reversal: no person is asked, and no limit holds, so that everything can be had back."""
     unprotected: Bare | None = None
     """From when on it is not protected, and why."""
     busy: int = 0

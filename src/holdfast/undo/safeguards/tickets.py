@@ -1,8 +1,8 @@
 """The safeguards that are configured, and the tickets of the operations that they hold.
 
 While a ticket waits, its step waits whole: each of its mutations is held. An answer allows the danger for the rest of
-the step, or denies it: then whoever keeps the log rolls the step back (`holdfast.undo.local_service.undo_service`). A
-ticket that nobody answers in time is denied.
+the step, or denies it: then the keeper rolls the step back (`holdfast.undo.local_service.undo_service`). A
+ticket that is not answered in time is denied.
 
 However a hold ends without approval, its step is taken back whole at that moment: denied, not answered in time, or
 ended while it waits (`holdfast.undo.local_service.undo_service`). A file system server cannot hold an operation for so

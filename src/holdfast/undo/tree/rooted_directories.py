@@ -1,4 +1,5 @@
-"""Directories of a workspace by path, for the keeper: reached from the root, following no link (I7).
+"""Directories of a workspace by path, for the keeper, and what is at a name in one: reached from the root, following no
+link (I7).
 
 Unlike what a checkpoint may name, the paths here include ``.git`` and everything else that is in the tree.
 """
@@ -89,7 +90,7 @@ class Directories:
         return at
 
 
-# What is at a place: a name in a directory, which is never followed.
+# Places: a name in a directory, never followed ------------------------------------------------------------------------
 
 
 def lstat(place: Place) -> os.stat_result:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.undo.tree.rooted_directories import Directories
 
 NOT_OURS = Signature(0, 0, 0, 0, 0)
-"""Equal to nothing that is: somebody else had changed it before the step could be finished."""
+"""Equal to nothing that is: another process had changed it before the step could be finished."""
 CHECKED_BYTES = 1 << 20
 """Larger files are not hashed."""
 
@@ -155,7 +155,7 @@ def is_left(directories: Directories, path: bytes, left: Signature | None) -> bo
 
 
 def is_same(left: Signature | None, now: Signature | None, place: Callable[[], Place]) -> bool:
-    """Whether nobody has changed an object that a step left, and that looks as ``now``; wherever it is.
+    """Whether an object that a step left, and that looks as ``now``, is unchanged; wherever it is.
 
     ``place`` says where that is, and is called if more must be looked at; it may raise `OSError`.
     """

@@ -1,4 +1,7 @@
-"""Decodes the requests that make, remove or move entries of directories."""
+"""Decodes the requests that make, remove or move entries of directories.
+
+A request that creates may end with extensions: what the new file is to have from its beginning.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,6 @@ if TYPE_CHECKING:
 
     from holdfast.wire.fuse.request_bodies import Body, Header
 
-
-# The extensions at the end of a request that creates: what the new file is to have from its beginning.
 
 _EXTENSION: Final = struct.Struct("=II")
 """Its size, this included; and its type, or how many security contexts it has."""

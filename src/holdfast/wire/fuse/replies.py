@@ -276,7 +276,7 @@ def no_ioctl(unique: int) -> bytes:
     return error(unique, errno.ENOTTY)
 
 
-# Builds what READDIR and READDIRPLUS are answered with, never larger than was asked for.
+# Listings: the answers to READDIR and READDIRPLUS, never larger than was asked for ------------------------------------
 
 _DIRENT: Final = struct.Struct("=QQII")
 """Inode, offset, length of the name, type; the name follows, and zeros up to eight bytes."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.bridge.passthrough._cache_invalidation import Teller
-from holdfast.bridge.passthrough._node_registry import Objects
+from holdfast.bridge.passthrough._cache_invalidation import CacheInvalidator
+from holdfast.bridge.passthrough._node_registry import NodeRegistry
 from holdfast.wire.fuse import notifications
 from holdfast.wire.fuse.protocol_constants import ROOT
 
@@ -23,9 +23,9 @@ _HEADER = struct.Struct("=IiQ")
 class Kernel:
     """Whom a teller tells."""
 
-    def __init__(self, root: int, objects: Objects) -> None:
+    def __init__(self, root: int, objects: NodeRegistry) -> None:
         self._hears, self._told = os.pipe2(os.O_NONBLOCK)
-        self.teller = Teller(self._told, root, objects)
+        self.teller = CacheInvalidator(self._told, root, objects)
 
     def told(self) -> bytes:
         """All that it is told of what the teller was told before."""
@@ -42,7 +42,7 @@ class Kernel:
 @pytest.fixture
 def kernel(tmp_path: Path) -> Iterator[Kernel]:
     root = os.open(tmp_path, os.O_RDONLY)
-    objects = Objects(root, ())
+    objects = NodeRegistry(root, ())
     found = Kernel(root, objects)
     yield found
     found.close()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.bridge.passthrough._listing_cache import Listed, Stamp, drops_when_opened, is_settled
+from holdfast.bridge.passthrough._listing_cache import CachedListing, Stamp, drops_when_opened, is_settled
 
 ONE, OTHER = Stamp(1, 1), Stamp(1, 2)
 
 
-def listed(known: Listed, stamp: Stamp = ONE, until: float = 10.0, *, is_settled: bool = True) -> bool:
+def listed(known: CachedListing, stamp: Stamp = ONE, until: float = 10.0, *, is_settled: bool = True) -> bool:
     """Open, read and close it; whether what was kept was used."""
     is_kept = known.opened(stamp, 0.0)
     known.began(stamp, until, is_settled=is_settled)
@@ -16,24 +16,24 @@ def listed(known: Listed, stamp: Stamp = ONE, until: float = 10.0, *, is_settled
 
 
 def test_what_is_as_it_was_is_used_again() -> None:
-    known = Listed()
+    known = CachedListing()
     assert [listed(known) for _ in range(3)] == [False, True, True]
     assert [listed(known, OTHER) for _ in range(2)] == [False, True]
 
 
 def test_the_time_of_modification_alone_says_nothing() -> None:
-    known = Listed()
+    known = CachedListing()
     assert [listed(known), listed(known, Stamp(ONE.mtime_ns, 99))] == [False, False]
 
 
 def test_what_may_still_change_unseen_is_not_used() -> None:
-    known = Listed()
+    known = CachedListing()
     assert [listed(known, is_settled=False) for _ in range(3)] == [False, False, False]
     assert [listed(known), listed(known)] == [False, True]
 
 
 def test_what_two_were_told_of_different_states_is_not_used() -> None:
-    known = Listed()
+    known = CachedListing()
     assert not known.opened(ONE, 0.0)
     known.began(ONE, 10.0, is_settled=True)
     assert not listed(known, OTHER), "the first is still told of the state before"
@@ -43,7 +43,7 @@ def test_what_two_were_told_of_different_states_is_not_used() -> None:
 
 
 def test_who_begins_again_after_a_change_spoils_it_too() -> None:
-    known = Listed()
+    known = CachedListing()
     assert not known.opened(ONE, 0.0)
     known.began(ONE, 10.0, is_settled=True)
     known.began(OTHER, 10.0, is_settled=True)
@@ -54,7 +54,7 @@ def test_who_begins_again_after_a_change_spoils_it_too() -> None:
 
 
 def test_those_who_read_one_state_at_once_do_not_spoil_it() -> None:
-    known = Listed()
+    known = CachedListing()
     assert [known.opened(ONE, 0.0), known.opened(ONE, 0.0)] == [False, False]
     for _ in range(2):
         known.began(ONE, 10.0, is_settled=True)
@@ -62,7 +62,7 @@ def test_those_who_read_one_state_at_once_do_not_spoil_it() -> None:
 
 
 def test_it_is_asked_for_anew_when_what_came_with_it_is_old_or_was_read() -> None:
-    known = Listed()
+    known = CachedListing()
     assert [listed(known, until=-1.0), listed(known), listed(known)] == [False, False, True]
     known.told, known.read = 10, 4
     assert listed(known)

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from holdfast.bridge.passthrough import _node_access as node_access
-from holdfast.bridge.passthrough._node_registry import Objects
+from holdfast.bridge.passthrough._node_registry import NodeRegistry
 from holdfast.model.errors import FormatError
 from holdfast.wire.fuse.protocol_constants import ROOT
 
 
 @pytest.fixture(name="objects", params=[True, False], ids=["handles", "names"])
-def _objects(request: pytest.FixtureRequest, tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Objects]:
+def _objects(request: pytest.FixtureRequest, tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeRegistry]:
     if not request.param:
         monkeypatch.setattr(node_access, "_opens", lambda *_: False)
     root_fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
-    made = Objects(root_fd)
+    made = NodeRegistry(root_fd)
     if request.param and not made.opens_handles:
         pytest.skip("needs root, and a file system that opens file handles")
     yield made
@@ -30,7 +30,7 @@ def _objects(request: pytest.FixtureRequest, tree: Path, monkeypatch: pytest.Mon
     os.close(root_fd)
 
 
-def enter(objects: Objects, path: str) -> int:
+def enter(objects: NodeRegistry, path: str) -> int:
     node = ROOT
     for name in os.fsencode(path).split(b"/"):
         with objects.directory(node) as dir_fd:
@@ -38,7 +38,7 @@ def enter(objects: Objects, path: str) -> int:
     return node
 
 
-def test_one_object_is_one_node_whatever_its_names(objects: Objects, tree: Path) -> None:
+def test_one_object_is_one_node_whatever_its_names(objects: NodeRegistry, tree: Path) -> None:
     (tree / "a").touch()
     os.link(tree / "a", tree / "b")
     node = enter(objects, "a")
@@ -51,7 +51,7 @@ def test_one_object_is_one_node_whatever_its_names(objects: Objects, tree: Path)
         pass
 
 
-def test_what_took_an_objects_name_is_another(objects: Objects, tree: Path) -> None:
+def test_what_took_an_objects_name_is_another(objects: NodeRegistry, tree: Path) -> None:
     (tree / "a").write_text("first")
     node = enter(objects, "a")
     (tree / "a").unlink()
@@ -61,7 +61,7 @@ def test_what_took_an_objects_name_is_another(objects: Objects, tree: Path) -> N
     assert enter(objects, "a") != node
 
 
-def test_no_link_is_followed(objects: Objects, tree: Path, tmp_path: Path) -> None:
+def test_no_link_is_followed(objects: NodeRegistry, tree: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "file").write_text("secret")
     (tree / "d").mkdir()
@@ -82,7 +82,7 @@ def test_no_link_is_followed(objects: Objects, tree: Path, tmp_path: Path) -> No
         assert error.errno == errno.ESTALE  # nor can it be found
 
 
-def test_what_was_moved_is_where_it_is_now(objects: Objects, tree: Path) -> None:
+def test_what_was_moved_is_where_it_is_now(objects: NodeRegistry, tree: Path) -> None:
     (tree / "d").mkdir()
     (tree / "d" / "file").touch()
     node = enter(objects, "d/file")
@@ -92,7 +92,7 @@ def test_what_was_moved_is_where_it_is_now(objects: Objects, tree: Path) -> None
         assert thing.path == b"e/file"
 
 
-def test_paths_longer_than_the_kernel_says_them(objects: Objects, tree: Path) -> None:
+def test_paths_longer_than_the_kernel_says_them(objects: NodeRegistry, tree: Path) -> None:
     fd = os.open(tree, os.O_RDONLY)
     node, names = ROOT, [b"%d" % number * 200 for number in range(1, 10)] * 3
     for name in names:
@@ -109,7 +109,7 @@ def test_paths_longer_than_the_kernel_says_them(objects: Objects, tree: Path) ->
         assert objects.place(node, dir_fd, b"x").path == path + b"/x"
 
 
-def test_few_directories_stay_open(objects: Objects, tree: Path) -> None:
+def test_few_directories_stay_open(objects: NodeRegistry, tree: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     nodes: list[int] = []
     for number in range(600):
@@ -127,7 +127,7 @@ def test_few_directories_stay_open(objects: Objects, tree: Path) -> None:
 def test_what_is_hidden_is_not_there(tree: Path) -> None:
     (tree / "own" / "log").mkdir(parents=True)
     root_fd, hidden = (os.open(path, os.O_RDONLY) for path in (tree, tree / "own" / "log"))
-    objects = Objects(root_fd, (hidden,))
+    objects = NodeRegistry(root_fd, (hidden,))
     try:
         enter(objects, "own")
         with pytest.raises(FileNotFoundError):
@@ -144,7 +144,7 @@ def test_an_entry_is_hidden_by_what_it_is(tree: Path) -> None:
     (tree / "hidden").mkdir()
     (tree / "shown").mkdir()
     root_fd, hidden = os.open(tree, os.O_RDONLY), os.open(tree / "hidden", os.O_PATH)
-    objects = Objects(root_fd, (hidden,))
+    objects = NodeRegistry(root_fd, (hidden,))
     inode = (tree / "hidden").stat().st_ino
     assert objects.hides(root_fd, b"hidden", inode)
     assert not objects.hides(root_fd, b"shown", (tree / "shown").stat().st_ino)
@@ -157,7 +157,7 @@ def test_an_entry_is_hidden_by_what_it_is(tree: Path) -> None:
         os.close(fd)
 
 
-def test_a_mapping_that_outlives_its_descriptor_is_a_writer(objects: Objects, tree: Path) -> None:
+def test_a_mapping_that_outlives_its_descriptor_is_a_writer(objects: NodeRegistry, tree: Path) -> None:
     (tree / "a").write_bytes(b"content")
     node = enter(objects, "a")
     fd = os.open(tree / "a", os.O_RDWR)
@@ -173,7 +173,32 @@ def test_a_mapping_that_outlives_its_descriptor_is_a_writer(objects: Objects, tr
     assert objects.held_for_writing(False) == frozenset()
 
 
-def test_a_long_path_is_told_by_a_name_that_is_left(objects: Objects, tree: Path) -> None:
+def test_a_mapping_is_a_writer_whose_descriptor_is_closed_as_it_is_asked(
+    objects: NodeRegistry, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tree / "a").write_bytes(b"content")
+    node = enter(objects, "a")
+    fd = os.open(tree / "a", os.O_RDWR)
+    objects.note_opened(objects[node], fd, writes=True)
+    memory = mmap.mmap(fd, 7)
+    lock = objects._lock
+
+    class ClosesFirst:
+        def __enter__(self) -> None:
+            monkeypatch.setattr(objects, "_lock", lock)
+            objects.note_mapped(node, fd)
+            objects.close_opened(objects[node], fd, writes=True)
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    monkeypatch.setattr(objects, "_lock", ClosesFirst())
+    assert objects.held_for_writing(False) == {(tree / "a").stat().st_ino}
+    memory.close()
+
+
+def test_a_long_path_is_told_by_a_name_that_is_left(objects: NodeRegistry, tree: Path) -> None:
     node, levels = ROOT, [b"d" * 200] * 30
     at = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     for name in levels:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.bridge.server import request_threads
-from holdfast.bridge.server.loop import Server
+from holdfast.bridge.server.loop import FuseServer
 from holdfast.model.errors import IntegrityError, RefusedError, StorageError, UnsupportedError
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.negotiation import Wishes
@@ -50,7 +50,7 @@ class Kernel:
     def __init__(self, file_system: Operations) -> None:
         self.socket, self.device = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(20)
-        self.server = Server(self.device.fileno(), file_system)
+        self.server = FuseServer(self.device.fileno(), file_system)
 
     def start(self, major: int = 7, minor: int = 45) -> None:
         self.say(Opcode.INIT, bytes(c.InitIn(major=major, minor=minor, max_readahead=1 << 17)), unique=1)

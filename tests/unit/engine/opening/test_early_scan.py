@@ -1,4 +1,4 @@
-"""Where a scout is sent before the catalog is asked, and where none is."""
+"""Where a scan is started before the catalog is open, and where none is."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.history import _step_reversal as reversing
-from holdfast.engine.opening import early_scan, undo_log
+from holdfast.engine.opening import early_scan
 from holdfast.engine.opening.home import FORK_NOTE, INDEX, WATCH_SOCKET
 from holdfast.files.scan import parallel_scan
 from holdfast.model.ids import hash_bytes
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 
     from holdfast.engine.workspace.workspace import Workspace
 
-Sent = list[tuple[bytes, bytes]]
+Started = list[tuple[bytes, bytes]]
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
-    """The roots that scouts were sent to, each with the index."""
-    found: Sent = []
-    monkeypatch.setattr(parallel_scan, "send_ahead", lambda root, index: found.append((root, index)))
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    """The roots that early scans were started on, each with the index."""
+    found: Started = []
+    monkeypatch.setattr(parallel_scan, "start_early", lambda root, index: found.append((root, index)))
     return found
 
 
@@ -45,43 +44,45 @@ def link(home: Path, root: Path) -> Path:
     return home / "places" / hash_bytes(bytes(root)).hex()
 
 
-def test_a_scout_goes_through_the_workspace_around(folder: bytes, tree: Path, home: Path, sent: Sent) -> None:
+def test_the_workspace_around_a_directory_is_scanned(folder: bytes, tree: Path, home: Path, started: Started) -> None:
     (tree.parent / "link").symlink_to("tree/inner")
     for directory in (tree, tree / "inner", tree.parent / "link"):
-        early_scan.send(str(directory), str(home), {})
-    early_scan.send(str(tree), None, {"HOLDFAST_HOME": str(home)})
-    assert sent == [(bytes(tree), os.path.join(folder, INDEX))] * 4
+        early_scan.start(str(directory), str(home), {})
+    early_scan.start(str(tree), None, {"HOLDFAST_HOME": str(home)})
+    assert started == [(bytes(tree), os.path.join(folder, INDEX))] * 4
 
 
-def test_none_is_sent_where_nothing_is_noted(folder: bytes, tree: Path, home: Path, sent: Sent) -> None:
-    early_scan.send(str(tree.parent), str(home), {})
-    early_scan.send(str(tree), str(tree.parent / "other"), {})
-    early_scan.send(str(tree), None, {})
-    assert not sent
+def test_none_is_started_where_nothing_is_noted(folder: bytes, tree: Path, home: Path, started: Started) -> None:
+    early_scan.start(str(tree.parent), str(home), {})
+    early_scan.start(str(tree), str(tree.parent / "other"), {})
+    early_scan.start(str(tree), None, {})
+    assert not started
 
 
-def test_none_is_sent_from_inside_of_a_run(folder: bytes, tree: Path, home: Path, sent: Sent) -> None:
-    early_scan.send(str(tree), str(home), {"HOLDFAST_RUN": "1"})
-    assert not sent
+def test_none_is_started_from_inside_of_a_run(folder: bytes, tree: Path, home: Path, started: Started) -> None:
+    early_scan.start(str(tree), str(home), {"HOLDFAST_RUN": "1"})
+    assert not started
 
 
 @pytest.mark.parametrize("name", [WATCH_SOCKET, FORK_NOTE])
-def test_none_is_sent_where_others_know_what_has_changed(
-    folder: bytes, tree: Path, home: Path, sent: Sent, name: bytes
+def test_none_is_started_where_a_watcher_knows_what_has_changed(
+    folder: bytes, tree: Path, home: Path, started: Started, name: bytes
 ) -> None:
     there = os.path.join(folder, name)
     os.mkfifo(there)
-    early_scan.send(str(tree), str(home), {})
+    early_scan.start(str(tree), str(home), {})
     os.unlink(there)
-    assert not sent
+    assert not started
 
 
 @pytest.mark.parametrize("target", ["..", "../workspaces", "/", "0123456789ABCDEF", "x" * 200])
-def test_a_note_that_is_none_leads_nowhere(folder: bytes, tree: Path, home: Path, sent: Sent, target: str) -> None:
+def test_a_note_that_is_none_leads_nowhere(
+    folder: bytes, tree: Path, home: Path, started: Started, target: str
+) -> None:
     link(home, tree).unlink()
     link(home, tree).symlink_to(target)
-    early_scan.send(str(tree), str(home), {})
-    assert not sent
+    early_scan.start(str(tree), str(home), {})
+    assert not started
 
 
 def test_a_small_tree_is_not_noted(workspace: Workspace, tree: Path, home: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_note_is_left_as_it_is_while_it_is_right(folder: bytes, tree: Path, ho
     assert link(home, tree).lstat().st_ino == before.st_ino
 
 
-def test_what_a_killed_process_left_of_a_note_is_in_nobodys_way(
+def test_what_a_killed_process_left_of_a_note_is_replaced(
     folder: bytes, tree: Path, home: Path, workspace: Workspace
 ) -> None:
     link(home, tree).unlink()
@@ -117,34 +118,20 @@ def test_a_home_that_cannot_be_written_to_has_no_notes(workspace: Workspace, tre
         assert workspace.checkpoint().created
 
 
-def test_it_is_recalled_before_a_keeper_is_asked_to_reverse_steps(bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keeper's process knows nothing of it."""
-    bench.step(lambda actor: actor.write(b"f", b"1"))
-    told: list[str] = []
-    noted = reversing._noted
-    monkeypatch.setattr(undo_log, "recall", lambda: None)  # which is for who is to be the keeper
-    monkeypatch.setattr(parallel_scan, "recall_ahead", lambda: told.append("recalled"))
-    monkeypatch.setattr(reversing, "_noted", lambda *note: told.append("begun") or noted(*note))
-    bench.workspace.undo()
-    bench.workspace.redo()
-    assert told == ["recalled", "begun"] * 2
-    bench.check(1)
-
-
 def test_a_workspace_that_was_moved_is_noted_anew(
-    folder: bytes, tree: Path, home: Path, workspace: Workspace, sent: Sent
+    folder: bytes, tree: Path, home: Path, workspace: Workspace, started: Started
 ) -> None:
     workspace.close()
     moved = tree.rename(tree.with_name("moved"))
     (moved / "one").write_text("edited")
     with holdfast.open(moved, home=home) as again:
         again.checkpoint()
-    early_scan.send(str(moved), str(home), {})
-    assert sent == [(bytes(moved), os.path.join(folder, INDEX))]
+    early_scan.start(str(moved), str(home), {})
+    assert started == [(bytes(moved), os.path.join(folder, INDEX))]
     moved.rename(tree)
 
 
 @pytest.mark.parametrize("directory", ["\0", "\ud800"])
-def test_what_can_be_no_directory_is_for_whoever_opens_it_to_refuse(directory: str, home: Path, sent: Sent) -> None:
-    early_scan.send(directory, str(home), {})
-    assert not sent
+def test_what_can_be_no_directory_is_refused_when_it_is_opened(directory: str, home: Path, started: Started) -> None:
+    early_scan.start(directory, str(home), {})
+    assert not started

@@ -15,7 +15,7 @@ from holdfast.files.tree import Dirty
 from holdfast.model.ids import Hash, hash_bytes
 from holdfast.store.blobs import content_writer
 from holdfast.store.blobs._pack_writer import Item
-from holdfast.store.blobs.prepared_content import Ahead
+from holdfast.store.blobs.prepared_content import PreparedContent
 from holdfast.store.codecs.compression import DELTA, Encoded
 from holdfast.store.manifests import manifest
 
@@ -300,7 +300,7 @@ def test_nothing_but_small_regular_files_is_looked_into(place: Place, tmp_path: 
 
 
 def test_there_is_an_end_to_what_is_kept() -> None:
-    ahead = Ahead()
+    ahead = PreparedContent()
     large = bytes(1 << 20)
     for number in range(2000):
         name = hash_bytes(b"%d" % number)

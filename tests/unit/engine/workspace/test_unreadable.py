@@ -183,8 +183,8 @@ def test_a_scan_of_what_is_dirty_keeps_it_too(place: Path) -> None:
     (root / "a/b").mkdir(parents=True)
     for path in ("a/b/f", "a/g", "h"):
         (root / path).write_bytes(b"x")
-    dirty = Named()
-    tree = LocalTree(bytes(root), dirty=dirty)
+    tree = LocalTree(bytes(root))
+    tree.dirty = dirty = Named()
     base = Hash(b"0123456789abcdef")
     first = {path: entry for path, entry in tree.scan(HashSink()).changes.items() if entry is not None}
     tree.settle(base)

@@ -21,6 +21,7 @@ from holdfast.files.ignore.rules import (
     write_default_ignore,
 )
 from holdfast.files.local_tree import LocalTree
+from holdfast.model.config.settings import Capture
 from holdfast.model.content import HashSink
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 NOBODY = User(system_config=None)
 
 
-def captured(root: Path, user: User = NOBODY, **options: object) -> set[bytes]:
-    return set(LocalTree(bytes(root), user=user, **options).scan(HashSink()).changes)  # type: ignore[arg-type]
+def captured(root: Path, user: User = NOBODY, exclude: tuple[str, ...] = ()) -> set[bytes]:
+    return set(LocalTree(bytes(root), user=user, capture=Capture(exclude=exclude)).scan(HashSink()).changes)
 
 
 def fill(root: Path, *names: str, content: str = "") -> None:
@@ -87,7 +88,11 @@ def test_writing_the_defaults_changes_nothing_about_them(tmp_path: Path) -> None
 def test_configured_patterns_act_like_checkpointignore(tmp_path: Path) -> None:
     fill(tmp_path, "a.bin", "keep.bin", "sub/b.bin", "secrets/x", "other")
     fill(tmp_path, ".checkpointignore", content="!keep.bin\n")
-    assert captured(tmp_path, exclude=["*.bin", "/secrets/"]) == {b"keep.bin", b".checkpointignore", b"other"}
+    assert captured(tmp_path, exclude=("*.bin", "/secrets/")) == {
+        b"keep.bin",
+        b".checkpointignore",
+        b"other",
+    }
 
 
 def test_a_linked_rule_file_is_not_followed(tmp_path: Path) -> None:

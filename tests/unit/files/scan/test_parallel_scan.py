@@ -1,4 +1,4 @@
-"""The second process of a scan: what it may vouch for, and that the scan is right whatever becomes of it."""
+"""The second process of a scan: what it may find unchanged, and that the scan is right whatever becomes of it."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ while tree.scan(HashSink()).files_read:  # until nothing is racy any more
     pass
 
 def finished(*arguments):
-    "Lets the scout come to its end before the scanner begins."
-    sent = real_send(*arguments)
-    if sent is not None:
-        os.waitid(os.P_PID, sent._process, os.WEXITED | os.WNOWAIT)
-        all_sent.append(sent)
-    return sent
+    "Lets the second process come to its end before the scanner begins."
+    second = real_start(*arguments)
+    if second is not None:
+        os.waitid(os.P_PID, second._process, os.WEXITED | os.WNOWAIT)
+        started.append(second)
+    return second
 
-real_send = scanner.send
-scanner.send = finished
-all_sent = []
+real_start = scanner.start
+scanner.start = finished
+started = []
 looked = []
 real = Scanner._list_known
 def list_known(self, fd, path, *others):
@@ -55,9 +55,9 @@ Scanner._list_known = list_known
 
 def check(expected_looks=None):
     looked.clear()
-    before = len(all_sent)
+    before = len(started)
     found = tree.scan(HashSink())
-    assert len(all_sent) > before
+    assert len(started) > before
     if expected_looks is not None:
         assert sorted(looked) == sorted(expected_looks), looked
     assert found.changes == LocalTree(root).scan(HashSink()).changes
@@ -77,29 +77,29 @@ def root(tmp_path: Path) -> Path:
 def run(root: Path, steps: str) -> None:
     """Run ``steps`` after `SCRIPT`, in a process without threads."""
     if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("needs two processors, as a scout does")
+        pytest.skip("needs two processors, as a second process does")
     subprocess.run([sys.executable, "-c", SCRIPT + steps, str(root)], check=True)
 
 
-def test_what_the_scout_has_seen_unchanged_is_not_looked_at_again(root: Path) -> None:
+def test_what_the_second_process_has_found_unchanged_is_not_scanned_again(root: Path) -> None:
     # But for the root, with which the scanner begins, and what has rules of its own.
     run(root, 'check([b"", b"c/rules"])')
 
 
-def test_the_caller_has_its_time_while_the_scout_walks(root: Path) -> None:
+def test_the_caller_works_while_the_second_process_scans(root: Path) -> None:
     run(
         root,
         """
 calls = []
 def meanwhile():
-    assert not looked, "the caller's own walk begins afterwards"
-    calls.append(len(all_sent))
+    assert not looked, "the scanner's own walk begins afterwards"
+    calls.append(len(started))
 looked.clear()
 assert tree.scan(HashSink(), meanwhile=meanwhile).changes == LocalTree(root).scan(HashSink()).changes
 assert calls == [1]
-scanner.send = lambda *arguments: None
+scanner.start = lambda *arguments: None
 tree.scan(HashSink(), meanwhile=meanwhile)
-assert calls == [1], "nobody else looks"
+assert calls == [1], "no second process scans"
 """,
     )
 
@@ -123,42 +123,42 @@ def test_changes_are_found(root: Path, change: str) -> None:
 
 
 def test_rules_that_change_under_way_are_obeyed_below(root: Path) -> None:
-    """The scout has seen the directories below as they were under the rules before."""
+    """The second process has compared the directories below under the rules before."""
     run(
         root,
         """
 def changing(*arguments):
-    sent = finished(*arguments)
+    second = finished(*arguments)
     with open(root + b"/.gitignore", "w") as file:
         file.write("file\\n")
-    return sent
-scanner.send = changing
+    return second
+scanner.start = changing
 assert sorted(tree.scan(HashSink()).changes) == [b".gitignore", b"c/rules/.gitignore"]
-scanner.send = finished
+scanner.start = finished
 check()
 """,
     )
 
 
-def test_a_scout_that_was_killed_costs_time_and_nothing_else(root: Path) -> None:
+def test_a_second_process_that_was_killed_costs_time_and_nothing_else(root: Path) -> None:
     run(
         root,
         """
 def killed(*arguments):
-    sent = real_send(*arguments)
-    if sent is not None:
-        os.kill(sent._process, signal.SIGKILL)
-        os.waitpid(sent._process, 0)
-        all_sent.append(sent)
-    return sent
-scanner.send = killed
+    second = real_start(*arguments)
+    if second is not None:
+        os.kill(second._process, signal.SIGKILL)
+        os.waitpid(second._process, 0)
+        started.append(second)
+    return second
+scanner.start = killed
 open(root + b"/b/new", "w").close()
 check()
 """,
     )
 
 
-def test_a_process_with_threads_sends_no_scout(root: Path) -> None:
+def test_a_process_with_threads_starts_no_second_one(root: Path) -> None:
     index = bytes(root) + b".index"
     tree = LocalTree(bytes(root), index=index)
     tree.scan(HashSink())
@@ -170,9 +170,9 @@ def test_a_process_with_threads_sends_no_scout(root: Path) -> None:
         before = parallel_scan.MIN_FILES
         parallel_scan.MIN_FILES = 1
         try:
-            assert parallel_scan.send(tree.index, -1, frozenset()) is None
-            parallel_scan.send_ahead(bytes(root), index)
-            assert parallel_scan._ahead is None
+            assert parallel_scan.start(tree.index, -1, frozenset()) is None
+            parallel_scan.start_early(bytes(root), index)
+            assert parallel_scan._early is None
         finally:
             parallel_scan.MIN_FILES = before
     finally:
@@ -180,7 +180,7 @@ def test_a_process_with_threads_sends_no_scout(root: Path) -> None:
         thread.join()
 
 
-def test_files_of_several_names_are_told_of_whoever_has_looked(root: Path) -> None:
+def test_files_of_several_names_are_found_by_either_process(root: Path) -> None:
     run(
         root,
         """
@@ -201,32 +201,35 @@ assert not tree.linked
     )
 
 
-AHEAD = """
+EARLY = """
 index = root + b".index"
 kept = LocalTree(root, index=index)
 kept.scan(HashSink())
 while kept.scan(HashSink()).files_read:
     pass
 kept.save_index()
-scanner.send = lambda *arguments: None  # nobody but whoever is ahead
-_, taken = scanner.take_over, []
-def take_over(*arguments):
-    taken.append(real_take_over(*arguments))
-    return taken[-1]
-real_take_over, scanner.take_over = scanner.take_over, take_over
+scanner.start = lambda *arguments: None  # no second process but the early one
+adopted = []
+def adopt_early(*arguments):
+    adopted.append(real_adopt(*arguments))
+    return adopted[-1]
+real_adopt, scanner.adopt_early = scanner.adopt_early, adopt_early
 
-def send_ahead(to=root, by=index):
+def start_early(to=root, by=index):
     "Lets it come to its end."
-    parallel_scan.send_ahead(to, by)
-    os.waitid(os.P_PID, parallel_scan._ahead.process, os.WEXITED | os.WNOWAIT)
+    parallel_scan.start_early(to, by)
+    os.waitid(os.P_PID, parallel_scan._early.process, os.WEXITED | os.WNOWAIT)
 
-def check_ahead(expected_looks, used=True, tree=None):
+def check_early(expected_looks, used=True, tree=None):
     looked.clear()
     found = (tree or LocalTree(root, index=index)).scan(HashSink())
     assert sorted(looked) == sorted(expected_looks), looked
-    assert [one is not None for one in taken] == [used]
-    assert parallel_scan._ahead is None
+    assert [one is not None for one in adopted] == [used]
+    assert parallel_scan._early is None
     assert found.changes == LocalTree(root).scan(HashSink()).changes
+def age(seconds):
+    early = parallel_scan._early
+    parallel_scan._early = early._replace(started_at=early.started_at - seconds)
 def back():
     os.unlink(root)
     os.rename(root + b"2", root)
@@ -234,18 +237,18 @@ everything = [b"", b"a", b"a/deep", b"a/deep/er", b"b", b"c", b"c/rules", b"c/ru
 """
 
 
-def test_what_a_scout_ahead_has_seen_is_not_looked_at_again(root: Path) -> None:
-    run(root, AHEAD + 'send_ahead()\ncheck_ahead([b"", b"c/rules"])')
+def test_what_an_early_scan_has_found_unchanged_is_not_scanned_again(root: Path) -> None:
+    run(root, EARLY + 'start_early()\ncheck_early([b"", b"c/rules"])')
 
 
-def test_what_changes_before_a_scout_ahead_comes_there_is_found(root: Path) -> None:
+def test_what_changes_before_an_early_scan_comes_there_is_found(root: Path) -> None:
     edit = 'open(root + b"/b/file", "w").close()\n'
-    run(root, AHEAD + edit + 'send_ahead()\ncheck_ahead([b"", b"b", b"c/rules"])')
+    run(root, EARLY + edit + 'start_early()\ncheck_early([b"", b"b", b"c/rules"])')
 
 
-def test_rules_that_change_behind_a_scout_ahead_are_obeyed(root: Path) -> None:
+def test_rules_that_change_behind_an_early_scan_are_obeyed(root: Path) -> None:
     rules = 'open(root + b"/.gitignore", "w").write("file")\n'
-    run(root, AHEAD + "send_ahead()\n" + rules + "check_ahead(everything)")
+    run(root, EARLY + "start_early()\n" + rules + "check_early(everything)")
 
 
 @pytest.mark.parametrize(
@@ -256,86 +259,86 @@ def test_rules_that_change_behind_a_scout_ahead_are_obeyed(root: Path) -> None:
         'open(index, "wb").write(b"damaged")',
     ],
 )
-def test_a_scout_ahead_that_went_by_another_index_is_not_believed(root: Path, meanwhile: str) -> None:
-    run(root, AHEAD + f"send_ahead()\n{meanwhile}\ncheck_ahead(looked, used=False)")
+def test_an_early_scan_by_another_index_is_not_adopted(root: Path, meanwhile: str) -> None:
+    run(root, EARLY + f"start_early()\n{meanwhile}\ncheck_early(looked, used=False)")
 
 
 @pytest.mark.parametrize(
-    "ahead",
+    "early",
     [
-        'os.mkdir(root + b".other"); send_ahead(to=root + b".other")',
-        'was = root + b"2"; os.rename(root, was); os.symlink(was, root); send_ahead(); back()',
-        "send_ahead(); parallel_scan._ahead = parallel_scan._ahead._replace(sent_at=parallel_scan._ahead.sent_at - 2)",
-        "send_ahead(); parallel_scan._ahead.marks[-32:] = bytes(32)",  # it has not begun
+        'os.mkdir(root + b".other"); start_early(to=root + b".other")',
+        'was = root + b"2"; os.rename(root, was); os.symlink(was, root); start_early(); back()',
+        "start_early(); age(2)",
+        "start_early(); parallel_scan._early.marks[-32:] = bytes(32)",  # it has not begun
     ],
 )
-def test_a_scout_ahead_that_says_nothing_of_this_tree_now_is_not_believed(root: Path, ahead: str) -> None:
-    run(root, AHEAD + f"{ahead}\ncheck_ahead(everything, used=False)")
+def test_an_early_scan_of_another_tree_or_time_is_not_adopted(root: Path, early: str) -> None:
+    run(root, EARLY + f"{early}\ncheck_early(everything, used=False)")
 
 
-def test_an_index_that_this_process_has_changed_is_not_what_a_scout_ahead_went_by(root: Path) -> None:
+def test_an_early_scan_is_not_adopted_with_an_index_that_was_changed_since(root: Path) -> None:
     run(
         root,
-        AHEAD
+        EARLY
         + """
 mine = LocalTree(root, index=index)
 mine.index.put(b"b/file", mine.index.get(b"b/file").entry, mine.index.get(b"b/file").signature)
-send_ahead()
-check_ahead(everything, used=False, tree=mine)
+start_early()
+check_early(everything, used=False, tree=mine)
 """,
     )
 
 
-def test_an_index_that_this_process_has_saved_is_what_a_scout_ahead_went_by(root: Path) -> None:
+def test_an_early_scan_is_adopted_with_an_index_that_was_saved_before_it(root: Path) -> None:
     run(
         root,
-        AHEAD
+        EARLY
         + """
 mine = LocalTree(root, index=index)
 mine.index.label(b"x" * 16)
 mine.save_index()
-send_ahead()
-check_ahead([b"", b"c/rules"], tree=mine)
+start_early()
+check_early([b"", b"c/rules"], tree=mine)
 """,
     )
 
 
-def test_what_has_become_ours_is_not_walked_whoever_has_looked(root: Path) -> None:
-    """A scout ahead does not know what is ours (I14)."""
+def test_what_has_become_ours_is_not_walked_after_an_early_scan(root: Path) -> None:
+    """An early scan does not know what is ours (I14)."""
     run(
         root,
-        AHEAD
+        EARLY
         + """
 mine = LocalTree(root, index=index, never=[root + b"/c"])
-send_ahead()
+start_early()
 assert not any(path.startswith(b"c/") for path in mine.scan(HashSink()).changes)
-assert taken[0] is not None
+assert adopted[0] is not None
 """,
     )
 
 
-def test_whoever_changes_the_tree_recalls_the_scout_ahead(root: Path) -> None:
-    """Else what it saw before would pass for what is there now."""
+def test_an_early_scan_ends_before_the_tree_is_changed(root: Path) -> None:
+    """Otherwise what it found before would pass for what is there now."""
     run(
         root,
-        AHEAD
+        EARLY
         + """
 from holdfast.model.entries import Change
 mine = LocalTree(root, index=index)
 before = mine.index.get(b"b/file").entry
-send_ahead()
+start_early()
 mine.apply([Change(b"b/file", before, None)], [], nonce="0" * 16)
-assert parallel_scan._ahead is None
+assert parallel_scan._early is None
 everything.remove(b"b")  # which was the last file in there
-check_ahead(everything, used=False, tree=mine)
-send_ahead()
+check_early(everything, used=False, tree=mine)
+start_early()
 mine.clean("0" * 16)
-assert parallel_scan._ahead is None
+assert parallel_scan._early is None
 """,
     )
 
 
-def test_a_copy_of_the_process_may_run_wherever_its_maker_may(root: Path) -> None:
+def test_a_copy_of_the_process_may_run_wherever_its_parent_may(root: Path) -> None:
     run(
         root,
         """
@@ -354,16 +357,16 @@ assert os.sched_getaffinity(0) == everywhere
     )
 
 
-def test_a_scout_ahead_whose_sender_dies_ends_too(root: Path) -> None:
+def test_an_early_scan_whose_parent_dies_ends(root: Path) -> None:
     run(
         root,
-        AHEAD
+        EARLY
         + """
 first = os.fork()
 if not first:
-    parallel_scan.send_ahead(root, index)
+    parallel_scan.start_early(root, index)
     os.write(1, b"")
-    open(root + b".pid", "w").write(str(parallel_scan._ahead.process))
+    open(root + b".pid", "w").write(str(parallel_scan._early.process))
     os.kill(os.getpid(), signal.SIGKILL)
 os.waitpid(first, 0)
 process = int(open(root + b".pid").read())
@@ -376,34 +379,37 @@ except OSError:
     )
 
 
-def test_there_is_one_scout_ahead_at_most(root: Path) -> None:
+def test_there_is_one_early_scan_at_most(root: Path) -> None:
     run(
         root,
-        AHEAD
+        EARLY
         + """
-send_ahead()
-first = parallel_scan._ahead
-parallel_scan.send_ahead(root, index)
-assert parallel_scan._ahead is first
-check_ahead([b"", b"c/rules"])
+start_early()
+first = parallel_scan._early
+parallel_scan.start_early(root, index)
+assert parallel_scan._early is first
+check_early([b"", b"c/rules"])
 """,
     )
 
 
-def test_nobody_is_sent_ahead_where_it_does_not_pay(root: Path) -> None:
+def test_no_early_scan_is_started_where_it_saves_nothing(root: Path) -> None:
     run(
         root,
-        AHEAD
+        EARLY
         + """
 parallel_scan.MIN_FILES = 1000
-parallel_scan.send_ahead(root, index)
-assert parallel_scan._ahead is None
+parallel_scan.start_early(root, index)
+assert parallel_scan._early is None
 parallel_scan.MIN_FILES = 1
-parallel_scan.send_ahead(root, index + b".none")
-assert parallel_scan._ahead is None
-parallel_scan.recall_ahead()
+parallel_scan.start_early(root, index + b".none")
+assert parallel_scan._early is None
+parallel_scan.end_early()
 """,
     )
+
+
+UNCHANGED = (parallel_scan.UNCHANGED, parallel_scan.UNCHANGED_WITH_LINKS)
 
 
 @pytest.fixture
@@ -417,45 +423,45 @@ def known(root: Path) -> StatIndex:
 
 
 def walk(
-    root: Path, index: StatIndex, *, met: bytes = b"-", parent: int | None = None, never: tuple[str, ...] = ()
+    root: Path, index: StatIndex, *, claimed: bytes = b"-", parent: int | None = None, reserved: tuple[str, ...] = ()
 ) -> set[bytes]:
-    """Which directories a scout marks, with this process as the scout; the scanner has come to ``met`` already."""
-    numbers = parallel_scan._numbers(index)
-    abouts = [os.stat(root / inner) for inner in never]
+    """The directories that this process marks as the second process; the scanner has claimed ``claimed`` before."""
+    numbers = parallel_scan._mark_numbers(index)
+    abouts = [os.stat(root / inner) for inner in reserved]
     fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     with mmap.mmap(-1, len(numbers)) as marks:
-        if met in numbers:
-            marks[numbers[met]] = parallel_scan._UNDER_WAY
-        parallel_scan._Walk(
+        if claimed in numbers:
+            marks[numbers[claimed]] = parallel_scan._CLAIMED
+        parallel_scan._BackwardScan(
             index,
             numbers,
             marks,
             os.getppid() if parent is None else parent,
             frozenset((about.st_dev, about.st_ino) for about in abouts),
-        ).root(fd)
+        ).scan(fd)
         os.close(fd)
-        return {path for path, number in numbers.items() if marks[number] in (parallel_scan.SEEN, parallel_scan.LINKED)}
+        return {path for path, number in numbers.items() if marks[number] in UNCHANGED}
 
 
-def test_a_scout_goes_no_further_than_to_where_the_scanner_is(root: Path, known: StatIndex) -> None:
+def test_the_second_process_goes_no_further_than_to_where_the_scanner_is(root: Path, known: StatIndex) -> None:
     everything = set(known.directories)
     assert walk(root, known) == everything
-    for number, met in enumerate(order := known.directories[b""].directories()):
+    for number, claimed in enumerate(order := known.directories[b""].directories()):
         left_alone = {path for path in everything if path.split(b"/")[0] in order[:number]}
-        assert walk(root, known, met=met) == everything - left_alone - {met}
+        assert walk(root, known, claimed=claimed) == everything - left_alone - {claimed}
 
 
-def test_a_scout_whose_sender_has_died_ends(root: Path, known: StatIndex) -> None:
+def test_a_second_process_whose_parent_has_died_ends(root: Path, known: StatIndex) -> None:
     last = known.directories[b""].directories()[-1]
     assert walk(root, known, parent=0) == {b"", *(path for path in known.directories if path.split(b"/")[0] == last)}
 
 
-def test_a_scout_leaves_alone_what_it_is_told_to(root: Path, known: StatIndex) -> None:
+def test_the_second_process_leaves_reserved_directories_alone(root: Path, known: StatIndex) -> None:
     everything = set(known.directories)
-    assert walk(root, known, never=("c", "d")) == everything - {b"c", b"c/rules", b"c/rules/below", b"d"}
+    assert walk(root, known, reserved=("c", "d")) == everything - {b"c", b"c/rules", b"c/rules/below", b"d"}
 
 
-def test_a_scout_does_not_vouch_for_a_file_that_has_to_be_read_again(root: Path, known: StatIndex) -> None:
+def test_a_file_that_has_to_be_read_again_is_not_unchanged(root: Path, known: StatIndex) -> None:
     file = known.get(b"b/file")
     assert file is not None
     known.put(b"b/file", file.entry, file.signature, racy=True)
@@ -463,7 +469,7 @@ def test_a_scout_does_not_vouch_for_a_file_that_has_to_be_read_again(root: Path,
     assert walk(root, known) == {*known.directories} - {b"b"}
 
 
-def test_a_scout_goes_on_behind_what_it_does_not_know(root: Path, known: StatIndex) -> None:
+def test_the_second_process_goes_on_behind_what_it_does_not_know(root: Path, known: StatIndex) -> None:
     everything = set(known.directories)
     (root / "e/new").mkdir(parents=True)
     (root / "d/file").unlink()
@@ -472,44 +478,44 @@ def test_a_scout_goes_on_behind_what_it_does_not_know(root: Path, known: StatInd
     assert walk(root, known) == everything - {b"", b"d"}
 
 
-def test_a_scout_goes_only_so_deep(root: Path, known: StatIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_process_goes_only_so_deep(root: Path, known: StatIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel_scan, "_MAX_DEPTH", 1)
     assert walk(root, known) == {b"", b"a", b"b", b"c", b"d"}
 
 
-def test_what_the_scanner_comes_to_first_the_scout_is_told_of(known: StatIndex) -> None:
-    numbers = parallel_scan._numbers(known)
+def test_the_second_process_sees_what_the_scanner_claims(known: StatIndex) -> None:
+    numbers = parallel_scan._mark_numbers(known)
     with mmap.mmap(-1, len(numbers)) as marks:
-        marks[numbers[b"b"]] = parallel_scan.LINKED
-        sent = parallel_scan.Scout(numbers, marks, 0)
-        assert [sent.has_seen(path) for path in (b"a", b"b", b"unknown")] == [0, parallel_scan.LINKED, 0]
-        assert {path for path, number in numbers.items() if marks[number] == parallel_scan._UNDER_WAY} == {b"a"}
-        assert marks[numbers[b"b"]] == parallel_scan.LINKED
+        marks[numbers[b"b"]] = parallel_scan.UNCHANGED_WITH_LINKS
+        second = parallel_scan.SecondScanner(numbers, marks, 0)
+        assert [second.claim(path) for path in (b"a", b"b", b"unknown")] == [0, parallel_scan.UNCHANGED_WITH_LINKS, 0]
+        assert {path for path, number in numbers.items() if marks[number] == parallel_scan._CLAIMED} == {b"a"}
+        assert marks[numbers[b"b"]] == parallel_scan.UNCHANGED_WITH_LINKS
 
 
 @pytest.mark.parametrize("room", [0, 1])
-def test_an_index_that_has_grown_since_it_was_looked_at_is_not_gone_by(
+def test_an_index_that_has_grown_since_its_size_was_read_is_not_used(
     root: Path, known: StatIndex, tmp_path: Path, room: int
 ) -> None:
     index = bytes(tmp_path / "index")
     known.save(index)
-    with mmap.mmap(-1, len(known.directories) - 1 + room + parallel_scan._ABOUT.size) as marks:
-        parallel_scan._walk_ahead(bytes(root), index, marks, os.getppid())
+    with mmap.mmap(-1, len(known.directories) - 1 + room + parallel_scan._IDENTITY.size) as marks:
+        parallel_scan._scan_early(bytes(root), index, marks, os.getppid())
         assert any(marks[:]) == bool(room)
         marks[:] = bytes(len(marks))
         os.unlink(index)
-        parallel_scan._walk_ahead(bytes(root), index, marks, os.getppid())
+        parallel_scan._scan_early(bytes(root), index, marks, os.getppid())
         assert not any(marks[:])
 
 
-def test_what_a_scout_has_found_changed_is_looked_at_first(root: Path) -> None:
+def test_what_the_second_process_has_found_changed_is_scanned_first(root: Path) -> None:
     run(
         root,
-        AHEAD
+        EARLY
         + """
 for path in (b"/d/file", b"/b/file"):
     open(root + path, "w").close()
-send_ahead()
+start_early()
 looked.clear()
 found = LocalTree(root, index=index).scan(HashSink())
 assert sorted(looked[:2]) == [b"b", b"d"] and sorted(looked[2:]) == [b"", b"c/rules"], looked
@@ -519,14 +525,14 @@ assert found.changes == LocalTree(root).scan(HashSink()).changes
 
 
 @pytest.mark.parametrize("rules", ["/b/", "file", "b/"])
-def test_nothing_is_read_ahead_of_the_walk_that_new_rules_leave_out(root: Path, rules: str) -> None:
+def test_nothing_is_read_before_its_turn_that_new_rules_leave_out(root: Path, rules: str) -> None:
     run(
         root,
-        AHEAD
+        EARLY
         + f"""
 open(root + b"/b/file", "w").write("a secret")
 open(root + b"/.gitignore", "w").write({rules!r})
-send_ahead()
+start_early()
 class Sink(HashSink):
     def add(self, data, previous=None):
         assert b"secret" not in data
@@ -539,20 +545,20 @@ assert found.changes == LocalTree(root).scan(HashSink()).changes
 
 
 def test_what_is_gone_when_the_walk_comes_there_is_forgotten(root: Path) -> None:
-    """It was looked at out of turn, and its parent is not there any more."""
+    """It was scanned before its turn, and its parent is not there any more."""
     run(
         root,
-        AHEAD
+        EARLY
         + """
 open(root + b"/a/deep/er/file", "w").close()
-send_ahead()
-real_take_up = Scanner._take_up
-def take_up(self, *arguments):
-    real_take_up(self, *arguments)
-    assert self._taken_up
+start_early()
+real_changed_first = Scanner._scan_changed_first
+def changed_first(self, *arguments):
+    real_changed_first(self, *arguments)
+    assert self._done_early
     os.rename(root + b"/a", root + b".away")
     open(root + b"/new", "w").close()
-Scanner._take_up = take_up
+Scanner._scan_changed_first = changed_first
 found = LocalTree(root, index=index).scan(HashSink())
 assert found.changes == LocalTree(root).scan(HashSink()).changes
 """,

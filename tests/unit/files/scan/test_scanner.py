@@ -22,6 +22,7 @@ from holdfast.files.scan import _write_quiescence as write_quiescence
 from holdfast.files.scan import file_capture
 from holdfast.files.tree import Dirty
 from holdfast.files.write.rooted_access import Root
+from holdfast.model.config.settings import Capture
 from holdfast.model.content import SMALL_BLOB_BYTES, HashSink
 from holdfast.model.errors import NotFoundError, StorageError
 from holdfast.model.ids import Hash, hash_bytes
@@ -94,7 +95,7 @@ def test_what_is_no_file_is_listed_and_never_opened(root: Path) -> None:
 def test_too_large_files_are_said_and_not_read(root: Path) -> None:
     (root / "large").write_bytes(b"x" * 101)
     (root / "just").write_bytes(b"x" * 100)
-    tree = tree_of(root, max_file_bytes=100)
+    tree = tree_of(root, capture=Capture(max_file_bytes=100))
     scan = tree.scan(HashSink())
     assert list(scan.changes) == [b"just"]
     assert reasons(tree) == {b"large": "too large: 101 bytes, the limit is 100 (max_file_bytes)"}
@@ -478,7 +479,8 @@ def test_of_a_directory_in_which_known_files_changed_no_other_file_is_looked_at(
         def drain(self) -> Dirty:
             return told.pop()
 
-    tree = tree_of(root, dirty=Told())
+    tree = tree_of(root)
+    tree.dirty = Told()
     first = tree.scan(HashSink()).changes
     # So long after the last change that nothing is looked at for being fresh.
     now = time.time_ns() + 10**10

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from holdfast.files.watch import _fanotify_events as fanotify_events
 from holdfast.files.watch import _inotify as inotify
 from holdfast.files.watch import event_masks
-from holdfast.files.watch.watched_root import Mount, parse_mounts
 
 FSID = b"FILESYST"
 
@@ -103,19 +102,3 @@ def test_any_bytes_are_events_or_an_error(buffer: bytes) -> None:
             list(decode(buffer))
         except ValueError:
             pass
-
-
-def test_the_mount_table() -> None:
-    text = (
-        b"22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
-        b"30 22 0:26 / /mnt/a\\040b\\134c rw - nfs4 host:/x\\040y rw\n"
-        b"31 22 0:27 / /home/u/s3 rw master:2 - fuse.s3fs s3fs rw\n"
-        b"garbage\n"
-    )
-    mounts = parse_mounts(text)
-    assert mounts == [
-        Mount(b"/", b"ext4", b"/dev/vda"),
-        Mount(b"/mnt/a b\\c", b"nfs4", b"host:/x y"),
-        Mount(b"/home/u/s3", b"fuse.s3fs", b"s3fs"),
-    ]
-    assert [mount.remote for mount in mounts] == [False, True, True]

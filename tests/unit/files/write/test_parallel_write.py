@@ -1,4 +1,4 @@
-"""The second process that writes files: that both do some of it, and that all is right whatever becomes of it."""
+"""The second process that writes files: each of the two makes some, and all is right whatever becomes of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from holdfast.model.ids import hash_bytes
 base = os.fsencode(sys.argv[1])
 file_creator.MIN_FILES = 1
 file_creator._PORTION_FILES = 2
-maker = os.getpid()
+first = os.getpid()
 
 class Seen(dict):
     def put(self, path, entry, signature):
@@ -39,18 +39,18 @@ class Memory:
     "A supply; what is in `large` is only given by `fetch`."
     def __init__(self):
         self.large = set()
-        self.located = self.read_by_others = 0
+        self.located = 0
     def fetch(self, changes):
         return (contents[change.path] for change in changes)
     def locate(self, changes):
         self.located += len(changes)
         def read(chosen):
-            assert os.getpid() == maker or not after_fork(chosen)
+            assert os.getpid() == first or not after_fork(chosen)
             return {change.after.hash: contents[change.path] for change in chosen if change.path not in self.large}
         return read
 
 def after_fork(chosen):
-    "What happens in the mate when it reads the content of a portion."
+    "What happens in the second process when it reads the content of a portion."
 
 paths = [b"%s%d" % (at, n) for at in (b"d/", b"d/e/", b"new/", b"new/f/g/") for n in range(10)]
 contents = {path: path * 50 for path in paths}
@@ -68,19 +68,18 @@ for path, entry in old.items():
     seen.put(path, entry, signature_of(os.lstat(at)))
 
 supply = Memory()
-sent = []
+started = []
 
-def sending(portions, make):
-    found = real_send(portions, make)
-    sent.append(found)
-    return found
+def start(*arguments):
+    started.append(real_start(*arguments))
+    return started[-1]
 
-real_send, parallel_write.send = parallel_write.send, sending
+real_start, parallel_write.start = parallel_write.start, start
 
 def apply(changes=None):
     changes = changes or [Change(path, old.get(path), entry) for path, entry in entries.items()]
     with Root(base) as root:
-        return Applier(root, seen).apply([], [(change, supply) for change in changes], nonce="mate")
+        return Applier(root, seen).apply([], [(change, supply) for change in changes], nonce="nonce")
 
 def tree():
     found = {}
@@ -96,7 +95,7 @@ def is_done(applied):
     assert tree() == contents
     for path, entry in entries.items():
         assert seen[path] == (entry, signature_of(os.lstat(os.path.join(base, path)))), path
-    assert all(one is not None for one in sent)
+    assert all(one is not None for one in started)
     assert_alone()
 
 def is_as_before():
@@ -111,24 +110,24 @@ def assert_alone():
         return
     raise AssertionError("a process was left behind")
 
-def in_mate(name, act, at=1):
-    "Have `act` done before the `at`-th call of a function of os in the mate, and the call only if that returns."
+def in_second(name, act, at=1):
+    "Have `act` done before the `at`-th call of a function of os in the second process; the call only if that returns."
     real, count = getattr(os, name), [0]
     def call(*arguments, **named):
-        if os.getpid() != maker and (name != "open" or arguments[1] & os.O_CREAT):
+        if os.getpid() != first and (name != "open" or arguments[1] & os.O_CREAT):
             count[0] += 1
             if count[0] >= at:
                 act()
         return real(*arguments, **named)
     setattr(os, name, call)
 
-def first_the_mate():
-    "Lets the mate come to its end before its maker takes a portion."
-    def take(self, real=parallel_write.Mate.take):
+def second_goes_first():
+    "Lets the second process come to its end before the first one takes a portion."
+    def take_portion(self, real=parallel_write.SecondWriter.take_portion):
         if self._process:
             os.waitid(os.P_PID, self._process, os.WEXITED | os.WNOWAIT)
         return real(self)
-    parallel_write.Mate.take = take
+    parallel_write.SecondWriter.take_portion = take_portion
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -141,23 +140,23 @@ def no_room():
 def run(base: Path, steps: str) -> None:
     """Run ``steps`` after `SCRIPT`, in a process without threads."""
     if len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("needs two processors, as a mate does")
+        pytest.skip("needs two processors, as a second process does")
     base.mkdir(exist_ok=True)
     subprocess.run([sys.executable, "-c", SCRIPT + steps, str(base)], check=True)
 
 
-def test_one_of_them_makes_what_the_other_does_not(tmp_path: Path) -> None:
-    run(tmp_path, "is_done(apply())\nassert len(sent) == 1 and supply.located == len(entries)")
+def test_each_process_makes_what_the_other_does_not(tmp_path: Path) -> None:
+    run(tmp_path, "is_done(apply())\nassert len(started) == 1 and supply.located == len(entries)")
 
 
-def test_the_mate_can_make_all_of_it(tmp_path: Path) -> None:
+def test_the_second_process_can_make_all_files(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
 made = []
-first_the_mate()
-end = parallel_write.Mate.end
-parallel_write.Mate.end = lambda self: (made.append(self.made), end(self))
+second_goes_first()
+end = parallel_write.SecondWriter.end
+parallel_write.SecondWriter.end = lambda self: (made.append(self.files_made), end(self))
 is_done(apply())
 assert made == [len(entries)]
 """,
@@ -166,14 +165,14 @@ assert made == [len(entries)]
 
 @pytest.mark.parametrize("call", ["open", "write", "symlink", "fstat", "getppid"])
 @pytest.mark.parametrize("at", [1, 2, 7])
-@pytest.mark.parametrize("first", ["first_the_mate()", ""])
-def test_what_a_killed_mate_leaves_is_made_anew(tmp_path: Path, call: str, at: int, first: str) -> None:
-    run(tmp_path, f'{first}\nin_mate("{call}", die, {at})\nis_done(apply())')
+@pytest.mark.parametrize("order", ["second_goes_first()", ""])
+def test_what_a_killed_second_process_leaves_is_made_again(tmp_path: Path, call: str, at: int, order: str) -> None:
+    run(tmp_path, f'{order}\nin_second("{call}", die, {at})\nis_done(apply())')
 
 
 @pytest.mark.parametrize("call", ["open", "write"])
-def test_a_mate_without_room_leaves_it_to_its_maker(tmp_path: Path, call: str) -> None:
-    run(tmp_path, f'first_the_mate()\nin_mate("{call}", no_room, 3)\nis_done(apply())')
+def test_a_second_process_without_room_leaves_the_rest_to_the_first(tmp_path: Path, call: str) -> None:
+    run(tmp_path, f'second_goes_first()\nin_second("{call}", no_room, 3)\nis_done(apply())')
 
 
 def test_without_room_for_either_all_is_as_before(tmp_path: Path) -> None:
@@ -197,13 +196,13 @@ is_as_before()
     )
 
 
-@pytest.mark.parametrize("moment", ["before the mate", "after the mate"])
+@pytest.mark.parametrize("moment", ["before the second process", "after the second process"])
 def test_damaged_content_leaves_all_as_before(tmp_path: Path, moment: str) -> None:
     run(
         tmp_path,
         f"""
 if {moment.startswith("after")}:
-    first_the_mate()
+    second_goes_first()
 contents[b"new/f/g/7"] = b"damaged"
 try:
     apply()
@@ -217,14 +216,14 @@ is_as_before()
     )
 
 
-def test_an_interrupted_maker_takes_the_mate_along(tmp_path: Path) -> None:
+def test_an_interrupted_first_process_ends_the_second(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
-in_mate("write", signal.pause)
+in_second("write", signal.pause)
 def interrupted(self):
     raise KeyboardInterrupt
-parallel_write.Mate.wait = interrupted
+parallel_write.SecondWriter.wait = interrupted
 try:
     apply()
 except KeyboardInterrupt:
@@ -236,26 +235,26 @@ is_as_before()
     )
 
 
-def test_the_mate_of_a_killed_maker_stops_and_what_both_left_is_cleaned(tmp_path: Path) -> None:
+def test_the_second_process_of_a_killed_first_one_stops_and_what_both_left_is_cleaned(tmp_path: Path) -> None:
     run(
         tmp_path,
         """
 ours, theirs = os.pipe()
 go, told = os.pipe()
 if not os.fork():
-    maker = os.getpid()
+    first = os.getpid()
     def after_fork(chosen):
         os.close(told)
-        os.read(go, 1)  # until the maker is gone
-    parallel_write.Mate.take = lambda self: die()
+        os.read(go, 1)  # until the first process is gone
+    parallel_write.SecondWriter.take_portion = lambda self: die()
     apply()
 os.close(theirs)
 os.close(told)
 os.wait()
-assert os.read(ours, 1) == b"", "the mate has ended as well"
+assert os.read(ours, 1) == b"", "the second process has ended as well"
 assert any(b".holdfast.tmp-" in path for path in tree()), "both had begun"
 with Root(base) as root:
-    Applier(root, seen).clean("mate")
+    Applier(root, seen).clean("nonce")
 is_as_before()
 is_done(apply())
 """,
@@ -281,7 +280,7 @@ assert tree() == contents
 @pytest.mark.parametrize(
     "reason", ["file_creator.MIN_FILES = 1000", "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})", "threaded()"]
 )
-def test_where_it_does_not_pay_or_is_not_possible_there_is_none(tmp_path: Path, reason: str) -> None:
+def test_where_a_second_process_saves_nothing_or_is_not_possible_there_is_none(tmp_path: Path, reason: str) -> None:
     run(
         tmp_path,
         f"""
@@ -291,7 +290,7 @@ def threaded():
 {reason}
 is_done(apply())
 waiting.set()
-assert not sent and not supply.located
+assert not started and not supply.located
 """,
     )
 
@@ -307,8 +306,8 @@ def refused(*_):
 {call} = refused
 descriptors = len(os.listdir("/proc/self/fd"))
 applied = apply()
-assert sent == [None]
-sent.clear()
+assert started == [None]
+started.clear()
 is_done(applied)
 assert len(os.listdir("/proc/self/fd")) == descriptors, "nothing is left open"
 """,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
-from holdfast.snapshot._external_program import execute
+from holdfast.snapshot._external_program import ProgramLimits, execute
 from holdfast.snapshot.git import _command as command
 from holdfast.snapshot.git.provider import GitOptions, git_provider
 from holdfast.snapshot.provider_context import Place
@@ -260,12 +260,12 @@ def test_what_takes_too_long_or_says_too_much_is_stopped(tmp_path: Path) -> None
     alive = tmp_path / "pid"
     words = ["sh", "-c", f"sleep 1000 & echo $! > {alive}; wait"]
     with pytest.raises(StorageError) as slow:
-        execute(words, dict(os.environ), bytes(tmp_path), limit=10, seconds=0.5, slow="git_slow")
+        execute(words, dict(os.environ), bytes(tmp_path), ProgramLimits(10, 0.5, "git_slow"))
     assert slow.value.code == "git_slow"
     number = alive.read_text().strip()
     wait_until(lambda: not Path(f"/proc/{number}/cmdline").exists() or not Path(f"/proc/{number}/cmdline").read_bytes())
     with pytest.raises(UnsupportedError):
-        execute(["yes"], dict(os.environ), bytes(tmp_path), limit=10_000, seconds=60, slow="git_slow")
+        execute(["yes"], dict(os.environ), bytes(tmp_path), ProgramLimits(10_000, 60, "git_slow"))
 
 
 def test_nothing_is_said_to_a_person_or_asked_of_one() -> None:

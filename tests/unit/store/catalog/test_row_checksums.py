@@ -19,7 +19,7 @@ from holdfast.store.catalog.answer_rows import AnswerRows
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.export_rows import ExportRow, ExportRows
 from holdfast.store.catalog.promotion_rows import PromotionRow, PromotionRows
-from holdfast.store.catalog.reapply_rows import Reapplies, Reapply
+from holdfast.store.catalog.reapply_rows import ReapplyRow, ReapplyRows
 from holdfast.store.catalog.row_checksums import HISTORY, set_checksum
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.catalog.session_records import (
@@ -118,8 +118,8 @@ def fill(store):
 def begin_merge(store, other, checkpoint):
     """A second parent, and a change that waits."""
     store.catalog.note_taken_in(checkpoint, TakenIn(other, other, '{"files": []}'))
-    waits = Reapply("0" * 32, WorkspaceId("1" * 16), b"a", "{}", b"now", b"before", b"after", deadline=1 << 60)
-    Reapplies(store.catalog.database, store.catalog.tenant).ask(waits)
+    waits = ReapplyRow("0" * 32, WorkspaceId("1" * 16), b"a", "{}", b"now", b"before", b"after", deadline=1 << 60)
+    ReapplyRows(store.catalog.database, store.catalog.tenant).ask(waits)
 
 
 def begin_serving(store):

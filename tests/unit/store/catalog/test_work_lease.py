@@ -11,6 +11,7 @@ from holdfast.model.errors import LockedError, StorageError
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.catalog.work_lease import LASTS, Lease, may_run, this_process
 from holdfast.store.database.sql_database import SqliteDatabase
+from holdfast.store.database.sqlite_wal_index import NoRoomError
 from holdfast.testing.clocks import ManualClock
 
 
@@ -180,3 +181,26 @@ def test_the_owner_of_a_lease_tells_whether_its_process_is_gone(database):
     assert (boot.count("/"), pid) == (2, str(os.getpid()))
     assert may_run(owner)
     assert not may_run(f"{boot} {pid} 0{began}")
+
+
+def test_who_only_reads_goes_on_without_it_on_a_full_disk_unless_another_has_it(database, monkeypatch):
+    clock = ManualClock()
+    other, reader = Lease(database, 1, "work", clock), Lease(database, 1, "work", clock, is_optional=True)
+    other.acquire()
+
+    def full():
+        raise NoRoomError("no space left")
+
+    with monkeypatch.context() as at:
+        at.setattr(database, "writing", full)
+        with pytest.raises(LockedError):
+            reader.acquire()
+    other.release()
+    with monkeypatch.context() as at:
+        at.setattr(database, "writing", full)
+        reader.acquire()
+        reader.renew()
+        reader.release()
+        with pytest.raises(NoRoomError):
+            other.acquire()
+    other.acquire()

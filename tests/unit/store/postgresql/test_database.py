@@ -18,7 +18,7 @@ from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.schema import MIGRATIONS
 from holdfast.store.objects.remote_store import open_bucket
 from holdfast.store.postgresql._transaction import PostgresSession
-from holdfast.store.postgresql.database import about
+from holdfast.store.postgresql.database import server_info
 from holdfast.store.store import Store
 from holdfast.testing.dict_saver import Saver
 
@@ -445,7 +445,7 @@ def test_a_table_that_is_gone_is_damage(catalog_url):
 
 def test_what_a_server_is_like(catalog_url):
     with closing(open_catalog(catalog_url)) as database:
-        found = about(database)
+        found = server_info(database)
     assert found.forgetful == ("fsync", "full_page_writes"), "as tests have it"
     assert not found.standby
     assert found.guarded, "by a socket of this machine"

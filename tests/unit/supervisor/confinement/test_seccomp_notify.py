@@ -109,6 +109,18 @@ def test_answers_to_the_dead_are_dropped_and_the_end_is_seen() -> None:
         assert listener.add(call[0], 0, cloexec=True) == (0, errno.ENOENT)
 
 
+def test_a_call_that_was_received_before_the_descriptor_was_closed_has_failed_by_that() -> None:
+    with child(lambda: os.mkdir("/never/there")) as (listener, _, reader):
+        call = listener.receive()
+        assert call is not None
+        listener.close()
+        taken = os.open(os.devnull, os.O_RDONLY)
+        assert taken == listener.fd, "the number is another file's by now"
+        listener.refuse(call[0])
+        assert said(reader) == "ENOSYS"
+        os.close(taken)
+
+
 def test_without_a_listener_calls_fail() -> None:
     ours, its = socket.socketpair()
     if not (pid := os.fork()):

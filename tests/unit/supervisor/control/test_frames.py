@@ -33,7 +33,7 @@ def test_every_method_of_the_service_goes_over_the_socket() -> None:
 
 def test_requests_and_results_come_out_as_they_went_in() -> None:
     assert decode_request(body(encode_request("undo", [3, -1], True))) == ("undo", ([3, -1], True))
-    command = [b"a\xff", b""]
+    command = (b"a\xff", b"")
     assert decode_request(body(encode_request("join", "r", 7, False, command, b"/x", 2, OFF, False)))[1][3] == command
     report = UndoReport(steps=(1,), paths=2, conflicts=())
     assert decode_answer("undo", body(encode_result(report))) == report
@@ -65,6 +65,7 @@ def test_an_error_that_cannot_be_made_again_keeps_its_code() -> None:
         ("undo", [[1], True, 2]),
         ("changes", [b"x"]),
         ("steps", [1]),
+        ("join", ["r", 7, False, [b"x"], b"/x"]),  # (as an earlier version might ask)
     ],
 )
 def test_a_wrong_request_is_named(method: str, arguments: list[object]) -> None:

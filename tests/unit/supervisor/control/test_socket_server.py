@@ -17,9 +17,9 @@ from holdfast.files.linux.private_socket import address
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.confinement import landlock
-from holdfast.supervisor.control._unsupervised_proof import shown
+from holdfast.supervisor.control._unsupervised_proof import proof_of
 from holdfast.supervisor.control.frames import LENGTH, decode_answer, encode_request, encode_result
-from holdfast.supervisor.control.socket_server import LATER, Client, Control
+from holdfast.supervisor.control.socket_server import LATER, Client, SocketServer
 from holdfast.undo.journal.log_directory import locked
 
 needs_landlock = pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
@@ -37,7 +37,7 @@ class Served:
         self.left: list[Client] = []
         self.insiders: set[int] = set()
         self.selector = select.epoll()
-        self.control = Control(folder, self.selector, self._perform, self.left.append, self.insiders.__contains__)
+        self.control = SocketServer(folder, self.selector, self._perform, self.left.append, self.insiders.__contains__)
 
     def _perform(self, client: Client, method: str, _: tuple[Any, ...]) -> object:
         self.asked.append(method)
@@ -79,7 +79,7 @@ def answer(connection: socket.socket, method: str) -> Any:
 
 def discards(served: Served, peer: socket.socket, proof: int | None = None) -> None:
     """Ask for what only those outside may, with the proof or with what is to pass for it."""
-    with shown(served.folder) as own:
+    with proof_of(served.folder) as own:
         socket.send_fds(peer, [encode_request("discard")], own if proof is None else [proof])
     served.serve()
     answer(peer, "discard")

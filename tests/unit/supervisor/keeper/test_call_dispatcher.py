@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from holdfast.model.errors import HeldError
-from holdfast.supervisor.keeper._call_dispatcher import Tree, table
+from holdfast.supervisor.keeper._call_dispatcher import SupervisedTree, TreeDescriptors, handler_table
+from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.process_tree.members import Processes, Run
 from holdfast.supervisor.resolution.supervision import Handler, Supervision
-from holdfast.supervisor.syscalls.pending_call import Call, LaterError, Reply, SlowError
+from holdfast.supervisor.syscalls.pending_call import LaterError, PendingCall, Reply, SlowError
 from holdfast.supervisor.syscalls.table import LOSING, NOTIFIED, numbers
 
 
@@ -35,6 +36,9 @@ class Listening:
     def answer(self, id_: int, value: int, error: int) -> None:
         self.answers.append((id_, value, error))
         self.answered.set()
+
+    def refuse(self, id_: int) -> None:
+        self.answer(id_, 0, errno.ENOSYS)
 
     def go_on(self, id_: int) -> None:
         self.answers.append((id_, "native"))
@@ -60,21 +64,31 @@ class NoSteps:
         return 7
 
 
-def tree(handler: Handler) -> tuple[Tree, Listening]:
+class NoWorker:
+    """Nothing waits to be woken."""
+
+    def wake(self) -> None:
+        pass
+
+
+def tree(handler: Handler) -> tuple[SupervisedTree, Listening]:
     listening: Any = Listening()
     steps: Any = NoSteps()
+    worker: Any = NoWorker()
     nothing: Any = None
     run = Run("r", 1)
     calls = {263: ("unlinkat", handler)}
     processes = Processes(lambda fd: None)
-    made = Tree(run, listening, nothing, calls, processes, steps, nothing, -1, (), (), lambda: None, lambda *_: None)
+    workspace = ServedWorkspace(-1, (), nothing, nothing)
+    keeper = KeeperContext(workspace, nothing, steps, worker, nothing, lambda _ticket: None)
+    made = SupervisedTree(keeper, run, TreeDescriptors(listening, nothing), processes, calls, lambda *_: None)
     return made, listening
 
 
 def test_every_call_that_reaches_the_keeper_has_a_handler() -> None:
     for machine in ("x86_64", "aarch64"):
         assert set(numbers(machine, NOTIFIED | LOSING).values()) - HANDLERS.keys() == {"exit_group"}
-        assert table(machine, HANDLERS).keys() == numbers(machine, NOTIFIED | LOSING).keys()
+        assert handler_table(machine, HANDLERS).keys() == numbers(machine, NOTIFIED | LOSING).keys()
 
 
 @pytest.mark.parametrize(
@@ -87,7 +101,7 @@ def test_a_reply_is_passed_on(reply: Reply, answer: tuple[object, ...]) -> None:
 
 
 def test_a_mistake_of_ours_is_an_error_of_the_call(caplog: pytest.LogCaptureFixture) -> None:
-    def fail(call: Call, world: Supervision) -> Reply:
+    def fail(call: PendingCall, world: Supervision) -> Reply:
         raise KeyError("mistake")
 
     served, listening = tree(fail)
@@ -100,7 +114,7 @@ def test_a_mistake_of_ours_is_an_error_of_the_call(caplog: pytest.LogCaptureFixt
 def test_a_slow_call_is_done_elsewhere_in_the_same_step() -> None:
     seen: list[tuple[bool, int, bool]] = []
 
-    def handle(call: Call, world: Supervision) -> Reply:
+    def handle(call: PendingCall, world: Supervision) -> Reply:
         seen.append((call.patient, world.step(call), threading.current_thread() is threading.main_thread()))
         if not call.patient:
             raise SlowError
@@ -123,25 +137,25 @@ def test_nothing_is_of_any_step_for_a_caller_that_was_killed() -> None:
 
 
 def test_what_waits_when_a_tree_is_served_no_longer_fails_and_so_does_what_still_comes() -> None:
-    def handle(call: Call, world: Supervision) -> Reply:
+    def handle(call: PendingCall, world: Supervision) -> Reply:
         raise HeldError(4, "waits") if listening.waiting == 1 else LaterError
 
     served, listening = tree(handle)
     for listening.waiting in (1, 2):
         served.serve(listening.receive())
     closing: Any = served
-    closing.reach = listening
+    closing.access = listening
     served.close()
     listening.waiting = 3
     served.serve(listening.receive())
     assert listening.answers == [(number, 0, errno.ENOSYS) for number in (1, 2, 3)]
-    assert listening.held == -1, "listener and reach are closed"
+    assert listening.held == -1, "the listener and the access are closed"
 
 
 def test_what_is_held_goes_on_when_its_ticket_is_settled() -> None:
     held = True
 
-    def handle(call: Call, world: Supervision) -> Reply:
+    def handle(call: PendingCall, world: Supervision) -> Reply:
         if held:
             raise HeldError(4, "waits")
         raise PermissionError(errno.EPERM, "denied")
@@ -159,7 +173,7 @@ def test_what_is_held_goes_on_when_its_ticket_is_settled() -> None:
 def test_what_has_to_be_tried_again_takes_no_thread_and_a_few_turns_at_a_time() -> None:
     tried: list[int] = []
 
-    def handle(call: Call, world: Supervision) -> Reply:
+    def handle(call: PendingCall, world: Supervision) -> Reply:
         tried.append(call.id)
         assert threading.current_thread() is threading.main_thread()
         if call.id < 3 or len(tried) < 20:
@@ -186,7 +200,7 @@ def test_what_has_to_be_tried_again_takes_no_thread_and_a_few_turns_at_a_time() 
 def test_a_slow_call_may_have_to_be_tried_again() -> None:
     tried: list[bool] = []
 
-    def handle(call: Call, world: Supervision) -> Reply:
+    def handle(call: PendingCall, world: Supervision) -> Reply:
         tried.append(call.patient)
         if not call.patient:
             raise SlowError
@@ -209,7 +223,7 @@ def test_a_slow_call_may_have_to_be_tried_again() -> None:
 def test_who_does_not_wait_any_more_is_not_tried_for() -> None:
     tried: list[int] = []
 
-    def handle(call: Call, world: Supervision) -> Reply:
+    def handle(call: PendingCall, world: Supervision) -> Reply:
         tried.append(call.id)
         raise LaterError
 

@@ -16,21 +16,28 @@ import pytest
 
 from holdfast.supervisor.confinement.seccomp_notify import Listener, give_up_privileges, install
 from holdfast.supervisor.confinement.seccomp_program import program
-from holdfast.supervisor.keeper._call_dispatcher import Tree, Turns, receive, table
+from holdfast.supervisor.keeper._call_dispatcher import (
+    DispatchLock,
+    SupervisedTree,
+    TreeDescriptors,
+    handler_table,
+    receive,
+)
+from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.process_tree.members import Processes, Run
 from holdfast.supervisor.resolution.supervision import Supervision
-from holdfast.supervisor.syscalls.pending_call import Call, Reply
+from holdfast.supervisor.syscalls.pending_call import PendingCall, Reply
 
 from ....waiting import wait_until
 
 
-class Counted(Turns):
+class Counted(DispatchLock):
     """They count what was received."""
 
     received = 0
 
     def put(self, call: Callable[[], None]) -> None:
-        """See `Turns.put`."""
+        """See `DispatchLock.put`."""
         self.received += 1
         super().put(call)
 
@@ -43,7 +50,7 @@ def _selector() -> Generator[select.epoll]:
 
 def test_whoever_has_received_a_call_carries_it_out(selector: select.epoll) -> None:
     done: list[threading.Thread] = []
-    turns = Turns(lambda: False, selector)
+    turns = DispatchLock(lambda: False, selector)
     thread = threading.Thread(target=lambda: turns.put(lambda: done.append(threading.current_thread())))
     thread.start()
     thread.join(20)
@@ -52,7 +59,7 @@ def test_whoever_has_received_a_call_carries_it_out(selector: select.epoll) -> N
 
 def test_while_the_serving_thread_has_the_turn_nobody_waits_for_it(selector: select.epoll) -> None:
     done: list[threading.Thread] = []
-    turns = Turns(lambda: False, selector)
+    turns = DispatchLock(lambda: False, selector)
     with turns:
         thread = threading.Thread(target=lambda: turns.put(lambda: done.append(threading.current_thread())))
         thread.start()
@@ -66,7 +73,7 @@ def test_while_the_serving_thread_has_the_turn_nobody_waits_for_it(selector: sel
 def test_what_is_quiet_or_has_ended_comes_first(selector: select.epoll) -> None:
     done: list[int] = []
     is_quiet = True
-    turns = Turns(lambda: is_quiet, selector)
+    turns = DispatchLock(lambda: is_quiet, selector)
     turns.put(lambda: done.append(1))
     assert not turns.has_calls
     is_quiet = False
@@ -81,7 +88,7 @@ def test_what_is_quiet_or_has_ended_comes_first(selector: select.epoll) -> None:
 
 
 def test_all_calls_are_carried_out_and_never_two_at_once(selector: select.epoll) -> None:
-    turns = Turns(lambda: False, selector)
+    turns = DispatchLock(lambda: False, selector)
     busy, done, most = 0, 0, 0
 
     def call() -> None:
@@ -114,18 +121,16 @@ def test_a_call_that_comes_while_another_is_carried_out_is_not_interrupted(selec
     listener = Listener(fds[0])
     begun, goes_on = threading.Event(), threading.Event()
 
-    def rmdir(call: Call, world: Supervision) -> Reply:
+    def rmdir(call: PendingCall, world: Supervision) -> Reply:
         begun.set()
         assert goes_on.wait(60)
         return Reply(error=errno.ENOTEMPTY)
 
     nothing: Any = None
-    calls = table(os.uname().machine, {"rmdir": rmdir, "unlinkat": rmdir})
+    calls = handler_table(os.uname().machine, {"rmdir": rmdir, "unlinkat": rmdir})
     processes = Processes(lambda fd: None)
-    tree = Tree(
-        *(Run("r", pid), listener, nothing, calls, processes, nothing, nothing, -1, (), (), lambda: None),
-        lambda *_: None,
-    )
+    keeper = KeeperContext(ServedWorkspace(-1, (), nothing, nothing), *[nothing] * 5)
+    tree = SupervisedTree(keeper, Run("r", pid), TreeDescriptors(listener, nothing), processes, calls, lambda *_: None)
     turns = Counted(lambda: False, selector)
     receive(tree, turns, lambda: None)
     ours.send(b"g")

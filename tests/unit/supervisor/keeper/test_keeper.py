@@ -16,19 +16,24 @@ import pytest
 from holdfast.files.linux.private_socket import address
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import KEEPER_SOCKET
-from holdfast.supervisor.control._unsupervised_proof import shown
+from holdfast.supervisor.control._unsupervised_proof import proof_of
 from holdfast.supervisor.control.frames import (
     GONE,
     LENGTH,
     MAX_REQUEST_BYTES,
     MOST_READ_ONLY,
+    JoinRequest,
     decode_answer,
     encode_request,
 )
-from holdfast.supervisor.control.remote_service import Remote, connect, visit
+from holdfast.supervisor.control.remote_service import RemoteUndoService, connect, visit
 from holdfast.supervisor.keeper.keeper import Keeper
 from holdfast.supervisor.keeper.keeper_settings import Settings
 from holdfast.undo.service import OFF
+
+
+def _request(read_only: int = 0) -> JoinRequest:
+    return JoinRequest("r", os.getpid(), False, (b"x",), b"/", read_only, OFF, False)
 
 
 @pytest.fixture(name="settings")
@@ -54,7 +59,7 @@ def _keeper(settings: Settings) -> Generator[Keeper]:
     assert not os.path.exists(settings.log + b"/keeper")
 
 
-def connected(settings: Settings) -> Remote:
+def connected(settings: Settings) -> RemoteUndoService:
     remote = connect(settings.log)
     assert remote is not None
     return remote
@@ -152,7 +157,7 @@ def test_whoever_hangs_up_before_the_answer_comes_disturbs_nobody(keeper: Keeper
 def test_a_run_joins_with_a_listener_alone(settings: Settings) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     with connected(settings) as remote, pytest.raises(HoldfastError):
-        remote.join("r", os.getpid(), null, null, one_step=False, command=[b"x"], directory=b"/")
+        remote.join(_request(), [null, null])
     os.close(null)
     with connected(settings) as remote:
         assert remote.steps() == []
@@ -174,9 +179,7 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Setting
 
     def join(*read_only: int) -> None:
         with connected(settings) as remote:
-            remote.join(
-                "r", os.getpid(), null, null, one_step=False, command=[b"x"], directory=b"/", read_only=read_only
-            )
+            remote.join(_request(len(read_only)), [null, null, *read_only])
 
     for fd in fds.values():
         with pytest.raises(RefusedError):
@@ -184,8 +187,8 @@ def test_a_run_joins_with_directories_apart_from_the_workspace(settings: Setting
     with pytest.raises(UsageError):
         join(*[apart] * (MOST_READ_ONLY + 1))
     with raw(settings) as other:
-        frame = encode_request("join", "r", os.getpid(), False, [b"x"], b"/", 2, OFF, False)
-        with shown(settings.log) as proof:
+        frame = encode_request("join", *_request(read_only=2))
+        with proof_of(settings.log) as proof:
             socket.send_fds(other, [frame], [*proof, null, null, apart])
         (length,) = LENGTH.unpack(other.recv(LENGTH.size, socket.MSG_WAITALL))
         with pytest.raises(HoldfastError, match="a run joins with"):
@@ -224,7 +227,7 @@ def test_a_keeper_with_nothing_to_do_stays_until_the_last_visitor_has_left(setti
     visitor = visit(settings.log)
     assert visitor is not None
     with visitor, connected(settings) as other:
-        keeper.let_go()
+        keeper.end_when_idle()
         for _ in range(20):
             assert other.steps() == []
             assert visitor.steps() == []
@@ -239,7 +242,7 @@ def test_a_keeper_that_is_ending_is_not_visited(settings: Settings) -> None:
     with address(settings.log, KEEPER_SOCKET) as path:
         listener.bind(path)
     listener.listen()
-    found: list[Remote | None] = []
+    found: list[RemoteUndoService | None] = []
     visitor = threading.Thread(target=lambda: found.append(visit(settings.log)))
     visitor.start()
     connection, _ = listener.accept()

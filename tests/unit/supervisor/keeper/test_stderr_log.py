@@ -13,10 +13,10 @@ import pytest
 SCRIPT = """
 import os, sys
 from holdfast.model.log import Log
-from holdfast.supervisor.keeper.stderr_log import keep_notes, open_notes
+from holdfast.supervisor.keeper.stderr_log import log_to_stderr, open_log
 directory = os.fsencode(sys.argv[1])
-os.dup2(open_notes(directory), 2)
-keep_notes(directory, sys.argv[2])
+os.dup2(open_log(directory), 2)
+log_to_stderr(directory, sys.argv[2])
 log = Log("holdfast.supervisor.keeper.keeper")
 for number in range(int(sys.argv[3])):
     log.info("x" * 9000, number=number)

@@ -10,7 +10,8 @@ from pathlib import Path
 from holdfast.files.linux.private_socket import peer
 from holdfast.supervisor.confinement.seccomp_notify import give_up_privileges, install
 from holdfast.supervisor.confinement.seccomp_program import program
-from holdfast.supervisor.control.socket_server import Client, Room
+from holdfast.supervisor.control.frames import JoinRequest
+from holdfast.supervisor.control.socket_server import AnswerBudget, Client
 from holdfast.supervisor.keeper.keeper import Keeper
 from holdfast.supervisor.keeper.keeper_settings import Settings
 from holdfast.undo.service import OFF
@@ -42,19 +43,19 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     parent, others = socket.socketpair()
     selector = select.epoll()
-    client = Client(ours, selector, Room(1 << 12), peer(ours), None, was_inside=False)
+    client = Client(ours, selector, AnswerBudget(1 << 12), peer(ours), None, was_inside=False)
     (tmp_path / "kept").mkdir()
     kept = os.open(tmp_path / "kept", os.O_PATH)
     client.fds = [*fds, parent.detach(), kept]
-    runs.join(client, "r", pid, False, [b"agent"], b"/", 1, OFF, False)
+    runs.join(client, JoinRequest("r", pid, False, (b"agent",), b"/", 1, OFF, False))
     (tree,) = runs.trees.values()
     assert os.readlink(f"/proc/self/fd/{kept}") == str(tmp_path / "kept")
 
-    runs.gone(tree)
+    runs.tree_ended(tree)
     assert not os.path.lexists(f"/proc/self/fd/{kept}")
     assert tree.read_only[0].paths() == (os.fsencode(tmp_path / "kept"),) * 2  # for who is not done yet
     assert runs.is_inside(pid)
-    assert runs.over() == ()
+    assert runs.ended_trees() == ()
     ours.send(b"x")
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # a zombie, with a name and a parent
     for fd, _ in keeper._epoll.poll(20):
@@ -62,10 +63,10 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
             runs.ended(fd)
     assert runs.is_inside(pid)
     assert not runs.holds(os.getpid())  # whoever looked after it may speak for itself again
-    assert runs.over() == (tree,)
-    runs.forget(runs.over())
+    assert runs.ended_trees() == (tree,)
+    runs.forget_ended(runs.ended_trees())
     assert not runs.is_inside(pid)
-    assert runs.over() == ()
+    assert runs.ended_trees() == ()
 
     os.waitpid(pid, 0)
     keeper.stop()

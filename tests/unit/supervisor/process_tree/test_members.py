@@ -170,18 +170,18 @@ def test_threads_belong_to_their_process(world: World) -> None:
     tids = [int(name) for name in os.listdir(f"/proc/{agent.pid}/task")]
     assert [world.processes.group(run, tid) for tid in tids] == [run.agents]
     world.processes.forget_threads()
-    assert world.processes.known(run) == world.pidfds
+    assert world.processes.pidfds(run) == world.pidfds
 
 
 def test_the_number_of_an_agent_that_has_ended_is_nobodys(world: World) -> None:
     agent = world.start("echo up; read x <&3", 1)
     run = Run("run", agent.pid)
     world.processes.group(run, agent.pid)
-    assert list(world.processes.everybody(run)) == [agent.pid]
+    assert list(world.processes.living(run)) == [agent.pid]
     world.end(agent)
     world.ended()
     run.agent = os.getpid()  # who has the number by now is not of the run, nor what is below
-    assert not list(world.processes.everybody(run))
+    assert not list(world.processes.living(run))
 
 
 def test_one_that_has_ended_is_none_of_the_run_even_before_that_was_noticed(world: World) -> None:
@@ -190,9 +190,9 @@ def test_one_that_has_ended_is_none_of_the_run_even_before_that_was_noticed(worl
     (child,) = descendants(agent.pid)
     for pid in (agent.pid, child):
         world.processes.group(run, pid)
-    assert set(world.processes.everybody(run)) == {agent.pid, child}
+    assert set(world.processes.living(run)) == {agent.pid, child}
     world.end(agent)
-    wait_until(lambda: not list(world.processes.everybody(run)), "the end of all")
+    wait_until(lambda: not list(world.processes.living(run)), "the end of all")
     assert world.processes.is_known(child), "nothing has told of its end yet"
 
 
@@ -201,9 +201,9 @@ def test_there_is_room_for_so_many_and_each_run_leaves_some_to_others(world: Wor
     agent = world.start(f"for i in 1 2 3 4 5 6 7 8 9; do sh -c 'echo up; {WAIT}; :' & done; wait", 9)
     run = Run("r", agent.pid)
     children = below(agent.pid)
-    assert len(list(world.processes.all(run))) == 0
+    assert len(list(world.processes.living_groups(run))) == 0
     assert world.processes.group(run, agent.pid) is run.agents
-    assert len(list(world.processes.all(run))) == 4, "who only looks leaves half of it"
+    assert len(list(world.processes.living_groups(run))) == 4, "who only looks leaves half of it"
     for child in children[3:5]:
         world.processes.group(run, child)
     with pytest.raises(OSError, match="Too many open files in system"):

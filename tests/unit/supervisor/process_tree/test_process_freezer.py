@@ -13,8 +13,8 @@ import pytest
 
 _TRACE = """
 import sys
-from holdfast.supervisor.process_tree.process_freezer import Frozen
-frozen = Frozen()
+from holdfast.supervisor.process_tree.process_freezer import ProcessFreezer
+frozen = ProcessFreezer()
 for line in sys.stdin:
     frozen.add([int(word) for word in line.split()]) if line.strip() else frozen.release()
 """
@@ -47,7 +47,7 @@ def _counting(tmp_path: Path) -> Generator[tuple[subprocess.Popen[bytes], list[i
 
 
 class Tracer:
-    """A process with a `Frozen`, as the parent of what is frozen must be another one."""
+    """A process with a `ProcessFreezer`, as the parent of what is frozen must be another one."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from holdfast.supervisor.process_tree import writable_inodes
 from holdfast.supervisor.process_tree.writable_inodes import inodes_held_for_writing
 
 PRELUDE = """
@@ -72,17 +73,53 @@ def _path(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("holder", HOLDERS)
 def test_it_is_seen_whichever_thread_has_it(path: Path, holder: str) -> None:
     with running(HOLDERS[holder], path) as process:
-        found = inodes_held_for_writing([process.pid])
+        found = inodes_held_for_writing(lambda: [process.pid])
         assert found is not None
         assert path.stat().st_ino in found
-    assert inodes_held_for_writing([process.pid]) == frozenset()
+    assert inodes_held_for_writing(lambda: [process.pid]) == frozenset()
 
 
 @pytest.mark.parametrize("act", ["os.open(path, os.O_WRONLY)", "maps(); areas.append(area)"])
 def test_more_than_one_may_look_at_is_not_looked_at(path: Path, act: str) -> None:
     many = f"areas = []\ndef all():\n    for _ in range(500): {act}\nbegin(all)"
     with running(many, path) as process:
-        assert inodes_held_for_writing([process.pid], 400) is None
-        found = inodes_held_for_writing([process.pid], 2000)
+        assert inodes_held_for_writing(lambda: [process.pid], 400) is None
+        found = inodes_held_for_writing(lambda: [process.pid], 2000)
+        assert found is not None
+        assert path.stat().st_ino in found
+
+
+HANDS_ON = """
+os.open(path, os.O_WRONLY)
+os.write(1, b"up\\n")
+sys.stdin.readline()
+if not os.fork():
+    os.write(1, b"up\\n")
+    sys.stdin.read()
+    os._exit(0)
+os.closerange(3, 10)
+os.write(1, b"up\\n")
+os.wait()
+"""
+
+
+def test_what_a_process_hands_on_as_it_is_looked_at_is_seen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(HANDS_ON, path) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answers, opened = process.stdout, writable_inodes._opened
+        assert answers.readline() == "up\n"
+        waiting = [process.stdin]
+
+        def hand_on_first(table: bytes, room: writable_inodes._Room) -> Iterator[int]:
+            while waiting:
+                asked = waiting.pop()
+                asked.write("\n")
+                asked.flush()
+                assert [answers.readline() for _ in range(2)] == ["up\n", "up\n"]
+            return opened(table, room)
+
+        monkeypatch.setattr(writable_inodes, "_opened", hand_on_first)
+        found = inodes_held_for_writing(lambda: [process.pid])
         assert found is not None
         assert path.stat().st_ino in found

@@ -15,8 +15,8 @@ from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.resolution import directory_cache
 from holdfast.supervisor.resolution.path_resolver import AT_FDCWD
 from holdfast.supervisor.resolution.territory import ReadOnly
-from holdfast.supervisor.syscalls.caller_access import Permission, Reach
-from holdfast.supervisor.syscalls.pending_call import Call
+from holdfast.supervisor.syscalls.caller_access import CallerAccess, DirectAccess
+from holdfast.supervisor.syscalls.pending_call import PendingCall
 from holdfast.undo.journal.records import Make, StepId
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recorder.recorder import Recorder
@@ -31,20 +31,20 @@ class World:
 
     def __init__(self, log: UndoLog, root_fd: int, forbidden: int) -> None:
         self.interceptor: Recorder = log.recorder
-        self.reach = Reach(begin_serving(), Permission())
+        self.reach = CallerAccess(begin_serving(), DirectAccess())
         self.root_fd = root_fd
         self.forbidden = (forbidden,)
         self.read_only: tuple[ReadOnly, ...] = ()
         self._step = log.new_id()
         log.recorder.begin(self._step, "api")
 
-    def step(self, call: Call) -> StepId:
+    def step(self, call: PendingCall) -> StepId:
         return self._step
 
     def holds(self, tgid: int) -> bool:
         return False
 
-    def is_valid(self, call: Call) -> bool:
+    def is_valid(self, call: PendingCall) -> bool:
         return True
 
     def call(self, name: str, *arguments: int | bytes) -> None:
@@ -52,7 +52,7 @@ class World:
         addresses = iter(map(ctypes.addressof, kept))
         values = [next(addresses) if isinstance(given, bytes) else given & (1 << 64) - 1 for given in arguments]
         args = (*values, *[0] * (6 - len(values)))
-        reply = HANDLERS[name](Call(1, os.getpid(), name, args, self.reach), self)  # type: ignore[arg-type]
+        reply = HANDLERS[name](PendingCall(1, os.getpid(), name, args, self.reach), self)  # type: ignore[arg-type]
         if reply.fd >= 0:
             os.close(reply.fd)
 
@@ -75,7 +75,7 @@ def _world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[World]:
     world = World(log, root, hidden)
     yield world
     world.reach.close()
-    directory_cache.RECENT.forget()
+    directory_cache.DIRECTORIES.forget()
     for fd in (hidden, root):
         os.close(fd)
     log.close()
@@ -141,5 +141,5 @@ def test_few_are_kept_and_none_for_long(world: World) -> None:
         os.mkdir(b"a/%d" % number)
         world.make(b"a/%d/file" % number)
     assert open_files() < before + 100
-    directory_cache.RECENT.forget()
+    directory_cache.DIRECTORIES.forget()
     assert open_files() <= before + 1  # the caller's own directory

@@ -14,38 +14,46 @@ from collections.abc import Generator
 import pytest
 
 from holdfast.supervisor.launch._caller_access_server import begin_serving
-from holdfast.supervisor.syscalls.caller_access import ANSWER, DESCRIPTOR, MEMORY, REQUEST, Freezer, Permission, Reach
+from holdfast.supervisor.syscalls.caller_access import (
+    ANSWER,
+    DESCRIPTOR,
+    MEMORY,
+    REQUEST,
+    CallerAccess,
+    DirectAccess,
+    Freezer,
+)
 from holdfast.supervisor.syscalls.caller_memory import read
-from holdfast.supervisor.syscalls.pending_call import Call, SlowError
+from holdfast.supervisor.syscalls.pending_call import PendingCall, SlowError
 
 CONTENT = ctypes.create_string_buffer(b"content")
 ADDRESS = ctypes.addressof(CONTENT)
 
 
-def blind() -> Permission:
-    permission = Permission()
+def blind() -> DirectAccess:
+    permission = DirectAccess()
     permission.is_own = False
     return permission
 
 
-def call(reach: Reach, *, patient: bool = False, tid: int = 0) -> Call:
+def call(reach: CallerAccess, *, patient: bool = False, tid: int = 0) -> PendingCall:
     """One of this process; ``patient`` if it has to come out well, however busy the machine is."""
-    return Call(1, tid or os.getpid(), "open", (0, 0, 0, 0, 0, 0), reach, patient)
+    return PendingCall(1, tid or os.getpid(), "open", (0, 0, 0, 0, 0, 0), reach, patient)
 
 
 @pytest.fixture(name="reach")
-def _reach() -> Generator[Reach]:
+def _reach() -> Generator[CallerAccess]:
     """Through what the parent of a tree runs."""
-    reach = Reach(begin_serving(), blind())
+    reach = CallerAccess(begin_serving(), blind())
     yield reach
     reach.close()
 
 
 @pytest.fixture(name="parent")
-def _parent() -> Generator[tuple[Reach, socket.socket]]:
+def _parent() -> Generator[tuple[CallerAccess, socket.socket]]:
     """With a parent that answers what the test says, and when."""
     its, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    reach = Reach(its, blind())
+    reach = CallerAccess(its, blind())
     with ours:
         yield reach, ours
     reach.close()
@@ -55,7 +63,7 @@ def asked(parent: socket.socket) -> tuple[int, ...]:
     return REQUEST.unpack(parent.recv(REQUEST.size))
 
 
-def test_a_descriptor_is_the_same_open_file(reach: Reach) -> None:
+def test_a_descriptor_is_the_same_open_file(reach: CallerAccess) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         got = reach.descriptor(call(reach, patient=True), theirs.fileno())
@@ -65,7 +73,7 @@ def test_a_descriptor_is_the_same_open_file(reach: Reach) -> None:
             assert copy.recv(4) == b"word"
 
 
-def test_what_fails_there_fails_here(reach: Reach) -> None:
+def test_what_fails_there_fails_here(reach: CallerAccess) -> None:
     with subprocess.Popen(["true"]) as ended:
         ended.wait()
     with pytest.raises(ProcessLookupError):
@@ -78,7 +86,7 @@ def test_what_fails_there_fails_here(reach: Reach) -> None:
     assert read(call(reach, patient=True), ADDRESS, 7) == b"content"
 
 
-def test_a_parent_that_is_gone_is_an_error_of_the_call(parent: tuple[Reach, socket.socket]) -> None:
+def test_a_parent_that_is_gone_is_an_error_of_the_call(parent: tuple[CallerAccess, socket.socket]) -> None:
     reach, theirs = parent
     theirs.close()
     for patient in (False, True):
@@ -87,7 +95,7 @@ def test_a_parent_that_is_gone_is_an_error_of_the_call(parent: tuple[Reach, sock
     assert reach.freezer() is None
 
 
-def test_while_a_parent_does_not_answer_only_who_has_time_waits(parent: tuple[Reach, socket.socket]) -> None:
+def test_while_a_parent_does_not_answer_only_who_has_time_waits(parent: tuple[CallerAccess, socket.socket]) -> None:
     reach, theirs = parent
     with pytest.raises(SlowError):
         reach.descriptor(call(reach, tid=5), 6)
@@ -115,7 +123,7 @@ def test_while_a_parent_does_not_answer_only_who_has_time_waits(parent: tuple[Re
     assert read(call(reach), ADDRESS, 7) == b"more..."
 
 
-def test_who_has_no_time_asks_again_when_the_parent_has_caught_up(parent: tuple[Reach, socket.socket]) -> None:
+def test_who_has_no_time_asks_again_when_the_parent_has_caught_up(parent: tuple[CallerAccess, socket.socket]) -> None:
     """Else nothing of a step that waits as a whole would ever be stopped."""
     reach, theirs = parent
     for _ in range(2):
@@ -137,8 +145,8 @@ def test_who_is_not_let_by_itself_asks_from_then_on(monkeypatch: pytest.MonkeyPa
         raise PermissionError(errno.EPERM, "Yama")
 
     monkeypatch.setattr("holdfast.supervisor.syscalls.caller_access.look", refuse)
-    permission = Permission()
-    reaches = [Reach(begin_serving(), permission) for _ in range(2)]
+    permission = DirectAccess()
+    reaches = [CallerAccess(begin_serving(), permission) for _ in range(2)]
     for reach in (*reaches, *reaches):
         assert read(call(reach, patient=True), ADDRESS, 7) == b"content"
     assert tried == [os.getpid()]
@@ -150,10 +158,10 @@ def test_what_nobody_may_look_at_says_nothing_of_the_rest(monkeypatch: pytest.Mo
     def refuse(_tgid: int, _number: int) -> int:
         raise PermissionError(errno.EPERM, "not dumpable")
 
-    monkeypatch.setattr("holdfast.supervisor.syscalls.caller_access.take", refuse)
-    permission = Permission()
+    monkeypatch.setattr("holdfast.supervisor.syscalls.caller_access.copy_descriptor", refuse)
+    permission = DirectAccess()
     its, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    reach = Reach(its, permission)
+    reach = CallerAccess(its, permission)
     with theirs:
         theirs.send(ANSWER.pack(1, errno.EPERM))
         with pytest.raises(PermissionError):
@@ -162,7 +170,7 @@ def test_what_nobody_may_look_at_says_nothing_of_the_rest(monkeypatch: pytest.Mo
     reach.close()
 
 
-def freezing(reach: Reach) -> Freezer:
+def freezing(reach: CallerAccess) -> Freezer:
     """On a busy machine, not the first one may come in time."""
     while (freezer := reach.freezer()) is None:
         pass
@@ -176,7 +184,7 @@ def wait_for_state(pid: int, *states: bytes) -> None:
                 return
 
 
-def test_who_is_stopped_by_its_own_parent_ends_as_that_one_waits_for(reach: Reach) -> None:
+def test_who_is_stopped_by_its_own_parent_ends_as_that_one_waits_for(reach: CallerAccess) -> None:
     """The command is a child of what stops it; how it ended is the launcher's exit code."""
     command, other = (os.posix_spawnp("sleep", ["sleep", "1000"], os.environ) for _ in range(2))
     freezer = freezing(reach)
@@ -195,7 +203,7 @@ def test_who_is_stopped_by_its_own_parent_ends_as_that_one_waits_for(reach: Reac
         pass
 
 
-def test_who_is_stopped_goes_on_when_it_is_let_go_or_nobody_is_left_to_let_it(reach: Reach) -> None:
+def test_who_is_stopped_goes_on_when_it_is_let_go_or_nobody_is_left_to_let_it(reach: CallerAccess) -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdin is not None
         assert process.stdout is not None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.supervisor.syscalls.pending_call import Call
+from holdfast.supervisor.syscalls.pending_call import PendingCall
 from holdfast.supervisor.syscalls.retries import Retries
 
 
@@ -23,9 +23,9 @@ def pipe(tmp_path: Path) -> Iterator[tuple[Path, int, tuple[int, int]]]:
     os.close(reader)
 
 
-def call(number: int) -> Call:
+def call(number: int) -> PendingCall:
     nothing: object = None
-    return Call(number, 1, "open", (0, 0, 0, 0, 0, 0), nothing)  # type: ignore[arg-type]
+    return PendingCall(number, 1, "open", (0, 0, 0, 0, 0, 0), nothing)  # type: ignore[arg-type]
 
 
 def write(path: Path, retries: Retries) -> None:

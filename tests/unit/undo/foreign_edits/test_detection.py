@@ -18,7 +18,7 @@ from holdfast.undo.local_service._content_match import note_contents
 from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
-from holdfast.undo.recorder.last_state import LastState, recall
+from holdfast.undo.recorder.last_state import LastState, load_last_state
 from holdfast.undo.recovery.keeper_recovery import recover
 from holdfast.undo.tree.signatures import signature
 
@@ -439,7 +439,7 @@ def test_what_was_told_is_known_again_where_nobody_acted_meanwhile(
         ended = max(log.heads[first].last, log.heads[first].looked_at)
         heads = log.heads | {second: msgspec.structs.replace(log.heads[second], first=ended + after)}
         known = LastState(log.directories.device)
-        recall(known, heads, log.barriers.records)
+        load_last_state(known, heads, log.barriers.records)
         assert known.strange(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
 
 

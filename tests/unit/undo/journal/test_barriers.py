@@ -8,7 +8,7 @@ from holdfast.files.linux.file_handle import Identity
 from holdfast.files.linux.metadata import Metadata
 from holdfast.undo.journal.barriers import Barriers
 from holdfast.undo.journal.records import NOT_KEPT, Content, Made, Make, Meta, Move, Outside
-from holdfast.undo.journal.step_footprint import Aliases, comings, reach
+from holdfast.undo.journal.step_footprint import Aliases, first_contacts, reach
 
 
 def edit(seq: int, *paths: bytes, who: str = "vim", blocks: bool = True) -> Outside:
@@ -142,7 +142,7 @@ def test_a_step_comes_to_a_path_with_what_it_found_there_or_below() -> None:
         Made(9, 1, 8, two),
         Move(12, 1, b"new", b"deep/est/moved", "f", two),
     ]
-    assert comings(records, Aliases()) == {
+    assert first_contacts(records, Aliases()) == {
         b"": 3, b"linked": 3, b"dir": 3, b"dir/other name": 3, b"new": 8, b"deep": 9, b"deep/est": 9,
         b"deep/est/moved": 9,
     }  # fmt: skip

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError
-from holdfast.undo.journal.heartbeat import NONE, Beat, encode, read_beat
+from holdfast.undo.journal.heartbeat import NONE, Heartbeat, encode, read_beat
 from holdfast.undo.journal.log_directory import (
     VersionMismatchError,
     check_version,
@@ -36,7 +36,7 @@ def snapshot(bench: Bench) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in bench.directory.rglob("*") if path.is_file()}
 
 
-def of_another_version(bench: Bench) -> tuple[Beat, dict[Path, bytes]]:
+def of_another_version(bench: Bench) -> tuple[Heartbeat, dict[Path, bytes]]:
     """Make a log of another version; its sign of life, and what is in it, by the path in it."""
     (bench.tree / "file").write_bytes(b"content")
     with bench.keeper() as log:
@@ -60,7 +60,7 @@ def held(log: Path) -> dict[Path, bytes]:
     }
 
 
-def move(bench: Bench, least: Beat = NONE, say: Callable[[], object] = lambda: None) -> None:
+def move(bench: Bench, least: Heartbeat = NONE, say: Callable[[], object] = lambda: None) -> None:
     set_aside(os.fsencode(bench.directory), least, say)
 
 
@@ -201,9 +201,9 @@ def test_what_the_sign_of_life_of_another_version_does_not_tell(bench: Bench) ->
     """Nothing that the history knows counts as later than all that such a log holds."""
     of_another_version(bench)
     (bench.directory / "beat").write_bytes(b"of another format")
-    move(bench, Beat(0, 70, -80, 900))
+    move(bench, Heartbeat(0, 70, -80, 900))
     assert last_of_others(os.fsencode(bench.directory)) == 901
-    assert read_beat(os.fsencode(bench.directory)) == Beat(0, 70, -80, 902)
+    assert read_beat(os.fsencode(bench.directory)) == Heartbeat(0, 70, -80, 902)
 
 
 def test_a_log_of_another_version_with_an_open_step_stays(bench: Bench) -> None:
@@ -230,7 +230,7 @@ def test_a_log_that_is_made_anew_numbers_its_steps_above_all_that_are_known(benc
     with bench.keeper() as log:
         assert log.new_id() > beat.step
     root = os.open(bench.tree, os.O_RDONLY | os.O_DIRECTORY)
-    log = UndoLog(os.fsencode(bench.directory / "lost"), root, SystemClock(), least=Beat(0, 70, -80, 900))
+    log = UndoLog(os.fsencode(bench.directory / "lost"), root, SystemClock(), least=Heartbeat(0, 70, -80, 900))
     try:
         assert (log.new_id(), log.new_id(ambient=True), log.recorder.next_seq()) == (71, -81, 901)
     finally:

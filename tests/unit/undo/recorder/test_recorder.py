@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.completion.step_sealer import seal
+from holdfast.undo.completion.step_sealer import StepEnd, seal
 from holdfast.undo.journal.preimages import Preimages
 from holdfast.undo.journal.records import Content, Link, Make, Remove
 from holdfast.undo.journal.segments import read_journal
@@ -100,7 +100,7 @@ def test_what_happens_to_a_file_during_its_copy_is_reversed_before(
         os.pwrite(fd, b"written", 0)
         os.close(fd)
         for step in (first, second):
-            seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
+            seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.restart()
         assert undo(log, [first] if same else [first, second]).conflicts == ()
         bench.assert_as(before)
@@ -119,7 +119,7 @@ def test_a_copy_that_fails_leaves_no_word_of_it(bench: Bench, monkeypatch: pytes
                     actor.open(b"file", os.O_WRONLY)
             assert log.recorder.step(step).records == []
             actor.write(b"file", b"written")
-        seal(log, log.recorder.end(step, 0), state="done", ended_at=0, exit_code=0)
+        seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.restart()
         assert undo(log, [step]).conflicts == ()
         bench.assert_as(before)

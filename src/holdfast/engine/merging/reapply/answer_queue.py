@@ -15,7 +15,7 @@ from holdfast.engine.merging.reapply._strategy import Answer, Declined, Pending,
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import WorkspaceId, hash_bytes
 from holdfast.model.paths import display
-from holdfast.store.catalog.reapply_rows import Reapplies, Reapply
+from holdfast.store.catalog.reapply_rows import ReapplyRow, ReapplyRows
 
 if TYPE_CHECKING:
     from holdfast.engine.merging.reapply._strategy import Outcome, RungName
@@ -49,7 +49,7 @@ class Queue:
         about = {"why": task.why, "numbers": list(task.numbers), "about": task.about}
         name = hash_bytes(b"\0".join((self._workspace.encode(), task.version.encode(), task.path))).hex()
         found = self._reapplies.ask(
-            Reapply(
+            ReapplyRow(
                 name,
                 self._workspace,
                 task.path,
@@ -78,9 +78,9 @@ class Queue:
         return Pending(found.id, "somebody is at work on it" if found.held_until > now else "waits to be taken")
 
 
-def of(store: Store) -> Reapplies:
+def of(store: Store) -> ReapplyRows:
     """The changes that wait in a store."""
-    return Reapplies(store.catalog.database, store.catalog.tenant)
+    return ReapplyRows(store.catalog.database, store.catalog.tenant)
 
 
 def sweep(store: Store, now: int) -> int:
@@ -171,7 +171,7 @@ def answer(
     )
 
 
-def _task(found: Reapply) -> Task:
+def _task(found: ReapplyRow) -> Task:
     told: dict[str, Any] = json.loads(found.about)
     return Task(found.path, told["why"], found.now, found.before, found.after, told["numbers"], told["about"])
 
@@ -182,7 +182,7 @@ def _task(found: Reapply) -> Task:
 def note_shown(store: Store, workspace: WorkspaceId, path: bytes, version: str, now: int) -> None:
     """Note which version of a file a person was shown."""
     of(store).show(
-        Reapply(_shown(workspace, path), workspace, path, version, None, None, None, "shown", created_at=now)
+        ReapplyRow(_shown(workspace, path), workspace, path, version, None, None, None, "shown", created_at=now)
     )
 
 

@@ -3,7 +3,7 @@
 The catalog is asked at a moderate pace which sessions have something unsaved; a process is started only for those that
 nobody has open and that have been left alone for long enough. It does all the work, so that whoever has started it, a
 watcher, is not held up by a large directory, a hook, or its own socket. No thread waits for it: a watcher that had one
-would walk large trees without a second process (`holdfast.files.linux.forked_worker`).
+would scan large trees without a second process (`holdfast.files.linux.forked_worker`).
 """
 
 from __future__ import annotations
