@@ -117,7 +117,7 @@ class Console:
         """
         where = self.directory or here()
         if scan:
-            from holdfast.engine.opening import early_scan
+            from holdfast.cli import early_scan
 
             self._scouting = True
             early_scan.send(where, self.home, os.environ)
@@ -136,9 +136,9 @@ class Console:
     def close(self) -> None:
         """End what `open` may have begun, and the command has not come to use."""
         if self._scouting:
-            from holdfast.engine.opening import early_scan
+            from holdfast.files.scan.parallel_scan import recall_ahead
 
-            early_scan.recall()
+            recall_ahead()
 
     def open_home(self, *, freeing: bool = False) -> Home:
         """Open the home, which needs no workspace."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.cli import command_table
+from holdfast.cli import command_table, early_scan
 from holdfast.cli.argparse_parser import build_parser
 from holdfast.cli.command import Command, parse
 from holdfast.cli.console import inside
 from holdfast.cli.global_options import Line, take_apart
 from holdfast.cli.main import main
-from holdfast.engine.opening import early_scan
+from holdfast.files.scan import parallel_scan
 from holdfast.model.errors import (
     HoldfastError,
     IntegrityError,
@@ -240,7 +240,7 @@ def test_what_a_command_began_ends_with_it_also_if_it_fails(
 ) -> None:
     told: list[str] = []
     monkeypatch.setattr(early_scan, "send", lambda *_: told.append("sent"))
-    monkeypatch.setattr(early_scan, "recall", lambda: told.append("recalled"))
+    monkeypatch.setattr(parallel_scan, "recall_ahead", lambda: told.append("recalled"))
     assert main(["-w", str(tmp_path), "--home", str(tmp_path / "home"), words]) == NotFoundError.exit_code
     assert told == ["sent", "recalled"] * times
 

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from holdfast.api.rest._store_pool import Door, Doors
     from holdfast.engine.exports.maintenance import Condition, Maintenance
     from holdfast.engine.promotion.job_process import Outside
-    from holdfast.engine.results.command_results import CheckpointResult
     from holdfast.model.clock import Clock
+    from holdfast.model.command_results import CheckpointResult
     from holdfast.model.config.settings import Serve
     from holdfast.model.content import Progress
 

@@ -15,15 +15,15 @@ from holdfast.engine.history.restore import REDO_COMMAND, UNDO_COMMAND
 from holdfast.engine.history.status import present
 from holdfast.engine.history.undo_guards import crossing, foresee, kept, refusal, with_processes
 from holdfast.engine.opening import operation_journal
-from holdfast.engine.opening.early_scan import recall
 from holdfast.engine.opening.operation_journal import UndoNote
 from holdfast.engine.opening.undo_log import infos, noting, touched
-from holdfast.engine.results.command_results import Request, RestoreResult
+from holdfast.files.scan.parallel_scan import recall_ahead
+from holdfast.model.checkpoint import HistoryEvent
+from holdfast.model.command_results import Request, RestoreResult
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import CheckpointId
-from holdfast.store.catalog_records import HistoryEvent
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -238,7 +238,7 @@ def reverse_steps(
     note = _note(context, "undo", steps)
     seen = [service.changes(step) for step in note.steps]
     try:
-        recall()
+        recall_ahead()
         with _noted(context, note):
             crossing(context, service, note.steps, service.undo, force=force)
     except RefusedError as error:
@@ -297,7 +297,7 @@ def _bring_forward(
     progress: Progress | None,
 ) -> RestoreResult:
     note = _note(context, "redo", reversible(service, steps, backward=False), target)
-    recall()
+    recall_ahead()
     with _noted(context, note):
         crossing(context, service, note.steps, service.redo, force=force)
     return enter_redone(context, service, note, progress)

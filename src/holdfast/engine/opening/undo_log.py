@@ -11,8 +11,8 @@ from functools import partial
 
 from holdfast.engine.opening import operation_journal
 from holdfast.engine.opening.current_run import current_run
-from holdfast.engine.opening.early_scan import recall
 from holdfast.engine.opening.home import UNDO_LOG, own_directories
+from holdfast.files.scan.parallel_scan import recall_ahead
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError, StorageError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.operation_journal import Journal
+    from holdfast.model.checkpoint import HistoryEvent
     from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
-    from holdfast.store.catalog_records import HistoryEvent
     from holdfast.undo.journal.heartbeat import Beat
     from holdfast.undo.service import BarrierInfo, ConflictInfo, Limits, PathChange, StepInfo, UndoReport, UndoService
 
@@ -116,7 +116,7 @@ def reached(
                 yield keeper
             return
         if not looking:
-            recall()  # what a killed keeper left is rolled back now
+            recall_ahead()  # what a killed keeper left is rolled back now
         wait = context.clock.monotonic() < deadline
         own = _open(context, directory, told, own_limits or limits(context), wait=wait, looking=looking)
         if own is not None:

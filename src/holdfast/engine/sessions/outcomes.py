@@ -9,7 +9,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.session_types import (

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager, ExitStack
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.engine.sessions._hooks import What
     from holdfast.engine.sessions.holder.lock import InFlight
     from holdfast.engine.sessions.holder.request_server import Door
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.state.journal import Line
     from holdfast.engine.sessions.state.state_history import Surroundings
     from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.config.settings import Session as Settings
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId

@@ -6,10 +6,10 @@ import os
 import sys
 from contextlib import contextmanager
 
+from holdfast.engine.opening.context import by_watcher, paused
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.home import RESTORE_JOURNAL
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.opening.watch_proxy import by_watcher, paused
 from holdfast.engine.workspace.home import OpenedWorkspace
 from holdfast.model.checkpoint import Kind, Provenance
 from holdfast.model.errors import NotFoundError, UsageError
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
     from holdfast.engine.merging.reapply.manual_resolution import Resolution
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.operation_journal import Journal
-    from holdfast.engine.results import json_types
-    from holdfast.engine.results.command_results import (
+    from holdfast.engine.running.run import RunResult
+    from holdfast.files.scan.capture_estimate import Estimate
+    from holdfast.files.watch import Watcher
+    from holdfast.model import json_types
+    from holdfast.model.command_results import (
         CheckpointResult,
         Details,
         Diff,
@@ -39,9 +42,6 @@ if TYPE_CHECKING:
         RestoreResult,
         Status,
     )
-    from holdfast.engine.running.run import RunResult
-    from holdfast.files.scan.capture_estimate import Estimate
-    from holdfast.files.watch import Watcher
     from holdfast.model.config.settings import Isolation, OutsidePolicy
     from holdfast.model.content import Progress
     from holdfast.model.errors import ConfigError
@@ -348,7 +348,7 @@ class Workspace(RecordedSteps, LookedAt):
         `LockedError`, `StorageError`, `QuotaError`.
         """
         from holdfast.engine.history.operations import checkpoint
-        from holdfast.engine.results.command_results import Request
+        from holdfast.model.command_results import Request
 
         who = self._context.settings.identity.author if author is None else author
         return checkpoint(self._context, Request(kind, label, Provenance(who, message, command), full_hash), progress)

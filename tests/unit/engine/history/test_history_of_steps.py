@@ -8,10 +8,12 @@ import shutil
 
 import pytest
 
+from holdfast.engine.history import _step_reversal as reversing
 from holdfast.engine.history.checkpoint import take_locked
+from holdfast.engine.opening import undo_log
 from holdfast.engine.opening.undo_log import reached
-from holdfast.engine.results.command_results import Request
 from holdfast.engine.running.run import begin_run, end_run
+from holdfast.model.command_results import Request
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.tree_state import differences
 
@@ -433,3 +435,17 @@ def test_the_command_that_a_redo_of_chosen_steps_names_takes_them_back_alone(ben
     follow(bench, result.undo_command)
     assert differences(before, bench.look()) == []
     assert bench.workspace.redo(step=ids[0]).undo_command == "holdfast undo"
+
+
+def test_a_scan_ahead_is_recalled_before_a_keeper_reverses_steps(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper's process knows nothing of it."""
+    bench.step(lambda actor: actor.write(b"f", b"1"))
+    told: list[str] = []
+    noted = reversing._noted
+    monkeypatch.setattr(undo_log, "recall_ahead", lambda: None)  # which is for who is to be the keeper
+    monkeypatch.setattr(reversing, "recall_ahead", lambda: told.append("recalled"))
+    monkeypatch.setattr(reversing, "_noted", lambda *note: told.append("begun") or noted(*note))
+    bench.workspace.undo()
+    bench.workspace.redo()
+    assert told == ["recalled", "begun"] * 2
+    bench.check(1)

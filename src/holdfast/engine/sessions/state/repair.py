@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_types import SessionId, State
     from holdfast.store.catalog.session_records import SessionRecord

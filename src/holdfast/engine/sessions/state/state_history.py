@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opener import Opener
-    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.engine.sessions.holder.request_server import Door
     from holdfast.engine.sessions.state._change_notice import Noticing
     from holdfast.engine.sessions.state.journal import Line
     from holdfast.engine.upkeep.session_shelf import Shelf
     from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_types import (

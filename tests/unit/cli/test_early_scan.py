@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.history import _step_reversal as reversing
-from holdfast.engine.opening import early_scan, undo_log
+from holdfast.cli import early_scan
 from holdfast.engine.opening.home import FORK_NOTE, INDEX, WATCH_SOCKET
 from holdfast.files.scan import parallel_scan
 from holdfast.model.ids import hash_bytes
@@ -26,7 +25,7 @@ Sent = list[tuple[bytes, bytes]]
 def sent(monkeypatch: pytest.MonkeyPatch) -> Sent:
     """The roots that scouts were sent to, each with the index."""
     found: Sent = []
-    monkeypatch.setattr(parallel_scan, "send_ahead", lambda root, index: found.append((root, index)))
+    monkeypatch.setattr(early_scan, "send_ahead", lambda root, index: found.append((root, index)))
     return found
 
 
@@ -82,53 +81,6 @@ def test_a_note_that_is_none_leads_nowhere(folder: bytes, tree: Path, home: Path
     link(home, tree).symlink_to(target)
     early_scan.send(str(tree), str(home), {})
     assert not sent
-
-
-def test_a_small_tree_is_not_noted(workspace: Workspace, tree: Path, home: Path) -> None:
-    (tree / "one").write_text("one")
-    workspace.checkpoint()
-    assert not (home / "places").exists()
-
-
-def test_a_note_is_left_as_it_is_while_it_is_right(folder: bytes, tree: Path, home: Path, workspace: Workspace) -> None:
-    before = link(home, tree).lstat()
-    (tree / "one").write_text("edited")
-    workspace.checkpoint()
-    assert link(home, tree).lstat().st_ino == before.st_ino
-
-
-def test_what_a_killed_process_left_of_a_note_is_in_nobodys_way(
-    folder: bytes, tree: Path, home: Path, workspace: Workspace
-) -> None:
-    link(home, tree).unlink()
-    left = link(home, tree).with_name(f"{link(home, tree).name}.new-{workspace.id}")
-    left.symlink_to("else")
-    (tree / "one").write_text("edited")
-    workspace.checkpoint()
-    assert [path.name for path in (home / "places").iterdir()] == [link(home, tree).name]
-    assert os.readlink(link(home, tree)) == workspace.id
-
-
-def test_a_home_that_cannot_be_written_to_has_no_notes(workspace: Workspace, tree: Path, home: Path) -> None:
-    (home / "places").write_text("in the way")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel_scan, "MIN_FILES", 1)
-        (tree / "one").write_text("one")
-        assert workspace.checkpoint().created
-
-
-def test_it_is_recalled_before_a_keeper_is_asked_to_reverse_steps(bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keeper's process knows nothing of it."""
-    bench.step(lambda actor: actor.write(b"f", b"1"))
-    told: list[str] = []
-    noted = reversing._noted
-    monkeypatch.setattr(undo_log, "recall", lambda: None)  # which is for who is to be the keeper
-    monkeypatch.setattr(parallel_scan, "recall_ahead", lambda: told.append("recalled"))
-    monkeypatch.setattr(reversing, "_noted", lambda *note: told.append("begun") or noted(*note))
-    bench.workspace.undo()
-    bench.workspace.redo()
-    assert told == ["recalled", "begun"] * 2
-    bench.check(1)
 
 
 def test_a_workspace_that_was_moved_is_noted_anew(
