@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from holdfast.engine.forks.mount_server import MountServer
     from holdfast.engine.history.retention import Policy
     from holdfast.engine.merging.fork_merge import Merged
-    from holdfast.engine.merging.reapply.manual_resolution import Resolution
+    from holdfast.engine.merging.reapply.resolver import Ladder
+    from holdfast.engine.merging.stacked_plan import Resolution
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.operation_journal import Journal
     from holdfast.engine.running.run import RunResult
@@ -452,15 +453,18 @@ class Workspace(RecordedSteps, LookedAt):
         """
         forbid_inside_run(self._context, "a merge")
         from holdfast.engine.merging import fork_merge
-        from holdfast.engine.merging import fork_merge as merge_source
-        from holdfast.engine.merging.reapply.resolver import ladder_of
 
-        source = merge_source.find(self._opener, self._context, fork)
+        def ladder() -> Ladder:
+            from holdfast.engine.merging.reapply.resolver import ladder_of
+
+            return ladder_of(self._context)
+
+        source = fork_merge.find(self._opener, self._context, fork)
         done = fork_merge.merge(
             self._context,
             source.state,
             message=message or f"merged {source.called}",
-            ladder=ladder_of(self._context),
+            ladder=ladder,
             resolutions={os.fsencode(path): one for path, one in (resolutions or {}).items()},
             dry_run=dry_run,
             progress=progress,
