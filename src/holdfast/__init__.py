@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from holdfast.engine.history.retention import Policy
     from holdfast.engine.promotion.manager import Promotions
     from holdfast.engine.running.run import RunResult
-    from holdfast.engine.sessions.outcomes import CheckedOut, Deleted, SessionInfo, Swept
     from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.upkeep.doctor import Finding, diagnose
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
+    from holdfast.model.session_results import CheckedOut, Deleted, SessionInfo, Swept
     from holdfast.model.session_types import (
         CommandEntry,
         CommandResult,
@@ -156,19 +156,19 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "CheckedOut": "engine.sessions.outcomes",
-    "Deleted": "engine.sessions.outcomes",
+    "CheckedOut": "model.session_results",
+    "Deleted": "model.session_results",
     "CommandEntry": "model.session_types",
     "CommandResult": "model.session_types",
     "Metrics": "model.session_types",
     "Session": "engine.sessions.session",
     "SessionCheckpoint": "model.session_types",
     "SessionConfig": "model.session_types",
-    "SessionInfo": "engine.sessions.outcomes",
+    "SessionInfo": "model.session_results",
     "SessionRef": "model.session_types",
     "Sessions": "engine.sessions.registry",
     "State": "model.session_types",
-    "Swept": "engine.sessions.outcomes",
+    "Swept": "model.session_results",
     "Triggers": "model.session_types",
     "BarrierInfo": "undo.service",
     "ConflictInfo": "undo.service",

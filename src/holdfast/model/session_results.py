@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.model.fast_namedtuple import NamedTuple
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
         SessionRef,
         State,
     )
-    from holdfast.store.catalog.session_records import Purpose, Status
+
+
+Purpose = Literal["session", "fork", "experiment"]
+Status = Literal["making", "live", "going"]
 
 
 class SessionInfo(NamedTuple):
