@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from holdfast.engine.forks.mount import Mounted
     from holdfast.engine.history.retention import Policy
     from holdfast.engine.promotion.manager import Promotions
-    from holdfast.engine.results.command_results import (
+    from holdfast.engine.running.run import RunResult
+    from holdfast.engine.sessions.registry import Sessions
+    from holdfast.engine.sessions.session import Session
+    from holdfast.engine.upkeep.doctor import Finding, diagnose
+    from holdfast.engine.workspace.home import Home, open_home
+    from holdfast.engine.workspace.workspace import Workspace, init, open  # noqa: A004 - `holdfast.open` reads as what it does
+    from holdfast.model.checkpoint import Checkpoint, HistoryEvent, Provenance
+    from holdfast.model.command_results import (
         CheckpointResult,
         Details,
         Diff,
@@ -34,14 +41,6 @@ if TYPE_CHECKING:
         RestoreResult,
         Status,
     )
-    from holdfast.engine.running.run import RunResult
-    from holdfast.engine.sessions.outcomes import CheckedOut, Deleted, SessionInfo, Swept
-    from holdfast.engine.sessions.registry import Sessions
-    from holdfast.engine.sessions.session import Session
-    from holdfast.engine.upkeep.doctor import Finding, diagnose
-    from holdfast.engine.workspace.home import Home, open_home
-    from holdfast.engine.workspace.workspace import Workspace, init, open  # noqa: A004 - `holdfast.open` reads as what it does
-    from holdfast.model.checkpoint import Checkpoint, Provenance
     from holdfast.model.config.settings import Isolation
     from holdfast.model.entries import Change, Counts, Entry, NotCaptured
     from holdfast.model.errors import (
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         UsageError,
     )
+    from holdfast.model.session_results import CheckedOut, Deleted, SessionInfo, Swept
     from holdfast.model.session_types import (
         CommandEntry,
         CommandResult,
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
         Triggers,
     )
     from holdfast.store.catalog.usage_statistics import Stats
-    from holdfast.store.catalog_records import HistoryEvent
     from holdfast.store.collection.collector import Collected
     from holdfast.store.verification.verifier import Problem, Verified
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo, UndoReport
@@ -157,19 +156,19 @@ __all__ = [
 ]
 
 _ELSEWHERE = {
-    "CheckedOut": "engine.sessions.outcomes",
-    "Deleted": "engine.sessions.outcomes",
+    "CheckedOut": "model.session_results",
+    "Deleted": "model.session_results",
     "CommandEntry": "model.session_types",
     "CommandResult": "model.session_types",
     "Metrics": "model.session_types",
     "Session": "engine.sessions.session",
     "SessionCheckpoint": "model.session_types",
     "SessionConfig": "model.session_types",
-    "SessionInfo": "engine.sessions.outcomes",
+    "SessionInfo": "model.session_results",
     "SessionRef": "model.session_types",
     "Sessions": "engine.sessions.registry",
     "State": "model.session_types",
-    "Swept": "engine.sessions.outcomes",
+    "Swept": "model.session_results",
     "Triggers": "model.session_types",
     "BarrierInfo": "undo.service",
     "ConflictInfo": "undo.service",
@@ -181,14 +180,14 @@ _ELSEWHERE = {
     "Attempt": "engine.experiments.attempts",
     "Change": "model.entries",
     "Checkpoint": "model.checkpoint",
-    "CheckpointResult": "engine.results.command_results",
+    "CheckpointResult": "model.command_results",
     "Collected": "store.collection.collector",
     "Comparison": "engine.experiments.attempts",
     "Counts": "model.entries",
     "Entry": "model.entries",
     "FileStat": "engine.diffs.patch_text",
     "Finding": "engine.upkeep.doctor",
-    "HistoryEvent": "store.catalog_records",
+    "HistoryEvent": "model.checkpoint",
     "Home": "engine.workspace.home",
     "Isolation": "model.config.settings",
     "Mounted": "engine.forks.mount",
@@ -214,7 +213,7 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    room = _ELSEWHERE.get(name) or ("model.errors" if name.endswith("Error") else "engine.results.command_results")
+    room = _ELSEWHERE.get(name) or ("model.errors" if name.endswith("Error") else "model.command_results")
     value = globals()[name] = getattr(__import__(f"holdfast.{room}", fromlist=(name,)), name)
     return value
 

@@ -13,7 +13,7 @@ from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.status import status
 from holdfast.engine.opening.context import Context
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.results.command_results import Request
+from holdfast.model.command_results import Request
 from holdfast.model.entries import SYMLINK_MODE
 from holdfast.model.ids import CheckpointId, WorkspaceId
 from holdfast.store.catalog_records import Workspace
@@ -23,8 +23,8 @@ from holdfast.testing.memory_tree import MemoryTree
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
-    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.files.tree import Applied, Cleaned, Lookup, Notes, Saved, Scan, Tree
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.content import BlobSink, Content, Progress, Supply
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash

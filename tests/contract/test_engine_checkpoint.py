@@ -12,8 +12,8 @@ from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.status import status
 from holdfast.engine.opening.context import changes_of
-from holdfast.engine.results.command_results import Request
 from holdfast.model.checkpoint import Provenance
+from holdfast.model.command_results import Request
 from holdfast.model.errors import RefusedError, UsageError
 from holdfast.model.ids import CheckpointId
 

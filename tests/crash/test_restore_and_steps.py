@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.command_results import RestoreResult
     from holdfast.testing.tree_actor import Actor
 
 FILES = 20

@@ -22,8 +22,8 @@ from ..sampling import spread
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.command_results import RestoreResult
     from holdfast.testing.tree_actor import Actor
 
 CALLS = [call for call in MUTATIONS if call != (os, "mkdir")]

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast.engine.history.checkpoint import take
 from holdfast.engine.opening.undo_log import log_directory
-from holdfast.engine.results.command_results import Request
+from holdfast.model.command_results import Request
 from holdfast.testing.tree_state import Seen, differences, photograph
 from holdfast.testing.workspace_step import do_step
 from holdfast.undo.journal.heartbeat import read_beat

@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 import holdfast
 from holdfast.engine.history.checkpoint import take_locked
 from holdfast.engine.opening.undo_log import limits, make_log
-from holdfast.engine.results.command_results import Request
 from holdfast.engine.running.run import begin_run, end_run
+from holdfast.model.command_results import Request
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.tree_actor import Actor
 from holdfast.undo.local_service.undo_service import LocalUndoService

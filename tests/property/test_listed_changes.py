@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast import Workspace
-    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.model.command_results import RestoreResult
     from holdfast.testing.tree_actor import Actor
     from holdfast.testing.tree_state import Seen
 

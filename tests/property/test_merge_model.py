@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import holdfast
 from holdfast.engine.merging.fork_merge import Merged
-from holdfast.engine.merging.reapply.manual_resolution import Resolution
+from holdfast.engine.merging.stacked_plan import Resolution
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.testing.crash_points import without_syncs
 

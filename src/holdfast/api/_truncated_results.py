@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.results import json_types
+from holdfast.model import json_types
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -117,7 +117,7 @@ class Console:
         """
         where = self.directory or here()
         if scan:
-            from holdfast.engine.opening import early_scan
+            from holdfast.cli import early_scan
 
             self._early_scan = True
             early_scan.start(where, self.home, os.environ)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.cli.console import Console
     from holdfast.cli.terminal import Palette
     from holdfast.engine.experiments.attempts import Comparison, Outcome
-    from holdfast.engine.results.command_results import Diff
+    from holdfast.model.command_results import Diff
 
 SHELLS = ("bash", "sh", "zsh")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

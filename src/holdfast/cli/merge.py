@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from holdfast import Workspace
     from holdfast.cli.console import Console
     from holdfast.engine.merging.fork_merge import Merged
-    from holdfast.engine.merging.reapply.manual_resolution import Resolution
-    from holdfast.engine.merging.stacked_plan import MergePlan
+    from holdfast.engine.merging.stacked_plan import MergePlan, Resolution
 
 
 _MOST = 16 << 20
@@ -67,7 +66,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 def _resolutions(
     console: Console, workspace: Workspace, arguments: argparse.Namespace
 ) -> dict[str | bytes, Resolution]:
-    from holdfast.engine.merging.reapply.manual_resolution import Resolution
+    from holdfast.engine.merging.stacked_plan import Resolution
 
     found: dict[str | bytes, Resolution] = {}
 

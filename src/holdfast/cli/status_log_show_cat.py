@@ -108,7 +108,7 @@ def _log_lines(console: Console, result: Log, *, placed: bool) -> Iterator[str]:
     """Checkpoints, newest first, with the restores, undos and redos that lie between them."""
     moves = [event for event in result.events if event.operation in ("restore", "undo", "redo")]
     moves.sort(key=lambda event: event.seq)
-    from holdfast.engine.results.command_results import beginnings
+    from holdfast.model.command_results import beginnings
 
     made = beginnings(result.events)
     for item in result.checkpoints:

@@ -1,4 +1,4 @@
-"""A checkpoint's record, as the catalog keeps it."""
+"""A checkpoint's record and an event of a workspace's history, as the catalog keeps them."""
 
 from __future__ import annotations
 
@@ -50,3 +50,30 @@ class Checkpoint(NamedTuple):
     not_captured: int
     """How many paths were not captured; the catalog keeps the list itself beside the record."""
     provenance: Provenance = Provenance()
+
+
+class HistoryEvent(NamedTuple):
+    """One thing that happened to a workspace's tree or history; appended, never changed."""
+
+    seq: int
+    at: int
+    """Microseconds since 1970-01-01 UTC."""
+    operation: Literal["checkpoint", "restore", "undo", "redo", "fork", "run", "promote"]
+    checkpoint: CheckpointId
+    """The state that the tree was in afterwards."""
+    previous: int | None
+    """The event whose state this one replaced: what `undo` goes back to. None where there is none, and on events that
+    are no states: beginnings of runs, and undo and redo that went to a state there was.
+    """
+    ahead: int | None = None
+    """On a state that an undo has made: the event whose state it was undone from, to which `redo` leads."""
+    steps: tuple[int, ...] = ()
+    """The steps of the undo log that were reversed (`undo`) or brought forward (`redo`), or that a run had (`run`, at
+    its end).
+    """
+    run: str = ""
+    """The run that begins or ends here, on events of `run`."""
+    undo_seq: int | None = None
+    """The largest sequence number that the workspace's undo log had given out by then: what has a smaller one happened
+    before, whatever the clock says. None where that is not known, as of what earlier versions have recorded.
+    """

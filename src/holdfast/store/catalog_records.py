@@ -9,7 +9,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.checkpoint import Checkpoint, HistoryEvent
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, Hash, PackId, WorkspaceId
 
@@ -70,33 +70,6 @@ class NewPack(NamedTuple):
     id: PackId
     key: str
     size: int
-
-
-class HistoryEvent(NamedTuple):
-    """One thing that happened to a workspace's tree or history; appended, never changed."""
-
-    seq: int
-    at: int
-    """Microseconds since 1970-01-01 UTC."""
-    operation: Literal["checkpoint", "restore", "undo", "redo", "fork", "run", "promote"]
-    checkpoint: CheckpointId
-    """The state that the tree was in afterwards."""
-    previous: int | None
-    """The event whose state this one replaced: what `undo` goes back to. None where there is none, and on events that
-    are no states: beginnings of runs, and undo and redo that went to a state there was.
-    """
-    ahead: int | None = None
-    """On a state that an undo has made: the event whose state it was undone from, to which `redo` leads."""
-    steps: tuple[int, ...] = ()
-    """The steps of the undo log that were reversed (`undo`) or brought forward (`redo`), or that a run had (`run`, at
-    its end).
-    """
-    run: str = ""
-    """The run that begins or ends here, on events of `run`."""
-    undo_seq: int | None = None
-    """The largest sequence number that the workspace's undo log had given out by then: what has a smaller one happened
-    before, whatever the clock says. None where that is not known, as of what earlier versions have recorded.
-    """
 
 
 class Cursor(NamedTuple):

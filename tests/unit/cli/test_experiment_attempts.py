@@ -13,7 +13,7 @@ from holdfast.cli.progress_board import Board
 from holdfast.cli.terminal import Palette
 from holdfast.engine.experiments import _ranks as ranks
 from holdfast.engine.experiments.attempts import Attempt, Comparison, Moved, Outcome
-from holdfast.engine.results.command_results import Diff
+from holdfast.model.command_results import Diff
 from holdfast.model.entries import Change, file_entry
 from holdfast.model.ids import hash_bytes
 from holdfast.model.session_types import CommandResult, SessionHash, SessionId

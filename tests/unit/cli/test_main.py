@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.cli import command_table
+from holdfast.cli import command_table, early_scan
 from holdfast.cli.argparse_parser import build_parser
 from holdfast.cli.command import Command, parse
 from holdfast.cli.console import inside
 from holdfast.cli.global_options import Line, take_apart
 from holdfast.cli.main import main
-from holdfast.engine.opening import early_scan
 from holdfast.files.scan import parallel_scan
 from holdfast.model.errors import (
     HoldfastError,

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         ReadFile,
     )
     from holdfast.engine.hosting.working_directory import HostedDirectory
-    from holdfast.engine.results.command_results import Diff
     from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.command_results import Diff
     from holdfast.undo.service import ConflictInfo, StepInfo
 
 MOST_PATCH = 128 << 10

@@ -8,12 +8,12 @@ from holdfast.api._truncated_results import MadeCheckpoint, Restored, Step, cut
 from holdfast.api.mcp._text_content import Encoding
 from holdfast.engine.encoding import step_json as encoding_undo
 from holdfast.engine.encoding import workspace_json
-from holdfast.engine.results.json_types import Barrier, Checkpoint, Counts, Entry, Ticket
+from holdfast.model.json_types import Barrier, Checkpoint, Counts, Entry, Ticket
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.results.command_results import CheckpointResult, RestoreResult
+    from holdfast.model.command_results import CheckpointResult, RestoreResult
     from holdfast.undo.service import ConflictInfo, PathChange, StepInfo
 
 

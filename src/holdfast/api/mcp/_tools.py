@@ -14,8 +14,8 @@ from holdfast.api.mcp import _tool_results as tool_results
 from holdfast.api.mcp import _write_tools as write_tools
 from holdfast.api.mcp._execute_tool import execute
 from holdfast.api.mcp._read_tools import Answer
-from holdfast.engine.results.json_types import Forked
 from holdfast.model.errors import RefusedError, UsageError
+from holdfast.model.json_types import Forked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

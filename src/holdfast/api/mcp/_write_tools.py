@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         WriteFile,
     )
     from holdfast.engine.hosting.working_directory import HostedDirectory
-    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.model.command_results import RestoreResult
     from holdfast.undo.service import StepInfo
 
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from holdfast.api.rest._store_pool import Doors
     from holdfast.engine.exports.maintenance import Condition, Maintenance
     from holdfast.engine.promotion.job_process import Outside
-    from holdfast.engine.results.command_results import CheckpointResult
+    from holdfast.model.command_results import CheckpointResult
     from holdfast.model.config.settings import Serve
     from holdfast.model.content import Progress
 

@@ -9,7 +9,7 @@ from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest.routes import checkpoints, exports, merges, promotions
 from holdfast.api.rest.routes import merges as reapplies
 from holdfast.api.rest.routes import tree_changes as changes
-from holdfast.engine.results import json_types
+from holdfast.model import json_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,8 +21,8 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
-    from holdfast.engine.results.command_results import CheckpointResult
     from holdfast.model.clock import Clock
+    from holdfast.model.command_results import CheckpointResult
     from holdfast.model.content import Progress
 
 KEPT: Final = 256

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.api.rest._store_pool import Door
     from holdfast.engine.exports.maintenance import Condition
     from holdfast.engine.promotion.job_process import Outside
-    from holdfast.engine.results.command_results import CheckpointResult
+    from holdfast.model.command_results import CheckpointResult
     from holdfast.model.content import Progress
     from holdfast.store.catalog.export_rows import ExportRow
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NotRequired, TypedDict
 
 from holdfast.api.rest._request_types import Mode
-from holdfast.engine.results import json_types
+from holdfast.model import json_types
 
 
 class Condition(TypedDict):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
-    from holdfast.engine.results.command_results import CheckpointResult
+    from holdfast.model.command_results import CheckpointResult
 
 _log = Log(__name__)
 

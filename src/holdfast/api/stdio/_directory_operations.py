@@ -15,7 +15,7 @@ from holdfast.api.stdio import _result_types as result_types
 from holdfast.engine.encoding import step_json as encoding_undo
 from holdfast.engine.encoding import workspace_json
 from holdfast.engine.encoding import workspace_json as encoding
-from holdfast.engine.results import json_types
+from holdfast.model import json_types
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import display, parse_display
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.api._truncated_results import Step
     from holdfast.engine.hosting.working_directory import HostedDirectory
-    from holdfast.engine.results.command_results import Diff, RestoreResult
+    from holdfast.model.command_results import Diff, RestoreResult
     from holdfast.undo.service import BarrierInfo, Limits, Thresholds
 
 MAX_DIFF_BYTES: Final = 16 << 20

@@ -12,7 +12,7 @@ from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio._result_types import MAX_LISTED, Object, Waiting
 from holdfast.engine.encoding import step_json as encoding_undo
 from holdfast.engine.hosting import monitor
-from holdfast.engine.results import json_types
+from holdfast.model import json_types
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:

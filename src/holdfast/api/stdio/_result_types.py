@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from holdfast.api._truncated_results import Step
-from holdfast.engine.results.json_types import Barrier, Checkpoint, Danger, Entry
+from holdfast.model.json_types import Barrier, Checkpoint, Danger, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

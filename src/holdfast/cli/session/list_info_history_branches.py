@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.cli.console import Console
-    from holdfast.engine.sessions.outcomes import SessionInfo
+    from holdfast.model.session_results import SessionInfo
     from holdfast.model.session_types import CommandEntry, SessionRef
 
 SHORT_HASH = 12

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast import Deleted, NotCaptured
     from holdfast.cli.console import Console
-    from holdfast.engine.sessions.outcomes import SessionInfo
+    from holdfast.model.session_results import SessionInfo
 
 _SETTINGS = {
     "shell": "session.shell",

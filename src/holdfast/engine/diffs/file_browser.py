@@ -8,9 +8,9 @@ import os
 import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.engine.results.command_results import Read
 from holdfast.files.linux.syscalls import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, openat2
 from holdfast.files.protected_directories import find_own
+from holdfast.model.command_results import Read
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError, UsageError
 from holdfast.model.ids import Hash, Hasher
 from holdfast.model.paths import display
@@ -18,8 +18,8 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.engine.results.json_types import EntryKind
     from holdfast.files.protected_directories import Own
+    from holdfast.model.json_types import EntryKind
 
 MAX_READ_BYTES: Final = 16 << 20
 _PIECE = 1 << 20

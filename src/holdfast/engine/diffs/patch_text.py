@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import TypeAlias
 
-    from holdfast.engine.results import json_types
-    from holdfast.engine.results.command_results import Diff, Renamed
+    from holdfast.model import json_types
+    from holdfast.model.command_results import Diff, Renamed
     from holdfast.model.content import Content
     from holdfast.model.entries import Entry
 

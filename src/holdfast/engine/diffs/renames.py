@@ -12,7 +12,7 @@ from collections import defaultdict
 from heapq import nsmallest
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.engine.results.command_results import Renamed
+from holdfast.model.command_results import Renamed
 from holdfast.model.content import SMALL_BLOB_BYTES
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.results.command_results import Diff
+from holdfast.model.command_results import Diff
 from holdfast.model.content import whole
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING

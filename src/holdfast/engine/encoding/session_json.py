@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.encoding.workspace_json import Json
-    from holdfast.engine.sessions.outcomes import CheckedOut, ForkResult, SessionInfo
     from holdfast.engine.sessions.session import Session
+    from holdfast.model.session_results import CheckedOut, ForkResult, SessionInfo
     from holdfast.model.session_types import CommandEntry, Level, SessionCheckpoint, SessionConfig, SessionRef
 
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.encoding.workspace_json import Json
-    from holdfast.engine.results import json_types
     from holdfast.engine.running.run import RunResult
+    from holdfast.model import json_types
     from holdfast.undo.service import BarrierInfo, ConflictInfo, PathChange, StepInfo, TicketInfo, UndoReport
 
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
     from holdfast.engine.diffs.file_browser import Item
     from holdfast.engine.merging.fork_merge import Merged
-    from holdfast.engine.results import json_types
-    from holdfast.engine.results.command_results import (
+    from holdfast.engine.upkeep.doctor import Finding
+    from holdfast.model import json_types
+    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.command_results import (
         CheckpointResult,
         Details,
         Forgotten,
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
         RestoreResult,
         Status,
     )
-    from holdfast.engine.upkeep.doctor import Finding
-    from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, Counts, NotCaptured
     from holdfast.model.errors import HoldfastError
     from holdfast.store.catalog.usage_statistics import Stats
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.store.verification.verifier import Verified
 
 Json: TypeAlias = "dict[str, Any]"
-"""One JSON object; one that a face answers as well has a type of its own in `holdfast.engine.results.json_types`."""
+"""One JSON object; one that a face answers as well has a type of its own in `holdfast.model.json_types`."""
 
 
 def error(failure: HoldfastError) -> Json:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.engine.experiments.attempts import Attempt, Order
-    from holdfast.engine.sessions.outcomes import ForkResult
     from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
+    from holdfast.model.session_results import ForkResult
     from holdfast.model.session_types import SessionCheckpoint, SessionId
 
 _LOG = Log(__name__)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.engine.experiments.attempts import Measure, Outcome
-    from holdfast.engine.results.command_results import Diff
+    from holdfast.model.command_results import Diff
     from holdfast.model.ids import CheckpointId
 
 MAX_PAIRS = 45

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from holdfast.engine.experiments._attempt_forks import Forks
     from holdfast.engine.experiments.attempts import Attempt, Order, Phase, Score, Tell
     from holdfast.engine.sessions.holder.request_server import Door
-    from holdfast.engine.sessions.outcomes import ForkResult
     from holdfast.engine.sessions.session import Session
     from holdfast.model.config.settings import Capture
     from holdfast.model.ids import CheckpointId
+    from holdfast.model.session_results import ForkResult
     from holdfast.model.session_types import CommandEntry, SessionId
 
     Open = Callable[[SessionId], AbstractContextManager[Session]]

@@ -9,7 +9,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.results.command_results import Diff
+    from holdfast.model.command_results import Diff
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_types import CommandResult, SessionHash, SessionId, ShellName

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from holdfast.engine.experiments.attempts import Order, Outcome, Tell
-    from holdfast.engine.results.command_results import Diff, RestoreResult
     from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
+    from holdfast.model.command_results import Diff, RestoreResult
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_types import SessionCheckpoint, SessionId
 

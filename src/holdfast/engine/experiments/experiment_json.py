@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from holdfast.engine.experiments.attempts import Difference, Outcome
     from holdfast.engine.experiments.experiment import Adopted, Experiment
     from holdfast.engine.merging.three_way import Conflict
-    from holdfast.engine.results.command_results import Diff
     from holdfast.engine.sessions.exchange.bisection import Bisected
     from holdfast.engine.sessions.exchange.command_replay import Replayed
     from holdfast.engine.sessions.exchange.state_merge import SessionMerged
+    from holdfast.model.command_results import Diff
     from holdfast.model.entries import Change
 
 Json = dict[str, Any]

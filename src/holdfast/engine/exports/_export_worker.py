@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opener import Opener
-    from holdfast.engine.results.command_results import CheckpointResult, Request, Status
     from holdfast.engine.watching.service import Setup
     from holdfast.files.tree import Dirty, DirtySource
     from holdfast.files.watch import Watcher
+    from holdfast.model.command_results import CheckpointResult, Request, Status
     from holdfast.store.catalog.export_rows import ExportRow
 
 _LOG = Log(__name__)

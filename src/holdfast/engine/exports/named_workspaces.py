@@ -11,8 +11,8 @@ import re
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.engine.opening.home import forks_directory
-from holdfast.engine.results.command_results import ForkResult
 from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.command_results import ForkResult
 from holdfast.model.errors import (
     EscapeError,
     NotFoundError,

@@ -23,10 +23,10 @@ from holdfast.engine.opening.context import freeing
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.fork_layers import taken
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.results.command_results import Request
 from holdfast.files.directories.removal_obstacles import refuse_others
 from holdfast.files.directories.replication import make_read_only, remove_whole
 from holdfast.model.checkpoint import Provenance
+from holdfast.model.command_results import Request
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log

@@ -9,7 +9,7 @@ from holdfast.engine.history.tree_copy import write_out
 from holdfast.engine.opening import fork_layers
 from holdfast.engine.opening import operation_journal as journals
 from holdfast.engine.opening.operation_journal import Journal
-from holdfast.engine.results.command_results import ForkResult
+from holdfast.model.command_results import ForkResult
 from holdfast.model.errors import RefusedError
 from holdfast.model.paths import display
 from holdfast.store.manifests import manifest

@@ -13,8 +13,8 @@ from holdfast.engine.forks.mount_server import MountServer, Order, given_or_star
 from holdfast.engine.history.tree_copy import first_checkpoint
 from holdfast.engine.opening import fork_layers
 from holdfast.engine.opening.fork_layers import ForkNote, is_mounted, is_served, make_layers
-from holdfast.engine.results.command_results import ForkResult
 from holdfast.files.write.ownership import make_directories
+from holdfast.model.command_results import ForkResult
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display

@@ -43,7 +43,8 @@ from holdfast.engine.history.undo_guards import (
 from holdfast.engine.opening import operation_journal
 from holdfast.engine.opening.operation_journal import Journal
 from holdfast.engine.opening.undo_log import infos, required, touched
-from holdfast.engine.results.command_results import RestoreResult
+from holdfast.model.checkpoint import HistoryEvent
+from holdfast.model.command_results import RestoreResult
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, rebuilt
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING, Literal
@@ -51,7 +52,6 @@ from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
 from holdfast.model.message_text import named_steps
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import HistoryEvent
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:

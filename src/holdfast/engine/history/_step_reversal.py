@@ -17,13 +17,13 @@ from holdfast.engine.history.undo_guards import crossing, foresee, kept, refusal
 from holdfast.engine.opening import operation_journal
 from holdfast.engine.opening.operation_journal import UndoNote
 from holdfast.engine.opening.undo_log import infos, noting, touched
-from holdfast.engine.results.command_results import Request, RestoreResult
+from holdfast.model.checkpoint import HistoryEvent
+from holdfast.model.command_results import Request, RestoreResult
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.ids import CheckpointId
 from holdfast.model.message_text import step_options
-from holdfast.store.catalog_records import HistoryEvent
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence

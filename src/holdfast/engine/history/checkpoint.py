@@ -10,16 +10,16 @@ from __future__ import annotations
 from contextlib import suppress
 
 from holdfast.engine.opening.context import saved_in
-from holdfast.engine.opening.early_scan import note_place
-from holdfast.engine.opening.home import GIT_HEADS
+from holdfast.engine.opening.home import GIT_HEADS, note_place
 from holdfast.engine.opening.identity import refuse_other_mount
 from holdfast.engine.opening.undo_log import noting
-from holdfast.engine.results.command_results import CheckpointResult, Request, beginnings
 from holdfast.files.git.configuration import find_repository
 from holdfast.files.linux.regular_file import read_bounded
 from holdfast.files.note_file import NoteFile
+from holdfast.files.scan import parallel_scan
 from holdfast.files.scan.secret_files import is_environment
-from holdfast.model.checkpoint import KINDS, Checkpoint, Provenance
+from holdfast.model.checkpoint import KINDS, Checkpoint, HistoryEvent, Provenance
+from holdfast.model.command_results import CheckpointResult, Request, beginnings
 from holdfast.model.entries import Change, Counts, count_changes
 from holdfast.model.errors import (
     FormatError,
@@ -37,7 +37,7 @@ from holdfast.model.log import Log
 from holdfast.model.message_text import visible
 from holdfast.model.paths import display, under_any
 from holdfast.store.blobs.lazy_writer import LazyWriter
-from holdfast.store.catalog_records import CheckpointCommit, Cursor, HistoryEvent, VanishedError, pages_key
+from holdfast.store.catalog_records import CheckpointCommit, Cursor, VanishedError, pages_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterator, Sequence
@@ -298,7 +298,8 @@ def take_locked(
                 checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded, also)
                 note(checkpoint.root)
             remember(context, checkpoint)
-            note_place(context, checkpoint.total_files)
+            if checkpoint.total_files >= parallel_scan.MIN_FILES:  # (else no early scan is started)
+                note_place(context.home, context.workspace)
         except VanishedError:
             # Collection was just deleting content that this manifest names: read and store all of it again.
             full_hash = True

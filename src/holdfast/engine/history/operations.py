@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import os
 
+from holdfast.engine.opening.context import by_watcher, paused
 from holdfast.engine.opening.current_run import checkpoint_outside, current_run, forbid_inside_run
 from holdfast.engine.opening.home import UNDO_NOTE
-from holdfast.engine.opening.watch_proxy import by_watcher, paused
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.command_results import CheckpointResult, Request, RestoreResult
+    from holdfast.model.command_results import CheckpointResult, Request, RestoreResult
     from holdfast.model.content import Progress
     from holdfast.model.ids import CheckpointId
 
@@ -39,8 +39,8 @@ def checkpoint(context: Context, request: Request, progress: Progress | None = N
 
 def save(context: Context) -> CheckpointResult:
     """Have the tree's present state saved, as what comes before something else."""
-    from holdfast.engine.results.command_results import Request
     from holdfast.model.checkpoint import Provenance
+    from holdfast.model.command_results import Request
 
     return checkpoint(context, Request("auto", provenance=Provenance(context.settings.identity.author)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.engine.results.command_results import Details, Log, beginnings
+from holdfast.model.command_results import Details, Log, beginnings
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import display
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.engine.opening.context import Context, Shared
-    from holdfast.engine.results.command_results import Read
+    from holdfast.model.command_results import Read
     from holdfast.model.entries import Entry
     from holdfast.model.ids import CheckpointId
 
@@ -66,7 +66,7 @@ def read_part(context: Context, name: CheckpointId, path: bytes, offset: int, li
     """At most ``limit`` bytes of the file ``path`` in a checkpoint from ``offset``, verified: all of it is read for
     that, however small the part. Raises as `cat`, and `RefusedError` (``not_a_file``) for a link.
     """
-    from holdfast.engine.results.command_results import Read
+    from holdfast.model.command_results import Read
 
     entry = _entry(context, name, path)
     if entry.is_symlink:

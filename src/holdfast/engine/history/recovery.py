@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.operation_journal import Journal, UndoNote
-    from holdfast.engine.results.command_results import RestoreResult
-    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.checkpoint import Checkpoint, HistoryEvent
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.content import Progress
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.store.catalog_records import HistoryEvent
     from holdfast.undo.service import UndoService
 
 _LOG = Log(__name__)

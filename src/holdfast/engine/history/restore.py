@@ -19,14 +19,14 @@ from holdfast.engine.opening.context import with_ballast
 from holdfast.engine.opening.identity import make_root
 from holdfast.engine.opening.operation_journal import Journal, JournalNotes
 from holdfast.engine.opening.undo_log import kept_still, tell_brought_back
-from holdfast.engine.results.command_results import Request, RestoreResult
 from holdfast.files.ignore.sqlite_files import database_of, with_companions
 from holdfast.files.scan.secret_files import is_credential
+from holdfast.model.checkpoint import HistoryEvent
+from holdfast.model.command_results import Request, RestoreResult
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import display, under
-from holdfast.store.catalog_records import HistoryEvent
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:

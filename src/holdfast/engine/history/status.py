@@ -10,13 +10,13 @@ from holdfast.engine.opening import operation_journal
 from holdfast.engine.opening import operation_journal as journals
 from holdfast.engine.opening.context import SavedState, saved_in
 from holdfast.engine.opening.home import TOLD
-from holdfast.engine.results.command_results import Status
 from holdfast.files.git.configuration import MAX_RULES_BYTES
 from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules
 from holdfast.files.note_file import NoteFile
 from holdfast.files.scan.secret_files import CREDENTIALS
 from holdfast.files.tree import ROOT_GONE, Scan
 from holdfast.files.write.rooted_access import Root
+from holdfast.model.command_results import Status
 from holdfast.model.content import HashSink
 from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFoundError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.history.restore_plan import Stored
 from holdfast.engine.opening import operation_journal
-from holdfast.model.checkpoint import Checkpoint
+from holdfast.model.checkpoint import Checkpoint, HistoryEvent
 from holdfast.model.entries import Change, Counts
 from holdfast.model.errors import IntegrityError, RefusedError
 from holdfast.model.ids import new_checkpoint_id
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import CheckpointCommit, HistoryEvent
+from holdfast.store.catalog_records import CheckpointCommit
 from holdfast.store.codecs.changeset import encode_changeset
 from holdfast.store.manifests import manifest
 

@@ -14,7 +14,6 @@ from functools import partial
 
 from holdfast.engine.history._navigator import HistoryNavigator, merge_results
 from holdfast.engine.history._step_reversal import foresee_steps, reapply_steps, reverse_steps, reversible
-from holdfast.engine.history.recovery import catch_up, foresee_catching_up
 from holdfast.engine.history.restore import REDO_COMMAND, carry_out, new_nonce, preview, refuse_unfinished, save_first
 from holdfast.engine.history.status import present
 from holdfast.engine.history.undo_guards import (
@@ -33,8 +32,9 @@ from holdfast.engine.history.undo_guards import (
 )
 from holdfast.engine.opening.context import with_ballast
 from holdfast.engine.opening.identity import make_root
-from holdfast.engine.opening.operation_journal import Journal
+from holdfast.engine.opening.operation_journal import Journal, read_undo_note
 from holdfast.engine.opening.undo_log import has_ended, infos, quiet, reached, required, touched
+from holdfast.model.command_results import StoppedProcess
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
     from holdfast.engine.history.recovery import CaughtUp
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.model.checkpoint import HistoryEvent
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.content import Progress
-    from holdfast.store.catalog_records import HistoryEvent
-    from holdfast.undo.service import ProcessInfo, StepInfo, UndoService
+    from holdfast.undo.service import StepInfo, UndoService
 
 
 # Taking back all that a run did: by the undo log, and what that has forgotten by the checkpoint from its beginning.
@@ -311,7 +311,7 @@ def _to_the_start(context: Context, begin: HistoryEvent, progress: Progress | No
     return carry_out(context, journal, now, target, progress)
 
 
-def stop_run(context: Context, run: str) -> tuple[str, Sequence[ProcessInfo]]:
+def stop_run(context: Context, run: str) -> tuple[str, Sequence[StoppedProcess]]:
     """End what is left of a run (empty: the newest): SIGTERM to each of its processes, and to no other; SIGKILL to what
     is there after ``undo.stop_timeout``. Returns the run and the processes, once its steps are closed.
 
@@ -337,7 +337,7 @@ def stop_run(context: Context, run: str) -> tuple[str, Sequence[ProcessInfo]]:
                 )
             steps = service.steps
             _wait(context, lambda: not any(step.run == run and step.state == "open" for step in steps()), killed=True)
-    return run, found
+    return run, [StoppedProcess(one.pid, one.command) for one in found]
 
 
 @contextmanager
@@ -542,6 +542,14 @@ def _reached(
     """
     room = nullcontext() if dry_run else with_ballast(context)
     with context.lock(as_found=True), room, reached(context, looking=dry_run) as service:
+        if read_undo_note(context.folder) is None:
+            yield service, None
+            return
+        from holdfast.engine.history.recovery import (  # (hardly ever is anything cut short)
+            catch_up,
+            foresee_catching_up,
+        )
+
         yield service, foresee_catching_up(context, service) if dry_run else catch_up(context, service, progress)
 
 

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.checkpoint import Checkpoint, HistoryEvent
+    from holdfast.model.command_results import StoppedProcess
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash
-    from holdfast.store.catalog_records import Cursor, HistoryEvent
+    from holdfast.store.catalog_records import Cursor
     from holdfast.store.manifests.manifest import Pages
     from holdfast.undo.journal.forgotten_runs import ForgottenRuns
     from holdfast.undo.service import GoingOn, ProcessInfo, StepInfo, UndoService
@@ -247,18 +248,18 @@ def naming_processes(service: UndoService | None) -> Generator[None]:
         raise error if service is None else with_processes(service, error) from None
 
 
-def named_processes(processes: Sequence[ProcessInfo]) -> str:
+def named_processes(processes: Sequence[ProcessInfo | StoppedProcess]) -> str:
     """Processes by number and command, for people."""
     shown = ", ".join(f"process {one.pid} ({_command(one)})" for one in processes[:_OPEN_STEPS_SHOWN])
     return shown + (f" and {len(processes) - _OPEN_STEPS_SHOWN} more" if len(processes) > _OPEN_STEPS_SHOWN else "")
 
 
-def told_processes(processes: Sequence[ProcessInfo]) -> list[dict[str, object]]:
+def told_processes(processes: Sequence[ProcessInfo | StoppedProcess]) -> list[dict[str, object]]:
     """The same, for programs."""
     return [{"pid": one.pid, "command": [display(word) for word in one.command]} for one in processes[:_TOLD]]
 
 
-def _command(process: ProcessInfo) -> str:
+def _command(process: ProcessInfo | StoppedProcess) -> str:
     return display(b" ".join(process.command))[:_COMMAND_CHARS] or "?"
 
 

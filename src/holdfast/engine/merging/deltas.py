@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from holdfast.engine.diffs.tree_diff import Contents, diff
 from holdfast.engine.history.status import only_uncaptured
 from holdfast.engine.merging.three_way import Side, by_path
-from holdfast.engine.results.command_results import Diff
+from holdfast.model.command_results import Diff
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.store.codecs.changeset import decode_changeset

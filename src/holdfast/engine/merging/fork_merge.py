@@ -27,15 +27,14 @@ from holdfast.model.paths import display
 from holdfast.store.catalog_records import TakenIn
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.merging.reapply.manual_resolution import Resolution
     from holdfast.engine.merging.reapply.resolver import FileRecord, Foreseen, Ladder
-    from holdfast.engine.merging.stacked_plan import MergePlan
+    from holdfast.engine.merging.stacked_plan import MergePlan, Resolution
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opener import Opener
-    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.model.checkpoint import Provenance
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.content import Progress
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
@@ -80,17 +79,19 @@ def merge(
     fork: CheckpointId,
     *,
     message: str = "",
-    ladder: Ladder | None = None,
+    ladder: Callable[[], Ladder] | None = None,
     resolutions: Mapping[bytes, Resolution] | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Merged:
     """Merge the state ``fork`` into the tree of the workspace.
 
-    The tree is saved first. Files that overlap go through the ``ladder``, but for those that somebody has decided:
-    ``resolutions``, by `Overlap.path`. If anything is open then, the tree is not touched, and the answer says what. A
-    dry run asks nobody. Raises `RefusedError`: ``unrelated``, ``stale`` or ``not_shown`` for a resolution,
-    ``changed_meanwhile`` if somebody changes the tree meanwhile, and as `operations.restore`.
+    The tree is saved first. Files that overlap go through the ladder that ``ladder`` makes (most merges have none, and
+    load none of its rungs), but for those that a person has decided: ``resolutions``, by `Overlap.path`. If anything is
+    open then, the tree is not touched, and the answer says what. A dry run asks nobody.
+
+    Raises `RefusedError`: ``unrelated``, ``stale`` or ``not_shown`` for a resolution, ``changed_meanwhile`` if another
+    process changes the tree meanwhile, and as `operations.restore`.
     """
     ours = operations.save(context).checkpoint.id
     who = provenance(context.settings.identity.author, message or f"merged {fork[:12]}")
@@ -107,7 +108,7 @@ def prepare(
     fork: CheckpointId,
     who: Provenance,
     *,
-    ladder: Ladder | None = None,
+    ladder: Callable[[], Ladder] | None = None,
     resolutions: Mapping[bytes, Resolution] | None = None,
     dry_run: bool = False,
     name: CheckpointId | None = None,
@@ -120,8 +121,10 @@ def prepare(
     """
     plan = stacked_merge.plan(context, fork, production)
     records: list[FileRecord] = []
+    rungs: Ladder | None = None
     if plan.stacked.overlaps:
-        settled, new, records = _settled(context, plan, resolutions or {}, ladder, dry_run=dry_run)
+        rungs = None if ladder is None else ladder()
+        settled, new, records = _settled(context, plan, resolutions or {}, rungs, dry_run=dry_run)
         if settled:
             since = [plan.base, *plan.also_bases]
             plan = stacked_merge.plan(context, fork, production, since=since, settled=settled)
@@ -129,7 +132,7 @@ def prepare(
         new: dict[Hash, bytes] = {}
         _refuse_strangers(resolutions or {}, plan)
     if dry_run:
-        return Prepared(plan, records, None, foreseen=_foreseen(context, plan, ladder))
+        return Prepared(plan, records, None, foreseen=_foreseen(context, plan, rungs))
     if plan.overlapping:
         return Prepared(plan, records, None, _shown(context, plan))
     taken_in = TakenIn(fork, plan.base, record_of(records))
@@ -169,8 +172,6 @@ def _settled(
     dry_run: bool,
 ) -> tuple[dict[bytes, Settled], dict[Hash, bytes], list[FileRecord]]:
     """What is decided of files that overlap, by hand or by the ladder; new content; and what became of each."""
-    from holdfast.engine.merging.reapply import manual_resolution
-    from holdfast.engine.merging.reapply.answer_queue import last_shown
     from holdfast.engine.merging.reapply.resolver import decided, settle
 
     _refuse_strangers(resolutions, plan)
@@ -180,6 +181,9 @@ def _settled(
     for one in plan.stacked.overlaps:
         resolution = resolutions.get(one.path)
         if resolution is not None:
+            from holdfast.engine.merging.reapply import manual_resolution
+            from holdfast.engine.merging.reapply.answer_queue import last_shown
+
             shown = last_shown(context.store, context.workspace.id, one.path)
             manual_resolution.check(one, resolution, shown, context.settings.merge.max_bytes)
             settled[one.path] = Settled(resolution.prefer, manual_resolution.entry(one, resolution))

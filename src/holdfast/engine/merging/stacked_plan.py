@@ -118,6 +118,17 @@ class Overlap(NamedTuple):
         return hash_bytes(b"\n".join((self.path, *parts))).hex()
 
 
+class Resolution(NamedTuple):
+    """What a person, or whoever speaks for one, has decided of one file."""
+
+    prefer: Prefer | None = None
+    """As production (``ours``) or the fork (``theirs``) has it, whatever that is."""
+    content: bytes | None = None
+    """Without ``prefer``: its new content; None for no file."""
+    version: str | None = None
+    """For what it was decided: `Overlap.version`. None: what was shown last."""
+
+
 class Stacked(NamedTuple):
     """What would become of production."""
 

@@ -16,7 +16,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from holdfast.engine.results.command_results import Renamed
+    from holdfast.model.command_results import Renamed
 
 T = TypeVar("T")
 

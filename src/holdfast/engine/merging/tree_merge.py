@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.merging.three_way import Plan, Prefer
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.blobs.content_writer import Written
 

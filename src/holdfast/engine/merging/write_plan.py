@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.model.checkpoint import Checkpoint, Provenance
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.content import Progress
     from holdfast.model.entries import Entry, NotCaptured
     from holdfast.model.ids import CheckpointId, Hash

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, suppress
 
-from holdfast.engine.opening.home import LOCK, UNDO_LOG, folder_in
+from holdfast.engine.opening.home import LOCK, UNDO_LOG, WATCH_SOCKET, folder_in
 from holdfast.files.linux.process_lock import exclusive
-from holdfast.model.errors import LockedError, StorageError
+from holdfast.model.checkpoint import HistoryEvent
+from holdfast.model.errors import HoldfastError, LockedError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING, Protocol, TypeVar
 from holdfast.model.log import Log
 from holdfast.model.paths import UNDO_LOG_IN_TREE, display
-from holdfast.store.catalog_records import HistoryEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from typing import Literal
 
+    from holdfast.engine.opening.watch_client import WatchClient
     from holdfast.files.tree import Tree
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.clock import Clock
@@ -279,3 +280,46 @@ def read_saved(store: Store, root: Hash, path: bytes, limit: int) -> bytes | Non
 def saved_in(context: Context, checkpoint: Checkpoint | None) -> SavedState | None:
     """For `Tree.scan`: what ``checkpoint`` holds; None if there is no checkpoint."""
     return None if checkpoint is None else SavedState(context, checkpoint.root)
+
+
+# What a command has of the watcher that runs beside it: its answers, and its holding still. Where there is none, that
+# costs one look, and nothing is imported.
+
+_DO_IT_OURSELVES = frozenset(("watcher_gone", "too_long", "workspace_gone"))
+"""Codes of errors after which a command does what it had asked the watcher for: it may know where a directory was moved
+that the watcher misses.
+"""
+
+
+def watcher_of(context: Context) -> WatchClient | None:
+    """The watcher of a workspace, for the caller to close; None if none is running, or it gives no sign of life."""
+    if not os.path.lexists(os.path.join(context.folder, WATCH_SOCKET)):
+        return None
+    from holdfast.engine.opening.watch_client import answering
+
+    return answering(context.folder, context.settings.watch.answer_timeout)
+
+
+def by_watcher(context: Context, ask: Callable[[WatchClient], T]) -> T | None:
+    """What a running watcher answers; None if there is none, or the work is to be done without it after all."""
+    watcher = watcher_of(context)
+    if watcher is None:
+        return None
+    try:
+        with watcher:
+            return ask(watcher)
+    except HoldfastError as error:
+        if error.code not in _DO_IT_OURSELVES:
+            raise
+        return None
+
+
+@contextmanager
+def paused(context: Context) -> Generator[None]:
+    """Keep a watcher from saving the half-way states of a change to the tree, for the length of the block."""
+    watcher = watcher_of(context)
+    if watcher is None:
+        yield
+        return
+    with watcher, watcher.pause():
+        yield

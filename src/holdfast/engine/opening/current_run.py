@@ -14,7 +14,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context, Shared
-    from holdfast.engine.results.command_results import CheckpointResult, Request
+    from holdfast.model.command_results import CheckpointResult, Request
 
 RUN_VARIABLE = b"HOLDFAST_RUN"
 """In the environment of all that runs: the id of the run."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError, room_hint
 from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import display
 from holdfast.model.store_location import local_directory
 
@@ -123,6 +125,48 @@ WATCH_LOCK = b"watch.lock"
 def folder_in(home: bytes, workspace: Workspace) -> bytes:
     """The folder of a workspace in the home."""
     return os.path.join(home, b"workspaces", workspace.id.encode())
+
+
+# Where a workspace is, for a command that has not opened the catalog yet: it alone knows for certain, and opening it
+# takes most of the time that a scan ahead is to use. So the home links ``places/{hash of the root's path}`` to each
+# workspace's id (docs/formats/places.md). One may be out of date: what was begun by it counts only if the catalog says
+# the same.
+
+_PLACES = b"places"
+_ID_LETTERS = frozenset(b"0123456789abcdef")
+
+
+def note_place(home: bytes, workspace: Workspace) -> None:
+    """Note where the workspace is, for `folder_noted`. Best effort."""
+    link, name = _place(home, workspace.path), workspace.id.encode()
+    try:
+        if _read_place(link) == name:
+            return
+        os.makedirs(os.path.dirname(link), 0o700, exist_ok=True)
+        new = link + b".new-" + name
+        with suppress(FileNotFoundError):
+            os.unlink(new)  # a process was killed here
+        os.symlink(name, new)
+        os.rename(new, link)
+    except OSError:
+        return
+
+
+def folder_noted(home: bytes, root: bytes) -> bytes | None:
+    """The folder of the workspace that is noted to be at ``root``."""
+    name = _read_place(_place(home, root))
+    return os.path.join(home, b"workspaces", name) if name and _ID_LETTERS.issuperset(name) else None
+
+
+def _place(home: bytes, root: bytes) -> bytes:
+    return os.path.join(home, _PLACES, hash_bytes(root).hex().encode())
+
+
+def _read_place(link: bytes) -> bytes | None:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return None
 
 
 # The logs of processes that go on by themselves, each in the folder of its workspace.

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.operation_journal import Journal
+    from holdfast.model.checkpoint import HistoryEvent
     from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
-    from holdfast.store.catalog_records import HistoryEvent
     from holdfast.undo.journal.heartbeat import Heartbeat
     from holdfast.undo.service import BarrierInfo, ConflictInfo, Limits, PathChange, StepInfo, UndoReport, UndoService
 

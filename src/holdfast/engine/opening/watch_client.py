@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from holdfast.engine.opening.watch_messages import Json
-    from holdfast.engine.results.command_results import CheckpointResult, Request, Status
     from holdfast.model.clock import Clock
+    from holdfast.model.command_results import CheckpointResult, Request, Status
 
 
 GONE = "watcher_gone"

@@ -16,8 +16,8 @@ from holdfast.model.paths import display, parse_display
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.engine.results.command_results import CheckpointResult, Request, Status
     from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.command_results import CheckpointResult, Request, Status
     from holdfast.model.entries import Entry, NotCaptured
 
 VERSION = 1
@@ -77,8 +77,8 @@ def encode_call(call: Call) -> bytes:
 
 def decode_call(line: bytes) -> Call:
     """The inverse of `encode_call`; raises `FormatError` naming the field for anything else."""
-    from holdfast.engine.results.command_results import Request
     from holdfast.model.checkpoint import KINDS, Provenance
+    from holdfast.model.command_results import Request
 
     body = _object(line)
     operation = body.get("op")
@@ -163,7 +163,7 @@ def pack_result(result: CheckpointResult) -> Json:
 
 def unpack_result(value: Json) -> CheckpointResult:
     """The inverse of `pack_result`; raises `FormatError`."""
-    from holdfast.engine.results.command_results import CheckpointResult
+    from holdfast.model.command_results import CheckpointResult
 
     return _unpacked(
         lambda: CheckpointResult(
@@ -194,7 +194,7 @@ def pack_status(status: Status) -> Json:
 
 def unpack_status(value: Json) -> Status:
     """The inverse of `pack_status`; raises `FormatError`."""
-    from holdfast.engine.results.command_results import Status
+    from holdfast.model.command_results import Status
     from holdfast.model.entries import Change
 
     return _unpacked(

@@ -8,7 +8,7 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opening.watch_proxy import watcher_of
+from holdfast.engine.opening.context import watcher_of
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build import output_of, said
 from holdfast.engine.promotion._build_directory import AFTER_APPLY, AT_SWAP, BEFORE_COPY, load_stamps

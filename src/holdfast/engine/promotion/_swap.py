@@ -13,23 +13,22 @@ from holdfast.engine.history.checkpoint import Recorded, take_locked
 from holdfast.engine.history.restore import refuse_unfinished
 from holdfast.engine.history.status import present
 from holdfast.engine.opening import identity
+from holdfast.engine.opening.context import paused
 from holdfast.engine.opening.undo_log import kept_still, tell_brought_back
-from holdfast.engine.opening.watch_proxy import paused
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build_directory import AT_SWAP, BEFORE_COPY, load_stamps, save_stamps
 from holdfast.engine.promotion._in_place_update import bring_in_place
 from holdfast.engine.promotion._target_state import UNCHANGED, note_taken_in, refuse_running
 from holdfast.engine.promotion.spec import Answer
-from holdfast.engine.results.command_results import Request
 from holdfast.files.directories.directory_exchange import CANNOT, Place, exchange, place_of, same_place
 from holdfast.files.directories.transplant import transplant
 from holdfast.files.directories.tree_stamps import Stamps, stamps, touched
-from holdfast.model.checkpoint import Provenance
+from holdfast.model.checkpoint import HistoryEvent, Provenance
+from holdfast.model.command_results import Request
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import HistoryEvent
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from holdfast.engine.merging.stacked_plan import detail
 from holdfast.engine.opening.undo_log import kept
 from holdfast.engine.promotion._build_isolation import environment_of
 from holdfast.engine.promotion.spec import Answer, Counts, Overlap
-from holdfast.engine.results.command_results import Request
 from holdfast.model.checkpoint import Provenance
+from holdfast.model.command_results import Request
 from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import new_checkpoint_id
@@ -76,7 +76,7 @@ def combine(
         ours,
         theirs,
         provenance or Provenance(),
-        ladder=ladder_of(context, stop=stop, environment=environment),
+        ladder=lambda: ladder_of(context, stop=stop, environment=environment),
         dry_run=dry_run,
         name=name,
     )

@@ -6,9 +6,9 @@ import os
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
+from holdfast.engine.opening.context import watcher_of
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.opening.watch_proxy import watcher_of
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion import _cleanup as cleanup
 from holdfast.engine.promotion import _swap as swap
@@ -177,7 +177,7 @@ class Promotions:
             forbid_inside_run(context, "a promotion")
             check_settings(context.settings.promote)
             from holdfast.engine.history.checkpoint import take_locked
-            from holdfast.engine.results.command_results import Request
+            from holdfast.model.command_results import Request
 
             with context.lock():
                 ours = take_locked(context, Request(kind="auto")).checkpoint.id
@@ -312,7 +312,7 @@ def _resolve(
     """Production, the workspace that is promoted (empty for none), and its state."""
     from holdfast.engine.history.checkpoint import take
     from holdfast.engine.history.revisions import resolve_name
-    from holdfast.engine.results.command_results import Request
+    from holdfast.model.command_results import Request
 
     directory = os.fsencode(fork)
     if isinstance(to, Named):

@@ -19,14 +19,13 @@ from holdfast.engine.opening.current_run import RUN_VARIABLE, forbid_inside_run
 from holdfast.engine.opening.home import own_directories
 from holdfast.engine.opening.undo_log import has_ended, least, reached, ready_log
 from holdfast.engine.opening.undo_log import limits as configured_limits
-from holdfast.engine.results.command_results import Request
 from holdfast.engine.running.isolation import make_box
-from holdfast.model.checkpoint import Provenance
+from holdfast.model.checkpoint import HistoryEvent, Provenance
+from holdfast.model.command_results import Request
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.log import Log, inherited
 from holdfast.model.message_text import listed
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
-from holdfast.store.catalog_records import HistoryEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence

@@ -11,8 +11,8 @@ from holdfast.model.session_types import SessionId
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from holdfast.engine.sessions.outcomes import SessionInfo
     from holdfast.model.config.settings import Settings
+    from holdfast.model.session_results import SessionInfo
     from holdfast.store.catalog.session_rows import SessionRecord
 
 AGENT_VARIABLE = "HOLDFAST_AGENT"
@@ -36,6 +36,8 @@ _LEAST_DIGITS = 4
 """Of a hash, for it to name a state."""
 _ID = re.compile(rf"{_PART}\Z")
 _BRANCH = re.compile(rf"{_PART}(?:/{_PART})*\Z")
+PROCESS = "process"
+"""In the metadata of an experiment's reference: who makes it, as `store.lease` names a process."""
 
 
 def check_id(text: str) -> SessionId:

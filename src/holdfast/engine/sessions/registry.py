@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.safety.classify import levels_of
 from holdfast.engine.sessions import identifiers
 from holdfast.engine.sessions._quotas import check_name
 from holdfast.engine.sessions.holder.lock import holding, is_held, lock_path
 from holdfast.engine.sessions.holder.lock import remove as remove_lock
 from holdfast.engine.sessions.identifiers import check_owner
-from holdfast.engine.sessions.lifecycle.deletion import only_in, open_mounted, resume
-from holdfast.engine.sessions.outcomes import SessionInfo
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.state import journal
 from holdfast.engine.sessions.state.journal import Line
@@ -24,6 +21,8 @@ from holdfast.engine.sessions.state.repair import (
     found_when_opened,
     make_directory_again,
     mend,
+    open_mounted,
+    resume,
     warn_unfinished,
     was_cut_short,
 )
@@ -32,6 +31,7 @@ from holdfast.engine.upkeep.session_shelf import Shelf
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import ConfigError, LockedError, NotFoundError
 from holdfast.model.log import Log
+from holdfast.model.session_results import SessionInfo
 from holdfast.model.session_types import Leaving, Merging, SessionConfig, SessionId, State, Triggers
 from holdfast.store.catalog.session_records import SessionRecord
 from holdfast.store.catalog_records import seen_at
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context, HomeContext
     from holdfast.engine.sessions.holder.request_client import Asking, Using
-    from holdfast.engine.sessions.outcomes import Deleted, ForkResult, Swept
     from holdfast.model.config.settings import Session as Settings
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.session_results import Deleted, ForkResult, Swept
     from holdfast.model.session_types import CommandEntry, Level, RefType, SessionCheckpoint, SessionRef
 
 _LOG = Log(__name__)
@@ -106,6 +106,8 @@ class Sessions:
     @property
     def programs(self) -> Mapping[str, Level]:
         """What the settings say that programs may do (docs/guide/safety.md)."""
+        from holdfast.engine.safety.classify import levels_of
+
         return levels_of(self._opener.settings(None).safety.programs)
 
     def start(
@@ -313,6 +315,8 @@ class Sessions:
         """What the directory of a session holds now that no checkpoint does, and that ``here`` (None: the directory of
         the session that it was forked from) has not. Takes no lock of the session.
         """
+        from holdfast.engine.sessions.lifecycle.deletion import only_in
+
         _, shelf = self._looking()
         with ExitStack() as stack:
             return only_in(self._opened(stack), shelf.rows.get(SessionId(id)), here)

@@ -9,11 +9,10 @@ import msgspec
 
 from holdfast.engine.opening.child_environment import handed_on, of_no_repository
 from holdfast.engine.sessions import _quotas as quotas
-from holdfast.engine.sessions._hooks import has_hooks, hooked
 from holdfast.engine.sessions.identifiers import check_agent, check_metadata
 from holdfast.engine.sessions.state import journal
 from holdfast.engine.sessions.state.journal import Commands
-from holdfast.engine.sessions.state.state_history import States
+from holdfast.engine.sessions.state.state_history import States, hooked
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -24,17 +23,17 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager, ExitStack
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.engine.sessions._hooks import What
     from holdfast.engine.sessions.holder.lock import InFlight
     from holdfast.engine.sessions.holder.request_server import Door
-    from holdfast.engine.sessions.outcomes import CheckedOut, Deleted, ForkResult
     from holdfast.engine.sessions.state.journal import Line
     from holdfast.engine.sessions.state.state_history import Surroundings
     from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.config.settings import Session as Settings
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
+    from holdfast.model.session_results import CheckedOut, Deleted, ForkResult
     from holdfast.model.session_types import (
         CommandResult,
         Level,
@@ -363,6 +362,8 @@ class Session:
 
     def has_hooks(self, what: What) -> bool:
         """Whether a command of the user's is run before or after ``what``."""
+        from holdfast.engine.sessions._hooks import has_hooks
+
         return has_hooks(self._context, what)
 
     def _fork(

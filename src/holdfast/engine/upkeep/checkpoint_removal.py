@@ -10,7 +10,7 @@ from holdfast.engine.history.mount_pins import release_dead
 from holdfast.engine.history.retention import decided, remove_each, thinning
 from holdfast.engine.opening.context import freeing
 from holdfast.engine.opening.identity import find_moved, is_missing
-from holdfast.engine.results.command_results import Forgotten
+from holdfast.model.command_results import Forgotten
 from holdfast.model.errors import ConfigError, RefusedError
 from holdfast.model.paths import display
 from holdfast.store.catalog_records import seen_at

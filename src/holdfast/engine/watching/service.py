@@ -13,12 +13,12 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from holdfast.engine.opening import watch_messages
-from holdfast.engine.results.command_results import CheckpointResult, Request
 from holdfast.engine.watching._pending_changes import Changes
 from holdfast.engine.watching._schedule import Pace, Scheduler
 from holdfast.engine.watching.listener import Client, Limits, Listener, claim
 from holdfast.files.watch import open_watcher
 from holdfast.model.clock import isoformat
+from holdfast.model.command_results import CheckpointResult, Request
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.command_results import Status
     from holdfast.engine.watching._pending_changes import Exclusion
     from holdfast.files.tree import DirtySource
     from holdfast.files.watch import Backend, Watcher
     from holdfast.model.clock import Clock
+    from holdfast.model.command_results import Status
 
 _log = Log(__name__)
 _FIRST_RETENTION = 60.0

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.command_results import CheckpointResult, Request, Status
     from holdfast.engine.watching.service import PeriodicTask
     from holdfast.files.tree import DirtySource
     from holdfast.files.watch import Watcher
+    from holdfast.model.command_results import CheckpointResult, Request, Status
 
 _LOG = Log(__name__)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.forks.mount_server import MountServer
     from holdfast.engine.opening.context import Context, Shared
-    from holdfast.engine.results.command_results import Forgotten, Log
+    from holdfast.model.command_results import Forgotten, Log
     from holdfast.model.content import Progress
     from holdfast.store.catalog.usage_statistics import Stats
     from holdfast.store.collection.collector import Collected

@@ -6,10 +6,10 @@ import os
 import sys
 from contextlib import contextmanager
 
+from holdfast.engine.opening.context import by_watcher, paused
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.home import RESTORE_JOURNAL
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.opening.watch_proxy import by_watcher, paused
 from holdfast.engine.workspace.home import OpenedWorkspace
 from holdfast.model.checkpoint import Kind, Provenance
 from holdfast.model.errors import NotFoundError, UsageError
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from holdfast.engine.forks.mount_server import MountServer
     from holdfast.engine.history.retention import Policy
     from holdfast.engine.merging.fork_merge import Merged
-    from holdfast.engine.merging.reapply.manual_resolution import Resolution
+    from holdfast.engine.merging.reapply.resolver import Ladder
+    from holdfast.engine.merging.stacked_plan import Resolution
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.operation_journal import Journal
-    from holdfast.engine.results import json_types
-    from holdfast.engine.results.command_results import (
+    from holdfast.engine.running.run import RunResult
+    from holdfast.files.scan.capture_estimate import Estimate
+    from holdfast.files.watch import Watcher
+    from holdfast.model import json_types
+    from holdfast.model.command_results import (
         CheckpointResult,
         Details,
         Diff,
@@ -39,9 +43,6 @@ if TYPE_CHECKING:
         RestoreResult,
         Status,
     )
-    from holdfast.engine.running.run import RunResult
-    from holdfast.files.scan.capture_estimate import Estimate
-    from holdfast.files.watch import Watcher
     from holdfast.model.config.settings import Isolation, OutsidePolicy
     from holdfast.model.content import Progress
     from holdfast.model.errors import ConfigError
@@ -348,7 +349,7 @@ class Workspace(RecordedSteps, LookedAt):
         `LockedError`, `StorageError`, `QuotaError`.
         """
         from holdfast.engine.history.operations import checkpoint
-        from holdfast.engine.results.command_results import Request
+        from holdfast.model.command_results import Request
 
         who = self._context.settings.identity.author if author is None else author
         return checkpoint(self._context, Request(kind, label, Provenance(who, message, command), full_hash), progress)
@@ -452,15 +453,18 @@ class Workspace(RecordedSteps, LookedAt):
         """
         forbid_inside_run(self._context, "a merge")
         from holdfast.engine.merging import fork_merge
-        from holdfast.engine.merging import fork_merge as merge_source
-        from holdfast.engine.merging.reapply.resolver import ladder_of
 
-        source = merge_source.find(self._opener, self._context, fork)
+        def ladder() -> Ladder:
+            from holdfast.engine.merging.reapply.resolver import ladder_of
+
+            return ladder_of(self._context)
+
+        source = fork_merge.find(self._opener, self._context, fork)
         done = fork_merge.merge(
             self._context,
             source.state,
             message=message or f"merged {source.called}",
-            ladder=ladder_of(self._context),
+            ladder=ladder,
             resolutions={os.fsencode(path): one for path, one in (resolutions or {}).items()},
             dry_run=dry_run,
             progress=progress,

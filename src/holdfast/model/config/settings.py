@@ -204,6 +204,11 @@ class Hooks(NamedTuple):
     after_branch: tuple[str, ...] = ()
     timeout: float = 30.0
 
+    @property
+    def configured(self) -> bool:
+        """Whether there is any."""
+        return any(isinstance(value, tuple) and value for value in self)
+
 
 class Safety(NamedTuple):
     """What programs are said to do before they are run (docs/guide/safety.md)."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from holdfast.model.checkpoint import HistoryEvent
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.store.catalog.row_checksums import HISTORY, WORKSPACES
-from holdfast.store.catalog_records import Cursor, HistoryEvent
+from holdfast.store.catalog_records import Cursor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,13 +22,14 @@ from holdfast.store.catalog_records import Cursor
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from holdfast.model.checkpoint import HistoryEvent
     from holdfast.model.clock import Clock
     from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
     from holdfast.store.blobs.content_writer import Written
     from holdfast.store.catalog.checkpoint_removal import Protection
     from holdfast.store.catalog.merge_parents import Lineage
     from holdfast.store.catalog.usage_statistics import Stats
-    from holdfast.store.catalog_records import CheckpointCommit, HistoryEvent, Location, TakenIn, Workspace
+    from holdfast.store.catalog_records import CheckpointCommit, Location, TakenIn, Workspace
     from holdfast.store.database.sql_database import Again, Database, Row, Session
 
 

@@ -10,10 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.model.ids import CheckpointId, WorkspaceId
+    from holdfast.model.session_results import Purpose, Status
     from holdfast.model.session_types import RefType, SessionHash, SessionId, SessionKind, SessionMode, SessionRef
 
-Purpose = Literal["session", "fork", "experiment"]
-Status = Literal["making", "live", "going"]
 Tier = Literal["hot", "warm", "cold"]
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from holdfast.engine.diffs import patch_text as textdiff
 from holdfast.engine.diffs.git_patch import hunks, quote
 from holdfast.engine.diffs.renames import detect
-from holdfast.engine.results.command_results import Diff
+from holdfast.model.command_results import Diff
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.engine.experiments import _ranks as ranks
 from holdfast.engine.experiments.attempts import Measure, Outcome
-from holdfast.engine.results.command_results import Diff
+from holdfast.model.command_results import Diff
 from holdfast.model.ids import CheckpointId
 
 from .building import outcome

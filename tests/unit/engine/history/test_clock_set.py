@@ -15,9 +15,9 @@ from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.retention import Policy, Thinning, decide
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.undo_log import log_directory, reached
-from holdfast.engine.results.command_results import Request
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.engine.workspace.workspace import Workspace
+from holdfast.model.command_results import Request
 from holdfast.model.errors import RefusedError
 from holdfast.testing.clocks import ManualClock
 from holdfast.undo.journal.heartbeat import BEAT, decode, encode

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.engine.history.checkpoint import take_locked
 from holdfast.engine.opening.undo_log import reached
-from holdfast.engine.results.command_results import Request
 from holdfast.engine.running.run import begin_run, end_run
+from holdfast.model.command_results import Request
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.tree_state import differences
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.three_way import Side
-from holdfast.engine.results.command_results import Renamed
+from holdfast.model.command_results import Renamed
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
 

@@ -7,7 +7,7 @@ import pytest
 from holdfast.engine.merging import stacked_plan as stacking
 from holdfast.engine.merging.stacked_plan import Small
 from holdfast.engine.merging.three_way import Settled, Side
-from holdfast.engine.results.command_results import Renamed
+from holdfast.model.command_results import Renamed
 from holdfast.model.entries import Change
 
 from .merge_table import BASE, F, documented, entry, outcome, sides

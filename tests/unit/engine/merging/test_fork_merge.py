@@ -13,8 +13,8 @@ import pytest
 import holdfast
 from holdfast.engine.encoding.workspace_json import merged as shown_merge
 from holdfast.engine.merging import fork_merge
-from holdfast.engine.merging.reapply.manual_resolution import Resolution
 from holdfast.engine.merging.reapply.resolver import ladder_of
+from holdfast.engine.merging.stacked_plan import Resolution
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 

@@ -9,8 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.engine.merging import stacked_plan as stacked_merge
-from holdfast.engine.merging.reapply.manual_resolution import Resolution
-from holdfast.engine.merging.stacked_plan import MergePlan, to_json
+from holdfast.engine.merging.stacked_plan import MergePlan, Resolution, to_json
 from holdfast.engine.workspace.workspace import Workspace
 
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.engine.merging.three_way import WORDS, Conflict, Plan, Side, merged_entry, plan
-from holdfast.engine.results.command_results import Renamed
+from holdfast.model.command_results import Renamed
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
 from holdfast.model.ids import hash_bytes
 

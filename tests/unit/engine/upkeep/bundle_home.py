@@ -9,7 +9,7 @@ import zstandard
 
 from holdfast.engine.opening.context import Context
 from holdfast.engine.upkeep._bundle_format import END_MAGIC, Head, Record, encode_head, encode_member
-from holdfast.model.checkpoint import Checkpoint, Kind, Provenance
+from holdfast.model.checkpoint import Checkpoint, HistoryEvent, Kind, Provenance
 from holdfast.model.clock import SystemClock
 from holdfast.model.config.settings import Settings
 from holdfast.model.entries import Counts, Entry, NotCaptured, count_changes, file_entry
@@ -18,7 +18,7 @@ from holdfast.store.blobs.content_writer import write_pages
 from holdfast.store.blobs.pack_format import encode_pack
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
-from holdfast.store.catalog_records import CheckpointCommit, HistoryEvent, Workspace, pages_key
+from holdfast.store.catalog_records import CheckpointCommit, Workspace, pages_key
 from holdfast.store.codecs.changeset import encode_changeset
 from holdfast.store.codecs.compression import Encoded
 from holdfast.store.database.sql_database import SqliteDatabase

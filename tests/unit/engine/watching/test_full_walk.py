@@ -11,7 +11,6 @@ import pytest
 
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.watch_client import connect
-from holdfast.engine.results.command_results import Request
 from holdfast.engine.upkeep.collection import verify
 from holdfast.engine.watching._schedule import Pace
 from holdfast.engine.watching.listener import Limits
@@ -19,6 +18,7 @@ from holdfast.engine.watching.service import Service, Setup
 from holdfast.engine.watching.watcher import Saver
 from holdfast.files.local_tree import LocalTree
 from holdfast.files.watch import open_watcher
+from holdfast.model.command_results import Request
 from holdfast.testing.clocks import ManualClock
 
 if TYPE_CHECKING:

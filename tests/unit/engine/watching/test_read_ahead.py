@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.engine.history.checkpoint import take
-from holdfast.engine.results.command_results import Request
 from holdfast.engine.watching._read_ahead import prepare
 from holdfast.files.local_tree import LocalTree
 from holdfast.files.tree import Dirty
+from holdfast.model.command_results import Request
 from holdfast.model.ids import Hash, hash_bytes
 from holdfast.store.blobs import content_writer
 from holdfast.store.blobs._pack_writer import Item

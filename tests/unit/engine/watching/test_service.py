@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from holdfast.engine.opening import watch_messages
-from holdfast.engine.results.command_results import CheckpointResult, Request
 from holdfast.engine.watching._pending_changes import Changes
 from holdfast.engine.watching._schedule import Pace
 from holdfast.engine.watching.listener import Limits
 from holdfast.engine.watching.service import Setup
 from holdfast.files.tree import Dirty
 from holdfast.model.checkpoint import Provenance
+from holdfast.model.command_results import CheckpointResult, Request
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 
 from ....waiting import wait_until

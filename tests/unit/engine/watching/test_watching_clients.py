@@ -17,10 +17,10 @@ import pytest
 from holdfast.engine.opening import watch_messages
 from holdfast.engine.opening.home import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.opening.watch_client import connect
-from holdfast.engine.results.command_results import Request
 from holdfast.engine.watching.listener import Limits, claim
 from holdfast.engine.watching.service import Setup, watch
 from holdfast.model.clock import SystemClock
+from holdfast.model.command_results import Request
 from holdfast.model.entries import Change
 from holdfast.model.errors import FormatError, HoldfastError, LockedError
 

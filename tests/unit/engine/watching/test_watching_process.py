@@ -13,9 +13,9 @@ import pytest
 
 import holdfast
 from holdfast.engine.opening.watch_client import connect
-from holdfast.engine.results.command_results import Request
 from holdfast.engine.watching.daemon import LOG, start_detached
 from holdfast.engine.watching.service import Setup
+from holdfast.model.command_results import Request
 from holdfast.model.errors import HoldfastError, LockedError
 
 from ....waiting import wait_until

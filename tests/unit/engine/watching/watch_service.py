@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.home import WATCH_SOCKET
 from holdfast.engine.opening.watch_client import WatchClient, connect
-from holdfast.engine.results.command_results import CheckpointResult, Request, Status
 from holdfast.engine.watching.listener import claim
 from holdfast.engine.watching.service import Service, Setup
 from holdfast.files.watch import open_watcher
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.clock import SystemClock
+from holdfast.model.command_results import CheckpointResult, Request, Status
 from holdfast.model.entries import Change, Counts, Entry, NotCaptured
 from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
 

@@ -9,7 +9,7 @@ import sqlite3
 
 import pytest
 
-from holdfast.model.checkpoint import Provenance
+from holdfast.model.checkpoint import HistoryEvent, Provenance
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError
 from holdfast.model.ids import CheckpointId, WorkspaceId, hash_bytes
@@ -32,7 +32,7 @@ from holdfast.store.catalog.session_records import (
 )
 from holdfast.store.catalog.session_rows import SessionRows
 from holdfast.store.catalog.token_rows import TokenRow, TokenRows
-from holdfast.store.catalog_records import HistoryEvent, TakenIn
+from holdfast.store.catalog_records import TakenIn
 from holdfast.store.codecs.session_format import encode_checkpoint, encode_journal
 from holdfast.store.database.sql_database import SqliteDatabase
 from holdfast.store.identity import store_identity

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from holdfast.api.rest import _response_types as response_types
     from holdfast.api.rest._request_context import Call
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.command_results import CheckpointResult
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.command_results import CheckpointResult
     from holdfast.model.errors import ConfigError
     from holdfast.store.catalog.export_rows import ExportRow
 

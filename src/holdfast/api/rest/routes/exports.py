@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.api.rest import _response_types as response_types
     from holdfast.api.rest._request_context import Call
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results import json_types
+    from holdfast.model import json_types
     from holdfast.store.catalog.export_rows import ExportRow
 
 

@@ -157,7 +157,7 @@ def _attempt(call: Call, row: ExportRow) -> tuple[str, PromotionRow | None]:
 def _theirs(call: Call, row: ExportRow) -> CheckpointId:
     """The checkpoint that is to be promoted."""
     from holdfast.engine.history.checkpoint import take
-    from holdfast.engine.results.command_results import Request
+    from holdfast.model.command_results import Request
 
     body: request_types.Promote = call.body
     if body.promote_checkpoint is not None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.api.rest import _request_types as request_types
     from holdfast.api.rest import _response_types as response_types
     from holdfast.api.rest._request_context import Call
-    from holdfast.engine.results.command_results import ForkResult, RestoreResult
+    from holdfast.model.command_results import ForkResult, RestoreResult
     from holdfast.model.ids import CheckpointId
     from holdfast.store.catalog.export_rows import ExportRow
 

@@ -12,10 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.engine.merging.reapply import _keyed_json as keyed_json
-from holdfast.engine.merging.reapply import _keyed_toml as keyed_toml
-from holdfast.engine.merging.reapply import _keyed_yaml as keyed_yaml
-from holdfast.engine.merging.reapply import _requirements as requirements
 from holdfast.engine.merging.reapply._keyed_tree import Clash
 from holdfast.engine.merging.reapply._strategy import Answer, Declined
 from holdfast.engine.merging.reapply._text_merge import merge_text
@@ -70,12 +66,16 @@ def kind_of(path: bytes) -> Kind | None:
     """What puts three versions of the file at ``path`` together; ImportError if that needs what is not there."""
     name = path.rpartition(b"/")[2].lower()
     if name.endswith((b".txt", b".in")) and (b"requirements" in name or b"constraints" in name):
-        return requirements
-    if name.endswith(b".toml"):
-        return keyed_toml
-    if name.endswith((b".yaml", b".yml")):
-        return keyed_yaml
-    return keyed_json if name.endswith(b".json") else None
+        from holdfast.engine.merging.reapply import _requirements as kind
+    elif name.endswith(b".toml"):
+        from holdfast.engine.merging.reapply import _keyed_toml as kind
+    elif name.endswith((b".yaml", b".yml")):
+        from holdfast.engine.merging.reapply import _keyed_yaml as kind
+    elif name.endswith(b".json"):
+        from holdfast.engine.merging.reapply import _keyed_json as kind
+    else:
+        return None
+    return kind
 
 
 def _says(kind: Kind, text: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""The rung ``person``: the differences to look at, and a resolution that is handed back.
+"""What a person does about a file that overlaps: looks at the differences, and hands a resolution back.
 
 What was decided holds for the versions that were looked at: each time a merge ends with something open, what was shown
 is noted, and a resolution for anything else is refused.
@@ -9,41 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.diffs import git_patch
-from holdfast.engine.merging.reapply._strategy import Pending
 from holdfast.model.content import whole
 from holdfast.model.entries import Entry
 from holdfast.model.errors import RefusedError, UsageError
-from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
-    from holdfast.engine.merging.reapply._strategy import Outcome, RungName, Task
-    from holdfast.engine.merging.stacked_plan import Overlap
-    from holdfast.engine.merging.three_way import Prefer
+    from holdfast.engine.merging.stacked_plan import Overlap, Resolution
     from holdfast.engine.opening.context import Context
-
-
-class Resolution(NamedTuple):
-    """What a person, or whoever speaks for one, has decided of one file."""
-
-    prefer: Prefer | None = None
-    """As production (``ours``) or the fork (``theirs``) has it, whatever that is."""
-    content: bytes | None = None
-    """Without ``prefer``: its new content; None for no file."""
-    version: str | None = None
-    """For what it was decided: `Overlap.version`. None: what was shown last."""
-
-
-class Person:
-    """See the module. Nothing can come of it at once."""
-
-    name: RungName = "person"
-    takes_all = False
-
-    def apply(self, task: Task) -> Outcome:
-        """See `Rung.apply`."""
-        return Pending(task.version, "waits for a person")
 
 
 def check(one: Overlap, resolution: Resolution, shown: str | None, max_bytes: int) -> None:

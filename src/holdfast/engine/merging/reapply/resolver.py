@@ -77,6 +77,17 @@ def decided(one: Overlap, settled: Settled) -> FileRecord:
     return FileRecord(one.path, one.why, one.version, "decided", [tried])
 
 
+class Person:
+    """The rung of a person, who decides in a later merge: nothing can come of it at once."""
+
+    name: RungName = "person"
+    takes_all = False
+
+    def apply(self, task: Task) -> Outcome:
+        """See `Rung.apply`."""
+        return Pending(task.version, "waits for a person")
+
+
 class Ladder(NamedTuple):
     """The rungs that there are, the first one first."""
 
@@ -251,8 +262,6 @@ def _rung(
 
             return Text()
         case _:
-            from holdfast.engine.merging.reapply.manual_resolution import Person
-
             return Person()
 
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from holdfast.engine.merging.three_way import Prefer
     from holdfast.engine.merging.tree_merge import Merged
-    from holdfast.engine.results.command_results import RestoreResult
     from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
     from holdfast.model.checkpoint import Provenance
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_types import CommandEntry, SessionCheckpoint, SessionId

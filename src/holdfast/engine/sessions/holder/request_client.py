@@ -12,10 +12,10 @@ from holdfast.engine.opening import watch_messages
 from holdfast.engine.sessions.holder.lock import socket_name
 from holdfast.engine.sessions.holder.request_server import LATER
 from holdfast.engine.sessions.identifiers import HOOK_VARIABLE
-from holdfast.engine.sessions.outcomes import ForkResult
 from holdfast.files.linux import private_socket
 from holdfast.model.errors import FormatError, HoldfastError, LockedError, RefusedError
 from holdfast.model.paths import parse_display
+from holdfast.model.session_results import ForkResult
 from holdfast.model.session_types import SessionHash, SessionId, SessionRef
 from holdfast.wire.session_requests import (
     MAX_ANSWER_BYTES,

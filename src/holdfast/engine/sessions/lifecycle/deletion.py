@@ -14,42 +14,26 @@ from holdfast.engine.history.status import only_there
 from holdfast.engine.opening import identity
 from holdfast.engine.opening.home import SNAPSHOTS
 from holdfast.engine.opening.identity import refuse
-from holdfast.engine.sessions.outcomes import Deleted
+from holdfast.engine.sessions.state.repair import open_mounted, providers_known, providers_that_made, resume
 from holdfast.files.directories.removal_obstacles import mounted_at, refuse_others, what_to_do
 from holdfast.files.directories.replication import remove_whole
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
-from holdfast.snapshot.port import Token
+from holdfast.model.session_results import Deleted
 from holdfast.store.catalog_records import seen_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opener import Opener
     from holdfast.engine.upkeep.session_shelf import Shelf
     from holdfast.model.entries import NotCaptured
-    from holdfast.model.ids import WorkspaceId
-    from holdfast.snapshot.port import Provider
     from holdfast.store.catalog.session_records import SessionRecord
     from holdfast.store.catalog_records import Workspace
 
 
-# The directories that sessions work in: opened, wherever they are, and what is in them alone.
-
-
-def open_mounted(opener: Opener, name: WorkspaceId) -> Context:
-    """Open a workspace; a fork by mount that is not mounted, as after a restart of the machine, is mounted again."""
-    try:
-        return opener.open_known(name)
-    except RefusedError as error:
-        if error.code != "not_mounted":
-            raise
-        from holdfast.engine.forks.mounted_forks import mount_again
-
-        mount_again(opener, seen_at(opener.store().catalog.workspace(name).path))
-        return opener.open_known(name)
+# What is in the directory of a session alone.
 
 
 def only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
@@ -170,31 +154,6 @@ def _is_at(opener: Opener, path: bytes, workspace: Workspace) -> bool:
     return os.lstat(path).st_ino == workspace.inode and identity.may_be(opener.open_home().folder_of(workspace), path)
 
 
-def resume(opener: Opener, record: SessionRecord) -> None:
-    """Have the provider that made a fork's directory mount again what is not mounted any more, as after a restart."""
-    for provider in providers_that_made(opener, record):
-        try:
-            provider.resume(Token(record.token))
-        except NotFoundError:
-            _LOG.debug("the provider knows nothing of a fork's directory any more", session=record.id)
-
-
-def providers_that_made(opener: Opener, record: SessionRecord) -> list[Provider]:
-    """The provider that has made the directory; none if an older version wrote it out, or it is not known any more."""
-    return [one for one in _providers(opener, record) if one.name == record.provider]
-
-
-def _providers(opener: Opener, record: SessionRecord) -> Sequence[Provider]:
-    from holdfast.engine.forks.provider_selection import providers_of
-
-    if record.origin is None:
-        return ()
-    try:
-        return providers_of(opener.context_of(record.origin), record.id)
-    except NotFoundError:
-        return ()
-
-
 def _workspaces(opener: Opener, record: SessionRecord) -> list[Workspace]:
     """The workspace that the session works in, also where it was killed before that was noted."""
     catalog = opener.store().catalog
@@ -241,7 +200,9 @@ def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequenc
     if record.status != "making":
         _refuse_others(opener, record, workspaces)
     _detach_inside(workspaces)
-    for provider in _providers(opener, record):  # (one that was passed over may have been killed while it cleaned up)
+    for provider in providers_known(
+        opener, record
+    ):  # (one that was passed over may have been killed while it cleaned up)
         for allocation in provider.tokens():
             provider.cleanup(allocation.token)
     place = record.place

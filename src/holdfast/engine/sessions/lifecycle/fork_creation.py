@@ -16,15 +16,15 @@ from holdfast.engine.opening.home import INDEX
 from holdfast.engine.sessions._quotas import check_name
 from holdfast.engine.sessions.holder.lock import holding, lock_path
 from holdfast.engine.sessions.holder.lock import remove as remove_lock
-from holdfast.engine.sessions.identifiers import check_id, new_id
+from holdfast.engine.sessions.identifiers import PROCESS, check_id, new_id
 from holdfast.engine.sessions.lifecycle.deletion import delete
-from holdfast.engine.sessions.outcomes import ForkResult
 from holdfast.engine.sessions.state.journal import Line, new_ref
 from holdfast.files.local_tree import LocalTree
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.model.session_results import ForkResult
 from holdfast.model.session_types import Metrics
 from holdfast.snapshot.git.fork_objects import OBJECTS
 from holdfast.snapshot.recorded_provider import LEADS_OUT
@@ -82,8 +82,6 @@ _NOT_NOW = (
     *(OBJECTS, LEADS_OUT),
 )
 """Codes with which a provider does not capture a workspace that another one can: it refuses to, or Git fails in it."""
-PROCESS = "process"
-"""In the metadata of an experiment's reference: who makes it, as `store.lease` names a process."""
 
 
 class _Made(NamedTuple):

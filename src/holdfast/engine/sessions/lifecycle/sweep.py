@@ -1,4 +1,8 @@
-"""Upkeep of sessions, by whoever comes by: there is no daemon."""
+"""Upkeep of sessions, by whatever command comes by: there is no daemon.
+
+Every command in a session asks whether anything is due, and that alone is what this module loads for; what deletes and
+keeps is loaded by the sweep itself.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.sessions.holder.lock import end_leftovers, holding, is_held, lock_path
 from holdfast.engine.sessions.holder.lock import remove as remove_lock
-from holdfast.engine.sessions.lifecycle.deletion import delete, open_mounted, resume, sure_only_in, what_goes
-from holdfast.engine.sessions.lifecycle.fork_creation import PROCESS, keep
-from holdfast.engine.sessions.outcomes import Swept
+from holdfast.engine.sessions.identifiers import PROCESS
+from holdfast.engine.sessions.state.repair import open_mounted, resume
 from holdfast.engine.upkeep.session_shelf import Shelf
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.model.session_results import Swept
 from holdfast.store.catalog.session_records import ref_name
 from holdfast.store.catalog.work_lease import Lease, may_run
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import HomeContext
     from holdfast.engine.opening.opener import Opener
-    from holdfast.engine.sessions.outcomes import Deleted
+    from holdfast.model.session_results import Deleted
     from holdfast.model.session_types import SessionId
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.catalog.session_records import SessionRecord
@@ -115,6 +119,9 @@ def _stays(opener: Opener, shelf: Shelf, record: SessionRecord) -> bool:
     checkpoint can hold it, the fork is kept, and that is said. It is not idle any more then: it is not looked at again
     before ``session.fork_ttl`` has passed.
     """
+    from holdfast.engine.sessions.lifecycle.deletion import sure_only_in, what_goes
+    from holdfast.engine.sessions.lifecycle.fork_creation import keep
+
     if record.status != "live" or record.workspace is None:
         return False
     if record.purpose == "experiment":
@@ -155,6 +162,8 @@ def _line(record: SessionRecord, known: Mapping[SessionId, SessionRecord]) -> li
 
 
 def _remove(opener: Opener, home: HomeContext, shelf: Shelf, session: SessionId) -> bool:
+    from holdfast.engine.sessions.lifecycle.deletion import delete
+
     clock = home.store.catalog.clock
     path = lock_path(home.home, home.store.tenant, session)
     try:

@@ -17,15 +17,19 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.session_types import Counted, Found, JournalEntry, Leaving, Merging, Ran
+from holdfast.snapshot.port import Token
+from holdfast.store.catalog_records import seen_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.engine.opening.opener import Opener
     from holdfast.engine.workspace.workspace import Workspace
-    from holdfast.model.ids import CheckpointId
+    from holdfast.model.command_results import RestoreResult
+    from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.session_types import SessionId, State
+    from holdfast.snapshot.port import Provider
     from holdfast.store.catalog.session_records import SessionRecord
 
 _LOG = Log(__name__)
@@ -43,6 +47,45 @@ class Mended(NamedTuple):
     """What became of a checkout or a merge that was cut short: the tree is the other one now, or is as it was before,
     or what somebody has made of it since.
     """
+
+
+def open_mounted(opener: Opener, name: WorkspaceId) -> Context:
+    """Open a workspace; a fork by mount that is not mounted, as after a restart of the machine, is mounted again."""
+    try:
+        return opener.open_known(name)
+    except RefusedError as error:
+        if error.code != "not_mounted":
+            raise
+        from holdfast.engine.forks.mounted_forks import mount_again
+
+        mount_again(opener, seen_at(opener.store().catalog.workspace(name).path))
+        return opener.open_known(name)
+
+
+def resume(opener: Opener, record: SessionRecord) -> None:
+    """Have the provider that made a fork's directory mount again what is not mounted any more, as after a restart."""
+    for provider in providers_that_made(opener, record):
+        try:
+            provider.resume(Token(record.token))
+        except NotFoundError:
+            _LOG.debug("the provider knows nothing of a fork's directory any more", session=record.id)
+
+
+def providers_that_made(opener: Opener, record: SessionRecord) -> list[Provider]:
+    """The provider that has made the directory; none if an older version wrote it out, or it is not known any more."""
+    return [one for one in providers_known(opener, record) if one.name == record.provider]
+
+
+def providers_known(opener: Opener, record: SessionRecord) -> Sequence[Provider]:
+    """All snapshot providers of the workspace that a fork is of; none where that is not known any more."""
+    if record.origin is None:
+        return ()  # (what works in place was made by no provider)
+    from holdfast.engine.forks.provider_selection import providers_of
+
+    try:
+        return providers_of(opener.context_of(record.origin), record.id)
+    except NotFoundError:
+        return ()
 
 
 def make_directory_again(context: Context, workspace: Workspace, record: SessionRecord, state: State) -> bool:

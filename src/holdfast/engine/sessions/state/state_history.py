@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.engine.sessions import _quotas as quotas
-from holdfast.engine.sessions._hooks import hooked
 from holdfast.engine.sessions.identifiers import (
     BEFORE_CHECKOUT,
     check_branch,
@@ -17,7 +16,6 @@ from holdfast.engine.sessions.identifiers import (
     check_metadata,
     check_new_branch,
 )
-from holdfast.engine.sessions.outcomes import CheckedOut
 from holdfast.engine.sessions.state import journal
 from holdfast.engine.sessions.state.journal import new_ref
 from holdfast.model.clock import isoformat
@@ -25,20 +23,23 @@ from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, Us
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.model.session_results import CheckedOut
 from holdfast.model.session_types import Leaving, Merging, SessionId
 from holdfast.store.catalog.session_records import RefChange, ref_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opener import Opener
-    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.engine.sessions._hooks import What
     from holdfast.engine.sessions.holder.request_server import Door
     from holdfast.engine.sessions.state._change_notice import Noticing
     from holdfast.engine.sessions.state.journal import Line
     from holdfast.engine.upkeep.session_shelf import Shelf
     from holdfast.engine.workspace.workspace import Workspace
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_types import (
@@ -67,6 +68,24 @@ class Surroundings(NamedTuple):
     """Saves another session, if anything has happened in it since the last time, and gives its newest state, and what
     its directory alone holds.
     """
+
+
+def hooked(
+    context: Context,
+    what: What,
+    about: Mapping[str, object],
+    *,
+    may_refuse: bool = True,
+    door: Callable[[], Door | None],
+) -> AbstractContextManager[dict[str, Any]]:
+    """`holdfast.engine.sessions._hooks.hooked`, which is loaded only where a hook is configured: hardly any home has
+    one.
+    """
+    if not context.settings.hooks.configured:
+        return nullcontext({})
+    from holdfast.engine.sessions import _hooks
+
+    return _hooks.hooked(context, what, about, may_refuse=may_refuse, door=door)
 
 
 class States:

@@ -9,11 +9,9 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from holdfast.model.checkpoint import Checkpoint
+    from holdfast.model.checkpoint import Checkpoint, HistoryEvent
     from holdfast.model.entries import Change, Entry, NotCaptured
     from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
-    from holdfast.store.catalog_records import HistoryEvent
-    from holdfast.undo.service import ProcessInfo
 
 
 class Request(NamedTuple):
@@ -89,6 +87,13 @@ class Diff(NamedTuple):
     """How many files are in both and the same."""
 
 
+class StoppedProcess(NamedTuple):
+    """A process of a run, ended before the run was taken back."""
+
+    pid: int
+    command: tuple[bytes, ...]
+
+
 class RestoreResult(NamedTuple):
     """What `restore`, `undo` or `redo` did, or (``dry_run``) would do."""
 
@@ -106,7 +111,7 @@ class RestoreResult(NamedTuple):
     """The steps that were taken back, or brought forward, by the undo log: ignored files included."""
     together: Sequence[Sequence[int]] = ()
     """Those of them that `undo` took back as one change, as they depend on each other: the groups of several."""
-    stopped: Sequence[ProcessInfo] = ()
+    stopped: Sequence[StoppedProcess] = ()
     """The processes of the run that were ended before."""
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.model.fast_namedtuple import NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.results.command_results import RestoreResult
+    from holdfast.model.command_results import RestoreResult
     from holdfast.model.entries import NotCaptured
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.model.session_types import (
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
         SessionRef,
         State,
     )
-    from holdfast.store.catalog.session_records import Purpose, Status
+
+
+Purpose = Literal["session", "fork", "experiment"]
+Status = Literal["making", "live", "going"]
 
 
 class SessionInfo(NamedTuple):

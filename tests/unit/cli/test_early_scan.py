@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.opening import early_scan
+from holdfast.cli import early_scan
 from holdfast.engine.opening.home import FORK_NOTE, INDEX, WATCH_SOCKET
 from holdfast.files.scan import parallel_scan
 from holdfast.model.ids import hash_bytes
@@ -83,39 +83,6 @@ def test_a_note_that_is_none_leads_nowhere(
     link(home, tree).symlink_to(target)
     early_scan.start(str(tree), str(home), {})
     assert not started
-
-
-def test_a_small_tree_is_not_noted(workspace: Workspace, tree: Path, home: Path) -> None:
-    (tree / "one").write_text("one")
-    workspace.checkpoint()
-    assert not (home / "places").exists()
-
-
-def test_a_note_is_left_as_it_is_while_it_is_right(folder: bytes, tree: Path, home: Path, workspace: Workspace) -> None:
-    before = link(home, tree).lstat()
-    (tree / "one").write_text("edited")
-    workspace.checkpoint()
-    assert link(home, tree).lstat().st_ino == before.st_ino
-
-
-def test_what_a_killed_process_left_of_a_note_is_replaced(
-    folder: bytes, tree: Path, home: Path, workspace: Workspace
-) -> None:
-    link(home, tree).unlink()
-    left = link(home, tree).with_name(f"{link(home, tree).name}.new-{workspace.id}")
-    left.symlink_to("else")
-    (tree / "one").write_text("edited")
-    workspace.checkpoint()
-    assert [path.name for path in (home / "places").iterdir()] == [link(home, tree).name]
-    assert os.readlink(link(home, tree)) == workspace.id
-
-
-def test_a_home_that_cannot_be_written_to_has_no_notes(workspace: Workspace, tree: Path, home: Path) -> None:
-    (home / "places").write_text("in the way")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parallel_scan, "MIN_FILES", 1)
-        (tree / "one").write_text("one")
-        assert workspace.checkpoint().created
 
 
 def test_a_workspace_that_was_moved_is_noted_anew(

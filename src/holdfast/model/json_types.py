@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Literal, NotRequired, TypedDict
 
-from holdfast.undo.journal.records import StepKind
-from holdfast.undo.service import StepState
-
 EntryKind = Literal["file", "directory", "link", "other"]
+StepKind = Literal["command", "api", "ambient", "explicit"]
+StepState = Literal["open", "done", "undone", "partly"]
 Danger = Literal["delete", "overwrite", "rename_over", "limit"]
 
 
