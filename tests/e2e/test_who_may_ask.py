@@ -214,10 +214,10 @@ def test_no_run_changes_the_undo_log_in_another_workspace(place: Place, tmp_path
     (tmp_path / "way").symlink_to(other.log)
     changes = (
         "rm -rf .holdfast/undo",
-        "rm .holdfast/undo/journal/log_directory",
+        "rm .holdfast/undo/version",
         "mv .holdfast/undo undo",
         "mv .holdfast kept",
-        "mv .holdfast/undo/journal/log_directory .",
+        "mv .holdfast/undo/version .",
         "ln .holdfast/undo/lock lock",
         "echo > .holdfast/undo/lock",
         f"echo > {tmp_path}/way/lock",
