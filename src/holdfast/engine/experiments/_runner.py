@@ -16,7 +16,7 @@ import msgspec
 from holdfast.engine.experiments import scores
 from holdfast.engine.experiments.attempts import Moved, Outcome
 from holdfast.engine.history.status import only_there, only_uncaptured
-from holdfast.engine.sessions.shell.execution import execute
+from holdfast.engine.sessions.shell.execution import Streams, execute
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import HoldfastError
 from holdfast.model.message_text import visible
@@ -215,7 +215,7 @@ class Runner:
             command,
             timeout=attempt.timeout_seconds,
             env=dict(attempt.env),
-            output=None if self._tell is None else lambda _stream, data: lines.add(data),
+            streams=Streams(output=None if self._tell is None else lambda _stream, data: lines.add(data)),
             stop=self._stop,
         )
 
