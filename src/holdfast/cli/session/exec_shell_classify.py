@@ -51,7 +51,7 @@ def _configure_exec(parser: argparse.ArgumentParser) -> None:
 
 def _exec(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.encoding import session_json as encoding_sessions
-    from holdfast.engine.sessions.shell.execution import execute
+    from holdfast.engine.sessions.shell.execution import Streams, execute
 
     command = command_of(arguments.words, "exec")
     if arguments.generated and arguments.input is None:
@@ -66,8 +66,7 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
             input=arguments.input,
             generated=arguments.generated,
             timeout=arguments.timeout,
-            stdin=None if is_terminal(sys.stdin) else 0,
-            output=None if console.json else _pass_on,
+            streams=Streams(None if is_terminal(sys.stdin) else 0, None if console.json else _pass_on),
             stop=stop,
         )
         assert entry.result is not None

@@ -160,13 +160,12 @@ def _bisect(console: Console, arguments: argparse.Namespace) -> int:
             console.say(f"  {named(tried.checkpoint)}: {tried.verdict} (exit {tried.exit_code}){left}")
 
     def search(stop: threading.Event) -> int:
-        good, bad = (bisection.state_named(session, name) for name in (arguments.good, arguments.bad))
+        ends = (bisection.state_named(session, name) for name in (arguments.good, arguments.bad))
         found = bisection.bisect(
             make,
             session,
             arguments.command,
-            good=good,
-            bad=bad,
+            bisection.Bounds(*ends),
             timeout=timeout,
             with_ignored=arguments.with_ignored,
             tell=tell,

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.engine.experiments import scores
 from holdfast.engine.experiments.attempts import Moved, Outcome
 from holdfast.engine.history.status import only_there, only_uncaptured
-from holdfast.engine.sessions.shell.execution import execute
+from holdfast.engine.sessions.shell.execution import Streams, execute
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import HoldfastError
 from holdfast.model.message_text import visible
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.engine.experiments.attempts import Attempt, Order, Phase, Score, Tell
     from holdfast.engine.sessions.holder.request_server import Door
     from holdfast.engine.sessions.session import Session
+    from holdfast.engine.sessions.shell.execution import StreamName
     from holdfast.model.config.settings import Capture
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_results import ForkResult
@@ -210,12 +211,16 @@ class Runner:
     def _command(self, session: Session, attempt: Attempt, phase: Phase, command: str) -> CommandEntry:
         self.moved(attempt, phase)
         lines = _Lines(lambda line: self.moved(attempt, phase, line))
+
+        def show(_stream: StreamName, data: bytes) -> None:
+            lines.add(data)
+
         return execute(
             session,
             command,
             timeout=attempt.timeout_seconds,
             env=dict(attempt.env),
-            output=None if self._tell is None else lambda _stream, data: lines.add(data),
+            streams=Streams(output=None if self._tell is None else show),
             stop=self._stop,
         )
 

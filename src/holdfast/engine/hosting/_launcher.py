@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.undo_log import log_directory
-from holdfast.engine.running.run import run
+from holdfast.engine.running.run import Invocation, RunPolicy, run
 from holdfast.files.write.rooted_access import open_root
 from holdfast.model.config.settings import Isolation
 from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFoundError
@@ -129,16 +129,15 @@ def _run(launch: Launch) -> int:
         with _held(launch.read_only) as read_only:
             return run(
                 context,
-                shim_command(),
-                directory=launch.root,
-                environment=launch.environment,
-                thresholds=launch.thresholds,
-                limits=launch.limits,
-                isolation=launch.isolation,
-                identity=launch.run,
-                fails_whole=True,  # a shim ends in order or was lost, and then nobody can end its command any more
-                told=partial(note, log_directory(context)),  # whoever has started us may be gone
-                read_only=read_only,
+                Invocation(
+                    shim_command(),
+                    launch.root,
+                    launch.environment,
+                    identity=launch.run,
+                    fails_whole=True,  # a shim ends in order or was lost, and then nothing else ends its command
+                ),
+                RunPolicy(launch.isolation, read_only=read_only, thresholds=launch.thresholds, limits=launch.limits),
+                told=partial(note, log_directory(context)),  # the process that has started us may be gone
             ).exit_code
     finally:
         opener.close()

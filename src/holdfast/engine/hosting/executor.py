@@ -87,8 +87,6 @@ class Session:
         flags: Mapping[str, object] | None = None,
         isolation: Isolation | None = None,
         thresholds: Thresholds = OFF,
-        environment: Mapping[bytes, bytes] | None = None,
-        random: Callable[[int], bytes] = os.urandom,
         inside: Inside | None = None,
     ) -> None:
         """``root`` and ``log`` are the directories of the workspace and of its undo log; ``thresholds`` is when a
@@ -101,8 +99,7 @@ class Session:
         self._flags = dict(flags or {})
         self._isolation = isolation
         self._thresholds = thresholds
-        self._environment = handed_on(os.environb if environment is None else environment)
-        self._random = random
+        self._environment = handed_on(os.environb)
         self._inside = inside
         self._turn = threading.Lock()
         """Held by whoever starts, stops, or has a command run."""
@@ -240,7 +237,7 @@ class Session:
             if self._launcher is not None and not self._launcher.is_over:
                 return self._channel
             self._fail(ChannelError("what runs the commands has ended", code="shim_gone"))
-        self.run = new_run_id(self._random) if self._inside is None else self._inside.run
+        self.run = new_run_id(os.urandom) if self._inside is None else self._inside.run
         launch = Launch(
             home=self._home,
             root=self._root,

@@ -33,23 +33,23 @@ _MOST_SAID = 4000
 
 def plan_merge(
     context: Context,
-    base: CheckpointId,
+    bases: Sequence[CheckpointId],
     ours: CheckpointId,
     theirs: CheckpointId,
     *,
     prefer: Prefer | None = None,
-    also: Sequence[CheckpointId] = (),
 ) -> tuple[Plan, list[bytes]]:
-    """What would become of ``ours`` by all that ``theirs`` has done since ``base``, and what ``theirs`` only captures
-    no more: that stays. Changes nothing.
+    """What would become of ``ours`` by all that ``theirs`` has done since the first of ``bases``, and what ``theirs``
+    only captures no more: that stays. Changes nothing.
 
-    ``also`` are further states that both hold (see `bases`): a file of which they tell different things is in conflict.
-    Raises `NotFoundError` for a checkpoint that was forgotten.
+    ``bases`` are the states that both hold, as `holdfast.engine.merging.deltas.bases` finds them: a file of which
+    several tell different things is in conflict. Raises `NotFoundError` for a checkpoint that was forgotten.
     """
     from holdfast.engine.merging import stacked_plan
     from holdfast.engine.merging.deltas import fork_side, production_side
     from holdfast.engine.merging.stacked_plan import also_since
 
+    base, *also = bases
     line, spared = fork_side(context, base, theirs)
     here = production_side(context, base, ours)
     found = stacked_plan.classify(here, line, [], prefer=prefer)
@@ -101,7 +101,7 @@ class Merged(NamedTuple):
 
 def merge_into(
     context: Context,
-    base: CheckpointId,
+    bases: Sequence[CheckpointId],
     theirs: CheckpointId,
     provenance: Provenance,
     *,
@@ -109,18 +109,17 @@ def merge_into(
     dry_run: bool = False,
     bring: Callable[[CheckpointId, CheckpointId], RestoreResult] | None = None,
     whole: bool = False,
-    also: Sequence[CheckpointId] = (),
 ) -> Merged:
-    """Bring what ``theirs`` has done since ``base`` into the tree of the workspace.
+    """Bring what ``theirs`` has done since the first of ``bases`` into the tree of the workspace.
 
     ``bring(merged, ours)`` brings the tree, which is as ``ours``, to the state that is to come of it (None: by
     `operations.restore`). The tree is saved first. If anything is in conflict, nothing else happens, and the answer
     says what. ``whole``: the tree holds all of ``theirs`` then, so that a later merge looks at what comes after that
-    alone. ``also`` as `plan_merge` has it. Raises `RefusedError` (code ``changed_meanwhile``) if somebody changes the
-    tree meanwhile, and as ``bring``.
+    alone. ``bases`` as `plan_merge` has them. Raises `RefusedError` (code ``changed_meanwhile``) if another process
+    changes the tree meanwhile, and as ``bring``.
     """
-    ours = operations.save(context).checkpoint.id
-    plan, spared = plan_merge(context, base, ours, theirs, prefer=prefer, also=also)
+    ours, base = operations.save(context).checkpoint.id, bases[0]
+    plan, spared = plan_merge(context, bases, ours, theirs, prefer=prefer)
     restored = None
     taken_in = TakenIn(theirs, base) if whole else None
     if plan.changes and not plan.conflicts and not dry_run:

@@ -72,41 +72,60 @@ class RunResult(NamedTuple):
         return [step for step in self.steps if step.state == "partly"]
 
 
+class Invocation(NamedTuple):
+    """What is run, where, and how it is known."""
+
+    command: Sequence[bytes]
+    """The argument list."""
+    directory: bytes | None = None
+    """None: this process's."""
+    environment: Mapping[bytes, bytes] | None = None
+    """None: this process's."""
+    identity: str | None = None
+    """The run's id (`new_run_id`), if the caller has to know it before."""
+    one_step: bool = False
+    """The whole run is one step."""
+    fails_whole: bool = False
+    """What it leaves running ends with it, if it has failed."""
+
+
+class RunPolicy(NamedTuple):
+    """What a run may see and change, and what is kept for its undo. None is always: as the settings say."""
+
+    isolation: Isolation | None = None
+    bridge: bool = False
+    """It is not supervised: what it changes comes by a mount over the workspace that it alone sees. That goes with
+    neither isolation nor ``read_only``.
+    """
+    read_only: Sequence[int] = ()
+    """Descriptors of directories that it may not change, nor anything beneath; see `supervise`. It sees them, isolated
+    or not.
+    """
+    thresholds: Thresholds | None = None
+    """When a person is asked; what other runs here ask for holds beside it."""
+    limits: Limits | None = None
+    """Of the undo log, if no keeper has it yet."""
+    outside: OutsidePolicy | None = None
+    """Whether undo stops at what others have changed."""
+
+
+AS_CONFIGURED = RunPolicy()
+
+
 def run(
     context: Context,
-    command: Sequence[bytes],
+    invocation: Invocation,
+    policy: RunPolicy = AS_CONFIGURED,
     *,
-    directory: bytes | None = None,
-    environment: Mapping[bytes, bytes] | None = None,
-    one_step: bool = False,
-    fails_whole: bool = False,
-    guard: bool = False,
-    isolation: Isolation | None = None,
     ask: Callable[[TicketInfo], bool | None] | None = None,
-    identity: str | None = None,
     told: Callable[[UndoReport], object] | None = None,
-    read_only: Sequence[int] = (),
-    thresholds: Thresholds | None = None,
-    limits: Limits | None = None,
-    bridge: bool = False,
-    outside: OutsidePolicy | None = None,
 ) -> RunResult:
-    """Run ``command`` under supervision until it ends. The terminal is its own meanwhile.
+    """Run a command under supervision until it ends. The terminal is its own meanwhile.
 
     Nothing runs if the first checkpoint fails, or if it cannot be supervised or isolated as asked for
-    (`UnsupportedError`). ``one_step``: the whole run is one step. ``guard``: the safeguards' preset, where the settings
-    do not say otherwise. ``isolation``: None means what the settings say. What it leaves running goes on, supervised,
-    but for namespaces, which end with it, and with ``fails_whole``, if it has failed. ``ask``, on a thread of its own,
-    is asked of operations that safeguards hold: True lets one happen, False denies it, None leaves it to others.
-    ``identity`` is the run's id (`new_run_id`), if somebody has to know it before. ``told`` is told of what a killed
-    keeper had left open, and was rolled back.
-    ``read_only`` are descriptors of directories that it may not change, nor anything beneath; see `supervise`. It sees
-    them, isolated or not.
-    ``thresholds``: when a person is asked (None: as the settings and ``guard`` say); what other runs here ask for holds
-    beside it. ``limits``: of the undo log, if nobody keeps it yet (None: as the settings say).
-    ``bridge``: it is not supervised; what it changes comes by a mount over the workspace that it alone sees. That goes
-    with neither isolation nor ``read_only``.
-    ``outside``: whether undo stops at what others have changed (None: as the settings say).
+    (`UnsupportedError`). What it leaves running goes on, supervised, but for namespaces, which end with it.
+    ``ask``, on a thread of its own, is asked of operations that safeguards hold: True lets one happen, False denies it,
+    None leaves it to others. ``told`` is told of what a killed keeper had left open, and was rolled back.
     """
     from holdfast.engine.running._checkpoint_server import answering_run
     from holdfast.files.local_tree import LocalTree
@@ -114,25 +133,28 @@ def run(
     from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
     from holdfast.supervisor.resolution.territory import absolute
 
+    command = invocation.command
     shown = " ".join(os.fsdecode(word) for word in command).encode("utf-8", "replace").decode()
     forbid_inside_run(context, "another run")
-    outside = context.settings.undo.outside if outside is None else outside
+    outside = context.settings.undo.outside if policy.outside is None else policy.outside
     check(outside)
     with context.lock(as_found=True):
         log = ready_log(context)
         with reached(context, told=told) as service:
             catch_up(context, service)  # what a killed keeper left is brought to its end, and told, before any save
             forgotten = () if service is None else service.forgotten()
-    isolation = context.settings.isolation if isolation is None else isolation
-    directory = os.getcwdb() if directory is None else directory
-    if bridge:
-        _check_bridge(context, isolation, read_only)
-    others = [absolute(fd) for fd in read_only]
+    isolation = context.settings.isolation if policy.isolation is None else policy.isolation
+    directory = os.getcwdb() if invocation.directory is None else invocation.directory
+    if policy.bridge:
+        _check_bridge(context, isolation, policy.read_only)
+    others = [absolute(fd) for fd in policy.read_only]
     box = make_box(context, isolation, directory=directory, log=log, readable=others)
-    identity = begin_run(context, shown, identity)
+    identity = begin_run(context, shown, invocation.identity)
     note_run(context, identity, outside)
     before = _head(context)
-    asked_for = configured_thresholds(context.settings.safeguard, guard=guard) if thresholds is None else thresholds
+    asked_for = policy.thresholds
+    if asked_for is None:
+        asked_for = configured_thresholds(context.settings.safeguard, guard=False)
     tree = context.tree
     assert isinstance(tree, LocalTree)  # (what is supervised is a directory of this machine)
     settings = Settings(
@@ -141,13 +163,13 @@ def run(
         exclude=tree.sources.exclude,
         user=(tree.sources.user.home, tree.sources.user.config_home),
         forbidden=tuple(filter(os.path.isdir, own_directories(context.home, context.settings))),
-        limits=limits or configured_limits(context),
+        limits=policy.limits or configured_limits(context),
         least=least(context),
         outside_blocks=outside == "barrier",
         server="holdfast.engine.running.mount_service",
         log_level=inherited(),
     )
-    surroundings = handed_on(os.environb if environment is None else environment)
+    surroundings = handed_on(os.environb if invocation.environment is None else invocation.environment)
     surroundings[RUN_VARIABLE] = identity.encode()
     parting: list[Parting] = []
     try:
@@ -157,12 +179,12 @@ def run(
                 directory=directory,
                 environment=surroundings,
                 run=identity,
-                one_step=one_step,
-                fails_whole=fails_whole,
-                read_only=read_only,
+                one_step=invocation.one_step,
+                fails_whole=invocation.fails_whole,
+                read_only=policy.read_only,
                 thresholds=asked_for,
             )
-            entry = _entry(context, settings, directory, command) if bridge else None
+            entry = _entry(context, settings, directory, command) if policy.bridge else None
             code = supervise(supervised, settings, box=box, entry=entry, parted=parting.append)
     finally:
         steps = end_run(context, identity, shown, told, forgotten)

@@ -232,7 +232,7 @@ class Sessions:
         No hook is run, and nothing journalled: see `Session.count_forks`. Raises as `Session.fork`.
         """
         from holdfast.engine.sessions import _quotas as quotas
-        from holdfast.engine.sessions.lifecycle.fork_creation import fork
+        from holdfast.engine.sessions.lifecycle.fork_creation import ForkRequest, fork
 
         assert parent.workspace is not None, "it is live"
         with ExitStack() as stack:
@@ -246,12 +246,8 @@ class Sessions:
                 self.surroundings(opener, context, Workspace(opener, context), shelf),
                 parent,
                 point,
-                name=id,
+                ForkRequest(id, with_ignored, provider, type, identifiers.check_metadata(metadata or {})),
                 now=True,
-                with_ignored=with_ignored,
-                provider=provider,
-                kind=type,
-                metadata=identifiers.check_metadata(metadata or {}),
             )
 
     def use(self, id: str, *, begins: bool = False) -> Using:  # noqa: A002 - the field's own name

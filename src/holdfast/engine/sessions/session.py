@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions._hooks import What
     from holdfast.engine.sessions.holder.lock import InFlight
     from holdfast.engine.sessions.holder.request_server import Door
+    from holdfast.engine.sessions.lifecycle.fork_creation import ForkRequest
     from holdfast.engine.sessions.state.journal import Line
     from holdfast.engine.sessions.state.state_history import Surroundings
     from holdfast.engine.workspace.workspace import Workspace
@@ -344,11 +345,13 @@ class Session:
         if self._context.misconfigured is not None:
             # (What its file excludes would be saved in the fork.)
             raise self._context.misconfigured
-        said = check_metadata(metadata or {})
+        from holdfast.engine.sessions.lifecycle.fork_creation import ForkRequest
+
+        request = ForkRequest(id, with_ignored, provider, type, check_metadata(metadata or {}))
         quotas.check_forks(self._rows, self.id, self.settings.max_forks)
         about = {**self._states.about(), "type": type, "fork": id}
         with hooked(self._context, "fork", about, door=self.door) as told:
-            made = self._fork(id, checkpoint, with_ignored, provider, type, said)
+            made = self._fork(checkpoint, request)
             told |= {"fork": made.id, "directory": display(made.root), "fork_point": made.fork_point}
         self.count_forks(1)
         return made
@@ -366,15 +369,7 @@ class Session:
 
         return has_hooks(self._context, what)
 
-    def _fork(
-        self,
-        name: str | None,
-        checkpoint: str | None,
-        with_ignored: bool,
-        provider: str | None,
-        kind: RefType,
-        metadata: Mapping[str, str],
-    ) -> ForkResult:
+    def _fork(self, checkpoint: str | None, request: ForkRequest) -> ForkResult:
         from holdfast.engine.sessions.lifecycle.fork_creation import fork
 
         if checkpoint is None:
@@ -384,17 +379,7 @@ class Session:
         else:
             point = self.find(checkpoint)
             self._states.tree_of(point)
-        return fork(
-            self._around,
-            self._line.record,
-            point,
-            name=name,
-            now=checkpoint is None,
-            with_ignored=with_ignored,
-            provider=provider,
-            kind=kind,
-            metadata=metadata,
-        )
+        return fork(self._around, self._line.record, point, request, now=checkpoint is None)
 
     # -- who may use it -------------------------------------------------------------------------------------------
 

@@ -623,19 +623,15 @@ class Workspace(RecordedSteps, LookedAt):
         the settings say). Raises `UnsupportedError` where the system cannot supervise, mount, or
         isolate as asked for; then nothing has run.
         """
-        from holdfast.engine.running.run import run
+        from holdfast.engine.running.run import Invocation, RunPolicy, configured_thresholds, run
 
+        where = None if directory is None else os.fsencode(directory)
+        thresholds = configured_thresholds(self._context.settings.safeguard, guard=guard)
         return run(
             self._context,
-            encoded(command),
-            directory=None if directory is None else os.fsencode(directory),
-            environment=environment,
-            one_step=one_step,
-            guard=guard,
-            isolation=isolation,
+            Invocation(encoded(command), where, environment, one_step=one_step),
+            RunPolicy(isolation, bridge, thresholds=thresholds, outside=outside),
             ask=ask,
-            bridge=bridge,
-            outside=outside,
         )
 
     def fork(

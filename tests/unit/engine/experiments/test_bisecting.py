@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.sessions.exchange.bisection import Bisected, Tried, bisect, state_named
+from holdfast.engine.sessions.exchange.bisection import Bisected, Bounds, Tried, bisect, state_named
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.shell.execution import execute
@@ -37,7 +37,7 @@ def test_the_first_bad_state_and_the_command_that_made_it(
     make: Make, session: Session, numbered: list[CheckpointId], tree: Path
 ) -> None:
     told: list[Tried] = []
-    answer = bisect(make, session, "test $(cat n) -lt 7", good=numbered[0], bad=numbered[-1], tell=told.append)
+    answer = bisect(make, session, "test $(cat n) -lt 7", Bounds(numbered[0], numbered[-1]), tell=told.append)
     assert found(answer) == [numbered[7]]
     assert answer.command is not None
     assert answer.command.command == "echo 7 > n"
@@ -50,7 +50,7 @@ def test_the_first_bad_state_and_the_command_that_made_it(
 
 def test_states_that_cannot_be_told_are_left_open(make: Make, session: Session, numbered: list[CheckpointId]) -> None:
     command = "case $(cat n) in 6|7) exit 125;; [0-5]) exit 0;; *) exit 1;; esac"
-    answer = bisect(make, session, command, good=numbered[0], bad=numbered[-1])
+    answer = bisect(make, session, command, Bounds(numbered[0], numbered[-1]))
     assert found(answer) == numbered[6:9]
     assert answer.command is None
     assert {one.verdict for one in answer.tried} == {"good", "bad", "skip"}
@@ -60,7 +60,7 @@ def test_what_the_command_leaves_in_one_state_is_not_in_the_next(
     make: Make, session: Session, numbered: list[CheckpointId]
 ) -> None:
     command = "test ! -e trace && touch trace && echo x >> n; mkdir -p d && cd d && test $(head -1 ../n) -lt 3 # so"
-    assert found(bisect(make, session, command, good=numbered[0], bad=numbered[-1])) == [numbered[3]]
+    assert found(bisect(make, session, command, Bounds(numbered[0], numbered[-1]))) == [numbered[3]]
 
 
 def test_states_that_are_alike_are_asked_about_once(make: Make, session: Session) -> None:
@@ -68,7 +68,7 @@ def test_states_that_are_alike_are_asked_about_once(make: Make, session: Session
     assert first is not None
     last = execute(session, "echo x > a").after
     assert last is not None
-    answer = bisect(make, session, "! grep x a", good=first, bad=last)
+    answer = bisect(make, session, "! grep x a", Bounds(first, last))
     assert found(answer) == [last]
     assert len(answer.tried) == 2
 
@@ -87,16 +87,16 @@ def test_a_command_that_does_not_tell_them_apart_is_found_out(
     make: Make, session: Session, numbered: list[CheckpointId], command: str, reason: str
 ) -> None:
     with pytest.raises(RefusedError, match=reason) as caught:
-        bisect(make, session, command, good=numbered[0], bad=numbered[-1])
+        bisect(make, session, command, Bounds(numbered[0], numbered[-1]))
     assert caught.value.code == "not_bisectable"
     assert left(make) == ["main"]
 
 
 def test_states_that_are_not_in_one_line(make: Make, session: Session, numbered: list[CheckpointId]) -> None:
     with pytest.raises(UsageError, match="none of the states that led to"):
-        bisect(make, session, "true", good=numbered[5], bad=numbered[2])
+        bisect(make, session, "true", Bounds(numbered[5], numbered[2]))
     with pytest.raises(UsageError, match="nothing between"):
-        bisect(make, session, "true", good=numbered[5], bad=numbered[5])
+        bisect(make, session, "true", Bounds(numbered[5], numbered[5]))
 
 
 def test_it_can_be_cancelled(make: Make, session: Session, numbered: list[CheckpointId]) -> None:
@@ -106,8 +106,7 @@ def test_it_can_be_cancelled(make: Make, session: Session, numbered: list[Checkp
             make,
             session,
             "test $(cat n) -lt 7",
-            good=numbered[0],
-            bad=numbered[-1],
+            Bounds(numbered[0], numbered[-1]),
             tell=lambda _: stop.set(),
             stop=stop,
         )

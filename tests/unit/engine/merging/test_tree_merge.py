@@ -44,7 +44,7 @@ def files(root: Path) -> dict[str, tuple[str, int]]:
 def merge(workspace: Workspace, other: Workspace, **options):
     theirs = other.checkpoint().checkpoint.id
     (base,) = bases(workspace._context, workspace.checkpoint().checkpoint.id, theirs)
-    return merge_into(workspace._context, base, theirs, WHY, **options)
+    return merge_into(workspace._context, [base], theirs, WHY, **options)
 
 
 def test_both_sides_work_comes_together_and_can_be_taken_apart_again_i6(

@@ -93,6 +93,14 @@ def verdict_of(exit_code: int) -> Verdict | None:
 _LOG = Log(__name__)
 
 
+class Bounds(NamedTuple):
+    """Between which states the first bad one is looked for."""
+
+    good: CheckpointId
+    bad: CheckpointId
+    """It comes after ``good``."""
+
+
 class Tried(NamedTuple):
     """A state that was asked about."""
 
@@ -133,15 +141,14 @@ def bisect(
     make: Callable[[], Sessions],
     session: Session,
     command: str,
+    bounds: Bounds,
     *,
-    good: CheckpointId,
-    bad: CheckpointId,
     timeout: float | None = None,
     with_ignored: bool = False,
     tell: Callable[[Tried], None] | None = None,
     stop: threading.Event | None = None,
 ) -> Bisected:
-    """Find the first bad state between ``good`` and ``bad``, which comes after it.
+    """Find the first bad state within ``bounds``.
 
     ``command`` is run in a fork of the session that is brought to one state after another: it says good by ending with
     0, by 125 that it cannot tell, and bad by anything else up to 124. The two ends are asked about first: raises
@@ -150,7 +157,7 @@ def bisect(
     thread: `HoldfastError` (code ``cancelled``).
     """
     stop = threading.Event() if stop is None else stop
-    row = _between(session, good, bad)
+    row = _between(session, bounds)
     bisection = Bisection(len(row))
     made = session.fork(type="experiment", with_ignored=with_ignored, metadata={"bisect": command})
     tried: list[Tried] = []
@@ -188,8 +195,9 @@ def bisect(
 _WORDS: dict[Verdict, str] = {"good": "good", "bad": "bad", "skip": "one that it cannot tell"}
 
 
-def _between(session: Session, good: CheckpointId, bad: CheckpointId) -> list[Checkpoint]:
-    """The states from ``good`` to ``bad``, oldest first; of equal ones behind each other only the first."""
+def _between(session: Session, bounds: Bounds) -> list[Checkpoint]:
+    """The states from the good one to the bad one, oldest first; of equal ones behind each other only the first."""
+    good, bad = bounds
     catalog = session.context.catalog
     line = [bad, *catalog.ancestors(bad)]
     if good not in line:

@@ -59,11 +59,9 @@ def merge(
         missed = sessions.only_in(name, session.root)
     assert theirs is not None, "a saved state has a tree"
     ours = session.workspace.checkpoint(kind="auto").checkpoint.id
-    base, *also = bases(session.context, ours, theirs)
+    both_hold = bases(session.context, ours, theirs)
     why = provenance(session.agent, f"merged the session {name}")
-    done = _into(
-        session, name, base, theirs, why, {MERGED: name}, prefer=prefer, dry_run=dry_run, whole=True, also=also
-    )
+    done = _into(session, name, both_hold, theirs, why, {MERGED: name}, prefer=prefer, dry_run=dry_run, whole=True)
     return done._replace(not_captured=missed)
 
 
@@ -92,7 +90,7 @@ def pick(
     if base == theirs:
         raise RefusedError(f"the command {entry.seq} of {source} has changed no file", code="nothing_changed")
     why = provenance(session.agent, f"picked the command {entry.seq} of the session {source}", entry.command)
-    return _into(session, source, base, theirs, why, {}, prefer=prefer, dry_run=dry_run)
+    return _into(session, source, [base], theirs, why, {}, prefer=prefer, dry_run=dry_run)
 
 
 def history_of(sessions: Sessions, name: str) -> tuple[SessionId, list[CommandEntry]]:
@@ -137,7 +135,7 @@ def _still_there(session: Session, checkpoint: CheckpointId, what: str) -> Check
 def _into(
     session: Session,
     source: SessionId,
-    base: CheckpointId,
+    bases: Sequence[CheckpointId],
     theirs: CheckpointId,
     why: Provenance,
     metadata: dict[str, str],
@@ -145,7 +143,6 @@ def _into(
     prefer: Prefer | None,
     dry_run: bool,
     whole: bool = False,
-    also: Sequence[CheckpointId] = (),
 ) -> SessionMerged:
     """Merge into the session's tree, and save its state, with the ``metadata``, if anything was brought in, or
     settled.
@@ -157,17 +154,7 @@ def _into(
         saved.append(point)
         return restored
 
-    merged = merge_into(
-        session.context,
-        base,
-        theirs,
-        why,
-        prefer=prefer,
-        dry_run=dry_run,
-        bring=bring,
-        whole=whole,
-        also=also,
-    )
+    merged = merge_into(session.context, bases, theirs, why, prefer=prefer, dry_run=dry_run, bring=bring, whole=whole)
     if merged.restored is None and merged.done and merged.plan.settled and not dry_run:
         saved.append(session.checkpoint(why.message, metadata=metadata))
     return SessionMerged(source, merged, saved[0] if saved else None)

@@ -18,7 +18,7 @@ from holdfast.engine.sessions.holder.lock import holding, lock_path
 from holdfast.engine.sessions.holder.lock import remove as remove_lock
 from holdfast.engine.sessions.identifiers import PROCESS, check_id, new_id
 from holdfast.engine.sessions.lifecycle.deletion import delete
-from holdfast.engine.sessions.state.journal import Line, new_ref
+from holdfast.engine.sessions.state.journal import Line, Lineage, new_ref
 from holdfast.files.local_tree import LocalTree
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -93,33 +93,40 @@ class _Made(NamedTuple):
     token: str
 
 
+class ForkRequest(NamedTuple):
+    """What a fork is to be: the arguments of `Session.fork`."""
+
+    name: str | None
+    """None: any."""
+    with_ignored: bool
+    provider: str | None
+    kind: RefType
+    metadata: Mapping[str, str]
+
+
 def fork(
     around: Surroundings,
     parent: SessionRecord,
     point: SessionCheckpoint,
+    request: ForkRequest,
     *,
-    name: str | None,
     now: bool,
-    with_ignored: bool,
-    provider: str | None,
-    kind: RefType,
-    metadata: Mapping[str, str],
 ) -> ForkResult:
     """Make a fork of the state ``point``; ``now``: that is what the directory of ``parent`` holds. See `Session.fork`.
 
     Whoever calls it holds ``parent``.
     """
-    if kind not in ("fork", "experiment"):
-        raise UsageError(f"a fork is no {kind}")
+    if request.kind not in ("fork", "experiment"):
+        raise UsageError(f"a fork is no {request.kind}")
     context = around.context
-    session = new_id("fork", context.random) if name is None else check_id(name)
+    session = new_id("fork", context.random) if request.name is None else check_id(request.name)
     check_name(around.shelf.rows, session)
     path = lock_path(context.home, context.store.tenant, session)
     with holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock):
         try:
             _clear(around, session)
-            providers = _Providers(context, session, provider, with_ignored=with_ignored)
-            return _make(around, parent, point, session, providers, now=now, kind=kind, metadata=metadata)
+            providers = _Providers(context, session, request.provider, with_ignored=request.with_ignored)
+            return _make(around, parent, point, session, providers, request, now=now)
         except (Exception, KeyboardInterrupt):
             if not around.shelf.rows.has(session):
                 remove_lock(path)
@@ -132,10 +139,9 @@ def _make(
     point: SessionCheckpoint,
     session: SessionId,
     providers: _Providers,
+    request: ForkRequest,
     *,
     now: bool,
-    kind: RefType,
-    metadata: Mapping[str, str],
 ) -> ForkResult:
     """Make the fork, whose name is held, and free; what fails leaves nothing behind."""
     context, rows = around.context, around.shelf.rows
@@ -150,7 +156,7 @@ def _make(
         mode="worktree",
         token="",
         place=None,
-        purpose="experiment" if kind == "experiment" else "fork",
+        purpose="experiment" if request.kind == "experiment" else "fork",
         status="making",
         created_at=context.clock.now(),
     )
@@ -163,7 +169,7 @@ def _make(
             rows.put(record)
         for reason in providers.choice.passed_over:
             _LOG.warning("the fork %s is made by %s, as it cannot be by %s", session, record.provider, reason)
-        done = _begin(around, point, record, made, metadata)
+        done = _begin(around, point, record, made, request.metadata)
         return done._replace(passed_over=providers.choice.passed_over)
     except (Exception, KeyboardInterrupt):
         try:
@@ -195,7 +201,13 @@ def _begin(
     kind: RefType = "experiment" if record.purpose == "experiment" else "fork"
     ref = new_ref(kind, record.id, metadata=said)
     first = Line(around.shelf, live, clock).commit(
-        "fork", state, made.tree, parent=point.hash, metadata=metadata, naming=[RefChange(ref, None)], record=live
+        "fork",
+        state,
+        made.tree,
+        metadata=metadata,
+        naming=[RefChange(ref, None)],
+        lineage=Lineage(point.hash),
+        record=live,
     )
     ref = msgspec.structs.replace(ref, checkpoint=first.hash, updated_at=first.created_at)
     mode: SessionMode = record.mode

@@ -121,6 +121,27 @@ DRAIN_SECONDS: Final = 0.2
 _LOOK_SECONDS = 0.02
 
 
+class ShellCommand(NamedTuple):
+    """What is run, by which shell, and where."""
+
+    text: str
+    cwd: bytes
+    environment: Mapping[str, str]
+    shell: ShellName = "bash"
+
+
+class Streams(NamedTuple):
+    """What a command reads, and who gets what it writes."""
+
+    stdin: int | None = None
+    """A descriptor; None: there is nothing to read."""
+    output: Callable[[StreamName, bytes], None] | None = None
+    """Gets all that it writes, as it comes. An error in it ends the command, and is raised."""
+
+
+NO_STREAMS = Streams()
+
+
 class Ran(NamedTuple):
     """What became of a command."""
 
@@ -133,36 +154,30 @@ class Ran(NamedTuple):
 
 
 def run_command(
-    command: str,
+    command: ShellCommand,
+    streams: Streams = NO_STREAMS,
     *,
-    shell: ShellName = "bash",
-    cwd: bytes,
-    environment: Mapping[str, str],
     timeout: float | None = None,
     max_output_bytes: int = 65_536,
-    stdin: int | None = None,
-    output: Callable[[StreamName, bytes], None] | None = None,
     stop: threading.Event | None = None,
     door: Door | None = None,
     noted: AbstractContextManager[InFlight] | None = None,
     grace: float = GRACE_SECONDS,
 ) -> Ran:
-    """Run ``command`` with a shell in the directory ``cwd`` until it has ended.
+    """Run ``command`` until it has ended.
 
-    ``stdin`` is a descriptor that it reads from (None: nothing to read). ``output`` gets all that it writes, as it
-    comes; of that `max_output_bytes` are kept of each stream. After ``timeout`` seconds (None or 0: never), or when
+    Of each stream that it writes ``max_output_bytes`` are kept. After ``timeout`` seconds (None or 0: never), or when
     ``stop`` is set, its process group is asked to end (SIGTERM), and after ``grace`` seconds made to (SIGKILL). A
     Ctrl-C (`KeyboardInterrupt`) is passed on to the group; a second one ends it. What is asked at ``door`` is done
     meanwhile. Should this process be killed, what it has started is known by ``noted`` (None: by nobody).
 
-    What it leaves running goes on, and what that writes goes nowhere. An error in ``output`` ends the command, and is
-    raised. Raises `UnsupportedError` if there is no such shell, `UsageError` for a command with a NUL in it,
-    `StorageError` if no process can be started.
+    What it leaves running goes on, and what that writes goes nowhere. Raises `UnsupportedError` if there is no such
+    shell, `UsageError` for a command with a NUL in it, `StorageError` if no process can be started.
     """
     with in_flight() if noted is None else noted as flight:
         said = os.path.join(flight.folder, b"said")
-        started = shells.start(shell, command, environment, folder=flight.folder, said=said)
-        running = _Running(started, cwd, stdin, max_output_bytes, output, grace, door)
+        started = shells.start(command.shell, command.text, command.environment, folder=flight.folder, said=said)
+        running = _Running(started, command.cwd, streams, max_output_bytes, grace, door)
         flight.started(running.pid)
         try:
             timed_out = running.follow(timeout or None, stop)
@@ -181,9 +196,8 @@ class _Running:
         self,
         started: shells.Started,
         cwd: bytes,
-        stdin: int | None,
+        streams: Streams,
         most: int,
-        output: Callable[[StreamName, bytes], None] | None,
         grace: float,
         door: Door | None,
     ) -> None:
@@ -192,7 +206,7 @@ class _Running:
         try:
             self._process = subprocess.Popen(
                 started.arguments,
-                stdin=subprocess.DEVNULL if stdin is None else stdin,
+                stdin=subprocess.DEVNULL if streams.stdin is None else streams.stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 bufsize=0,
@@ -214,7 +228,7 @@ class _Running:
             "stderr": Stream("stderr", self._process.stderr),
         }
         self._kept: dict[StreamName, Kept] = {"stdout": Kept(most), "stderr": Kept(most)}
-        self._output = output
+        self._output = streams.output
         self._grace = grace
         self._door = door
         self._kill_at: float | None = None
@@ -371,8 +385,7 @@ def execute(
     generated: bool = False,
     timeout: float | None = None,
     env: Mapping[str, str] | None = None,
-    stdin: int | None = None,
-    output: Callable[[StreamName, bytes], None] | None = None,
+    streams: Streams = NO_STREAMS,
     stop: threading.Event | None = None,
 ) -> CommandEntry:
     """Run ``command`` in ``session`` until it has ended; its entry in the history, with its result.
@@ -380,10 +393,10 @@ def execute(
     It begins in the directory and with the exported variables that the last command has left. ``input`` is what was
     asked for, if that is something else, and ``generated`` whether a model has made the one from the other. ``timeout``
     (seconds; None: as the session is configured, 0: none) and ``stop`` end it, with all of its process group.
-    ``env`` are variables for it alone, but for the session's name. For ``stdin`` and ``output`` see `run_command`.
+    ``env`` are variables for it alone, but for the session's name.
 
-    The entry is durable before it starts, and again when this returns. What `run_command` and ``output`` raise is
-    raised once the end is journalled; so is `KeyboardInterrupt`, if there was one, which the command has got.
+    The entry is durable before it starts, and again when this returns. What `run_command` raises is raised once the end
+    is journalled; so is `KeyboardInterrupt`, if there was one, which the command has got.
     """
     directory = shell_programs.existing(session.directory(), session.root)
     # (What is left running is known by the session's name.)
@@ -394,14 +407,10 @@ def execute(
     seconds = session.config.timeout_seconds if timeout is None else timeout
     try:
         ran = run_command(
-            command,
-            shell=session.config.shell,
-            cwd=directory,
-            environment=environment,
+            ShellCommand(command, directory, environment, session.config.shell),
+            streams,
             timeout=seconds,
             max_output_bytes=session.config.max_output_bytes,
-            stdin=stdin,
-            output=output,
             stop=stop,
             door=session.door(),
             noted=session.in_flight(),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.sessions.shell import _prompt_setup as prompt_setup
 from holdfast.engine.sessions.shell import _shell_programs as shell_programs
 from holdfast.engine.sessions.shell._terminal_relay import Marks, Relay, shown_text, take_terminal
-from holdfast.engine.sessions.shell.execution import execute, exported, judge, shell_environment
+from holdfast.engine.sessions.shell.execution import Streams, execute, exported, judge, shell_environment
 from holdfast.model.errors import HoldfastError
 from holdfast.model.log import Log
 from holdfast.model.session_types import CommandResult
@@ -243,7 +243,7 @@ def _loop(session: Session) -> int:
             if words[:1] == ["exit"] and len(words) <= 2:
                 return int(words[1]) % 256 if len(words) == 2 and words[1].isdigit() else code
             if words:
-                result = execute(session, command, stdin=0, output=_show).result
+                result = execute(session, command, streams=Streams(0, _show)).result
                 code = 0 if result is None else result.exit_code
         except KeyboardInterrupt:
             sys.stderr.write("\n")

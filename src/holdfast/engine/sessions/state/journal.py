@@ -210,6 +210,17 @@ NO_HASH = SessionHash("")
 """Of what is not saved yet."""
 
 
+class Lineage(NamedTuple):
+    """What a state follows from."""
+
+    parent: SessionHash | None
+    history: Sequence[CommandEntry] = ()
+    """The commands that have led from that to this one."""
+
+
+NO_LINEAGE = Lineage(None)
+
+
 class Line:
     """Where one session stands. For whoever holds it; `look` is for all others."""
 
@@ -285,15 +296,13 @@ class Line:
         message: str = "",
         metadata: Mapping[str, str] | None = None,
         naming: Sequence[RefChange] = (),
-        parent: SessionHash | None = None,
-        history: Sequence[CommandEntry] = (),
+        lineage: Lineage = NO_LINEAGE,
         record: SessionRecord | None = None,
     ) -> SessionCheckpoint:
         """Save ``state``, with that tree, and let HEAD name it; the journal is empty then, but for a command that runs,
         which is none of ``state``. All of it or nothing.
 
-        Its parent is ``parent``, the commands in between are ``history``. ``naming`` are
-        references that name it, too, from then on, and ``record`` is what the session is.
+        ``naming`` are references that name it, too, from then on, and ``record`` is what the session is.
         """
         now = self._clock.now()
         metrics = msgspec.structs.replace(
@@ -303,18 +312,18 @@ class Line:
         point = SessionCheckpoint(
             hash=NO_HASH,
             session=self.record.id,
-            parent=parent,
+            parent=lineage.parent,
             kind=kind,
             message=message,
             created_at=now,
             state=state,
-            history=tuple(history),
+            history=tuple(lineage.history),
             metadata=dict(metadata or {}),
         )
         name, size, data = encode_checkpoint(point)
         point = msgspec.structs.replace(point, hash=name)
         stored = StoredCheckpoint(
-            name, self.record.id, parent, kind, message, now, state.seq, tree, True, "hot", size, len(data)
+            name, self.record.id, lineage.parent, kind, message, now, state.seq, tree, True, "hot", size, len(data)
         )
         changes = [
             RefChange(msgspec.structs.replace(change.ref, checkpoint=name, updated_at=now), change.expected)

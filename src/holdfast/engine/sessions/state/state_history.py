@@ -17,7 +17,7 @@ from holdfast.engine.sessions.identifiers import (
     check_new_branch,
 )
 from holdfast.engine.sessions.state import journal
-from holdfast.engine.sessions.state.journal import new_ref
+from holdfast.engine.sessions.state.journal import Lineage, new_ref
 from holdfast.model.clock import isoformat
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -197,7 +197,7 @@ class States:
         state = msgspec.structs.replace(
             target.state, id=now.id, parent=now.parent, created_at=now.created_at, metrics=metrics
         )
-        self.commit("auto", state=state, parent=parent, history=history)
+        self.commit("auto", state=state, lineage=Lineage(parent, history))
 
     def bring(
         self, target: CheckpointId, *, expected: CheckpointId, message: str, metadata: Mapping[str, str]
@@ -314,18 +314,17 @@ class States:
         message: str = "",
         metadata: Mapping[str, str] | None = None,
         branch: SessionRef | None = None,
-        parent: SessionHash | None = None,
-        history: Sequence[CommandEntry] | None = None,
+        lineage: Lineage | None = None,
         may_refuse: bool = True,
     ) -> SessionCheckpoint:
-        """Save a state, the present one unless it is given, and let go of old ones beyond the limit. ``may_refuse``:
-        whether a hook can stop that.
+        """Save a state, the present one unless it is given, and let go of old ones beyond the limit. It follows from
+        HEAD by what the journal has, unless ``lineage`` says otherwise. ``may_refuse``: whether a hook can stop that.
         """
         about = {**self.about(), "kind": kind, "message": message}
         # (What is saved by itself protects what was done: no hook stops that.)
         may_refuse = may_refuse and kind != "auto"
         with hooked(self._context, "checkpoint", about, may_refuse=may_refuse, door=self._door) as told:
-            point = self._commit(kind, state, tree, message, metadata, branch, parent, history)
+            point = self._commit(kind, state, tree, message, metadata, branch, lineage)
             told |= {"checkpoint": point.hash, "tree": point.state.tree}
         quotas.thin_out(self._rows, self.id, self._most)
         dropped = quotas.drop_oldest(self._rows, self.id, self._context.settings.session.max_history_bytes)
@@ -352,8 +351,7 @@ class States:
         message: str,
         metadata: Mapping[str, str] | None,
         branch: SessionRef | None,
-        parent: SessionHash | None,
-        history: Sequence[CommandEntry] | None,
+        lineage: Lineage | None,
     ) -> SessionCheckpoint:
         for left in reversed(range(_TRIES)):
             try:
@@ -364,8 +362,7 @@ class States:
                     message=message,
                     metadata=metadata,
                     naming=[*self._own_names(), *(() if branch is None else (RefChange(branch, None),))],
-                    parent=self._line.head.hash if history is None else parent,
-                    history=journal.commands(self._line.done) if history is None else history,
+                    lineage=lineage or Lineage(self._line.head.hash, journal.commands(self._line.done)),
                 )
             except RefusedError as error:
                 # Somebody forgets checkpoints at this moment: save the tree again.

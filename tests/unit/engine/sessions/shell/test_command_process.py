@@ -16,7 +16,7 @@ import pytest
 from holdfast.engine.sessions.holder import lock as in_flight
 from holdfast.engine.sessions.holder.lock import InFlight, end_what_was_left, note_path
 from holdfast.engine.sessions.shell import _shell_programs as shell_programs
-from holdfast.engine.sessions.shell.execution import Ran, run_command
+from holdfast.engine.sessions.shell.execution import Ran, ShellCommand, Streams, run_command
 from holdfast.model.errors import StorageError, UnsupportedError, UsageError
 from holdfast.model.session_types import SessionId, ShellName
 
@@ -45,10 +45,10 @@ def run(place: Path, shell: ShellName) -> Run:
     def run_it(command: str, variables: dict[str, str] | None = None, **options: object) -> Ran:
         environment = {"PATH": os.environ["PATH"], "HOME": "/", "LOGNAME": "me", "A": "1", "PWD": str(place)}
         environment |= variables or {}
-        return run_command(
-            command,
-            **{"shell": shell, "cwd": bytes(place), "environment": environment, **options},  # type: ignore[arg-type]
-        )
+        what = {"cwd": bytes(place), "environment": environment, "shell": shell} | options
+        streams = Streams(*(what.pop(name, None) for name in Streams._fields))  # type: ignore[arg-type]
+        order = ShellCommand(command, *(what.pop(name) for name in ShellCommand._fields[1:]))  # type: ignore[arg-type]
+        return run_command(order, streams, **what)  # type: ignore[arg-type]
 
     return run_it
 

@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
-from holdfast.engine.sessions.shell.execution import execute
+from holdfast.engine.sessions.shell.execution import Streams, execute
 from holdfast.model.errors import StorageError
 from holdfast.model.session_types import SessionConfig, ShellName
 
@@ -119,7 +119,7 @@ def test_an_interrupt_is_journalled_as_how_the_command_ended(session: Session) -
         execute(
             session,
             "trap 'exit 5' INT; sh -c 'echo go'; while :; do sleep 0.01; done",
-            output=lambda *_: os.kill(os.getpid(), signal.SIGINT),
+            streams=Streams(output=lambda *_: os.kill(os.getpid(), signal.SIGINT)),
         )
     result = session.history(1)[0].result
     assert result is not None
@@ -131,7 +131,7 @@ def test_what_fails_meanwhile_leaves_nothing_in_flight(session: Session) -> None
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
-        execute(session, "echo go; sleep 60", output=fail)
+        execute(session, "echo go; sleep 60", streams=Streams(output=fail))
     with pytest.raises(StorageError, match="cannot be started"):
         execute(session, "true", env={"X": "x" * 1_000_000})
     last, first = (entry.result for entry in session.history())
