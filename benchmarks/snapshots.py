@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compare import machine, make_tree
-from holdfast.engine.forks.provider_selection import providers_of
+from holdfast.engine.forks.workspace_providers import providers_of
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.shell.execution import execute

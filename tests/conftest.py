@@ -36,7 +36,7 @@ MOST_DESCRIPTORS = 500
 """Of a process that runs tests: `select.select` knows no more than 1,023."""
 
 _CLONE_NEWNS, _MS_REC, _MS_PRIVATE, _MNT_DETACH = 0x20000, 1 << 14, 1 << 18, 2
-_SERVING = b"holdfast.engine.forks.mount_process"
+_SERVING = b"holdfast.engine.forks.mount_server"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

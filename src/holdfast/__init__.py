@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.engine.diffs.patch_text import FileStat
     from holdfast.engine.experiments.attempts import Attempt, Comparison, Order, Outcome
     from holdfast.engine.experiments.experiment import experiment
-    from holdfast.engine.forks.mount import Mounted
+    from holdfast.engine.forks.checkpoint_mount import Mounted
     from holdfast.engine.history.retention import Policy
     from holdfast.engine.promotion.manager import Promotions
     from holdfast.engine.running.run import RunResult

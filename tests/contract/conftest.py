@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.upkeep.collection import verify
+from holdfast.engine.upkeep.housekeeping import verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.engine.forks.fork import fork
-from holdfast.engine.history.recovery import abandon, resume
+from holdfast.engine.history.interrupted_operations import abandon, resume
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.retention import Policy
 from holdfast.engine.opening.context import Context
-from holdfast.engine.upkeep.checkpoint_removal import forget
+from holdfast.engine.upkeep.forget_checkpoints import forget
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.ids import CheckpointId
 

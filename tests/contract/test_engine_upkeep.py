@@ -12,8 +12,8 @@ from holdfast.engine.history.retention import Policy
 from holdfast.engine.opening.context import changes_of
 from holdfast.engine.upkeep.bundle_export import export_bundle
 from holdfast.engine.upkeep.bundle_import import import_bundle
-from holdfast.engine.upkeep.checkpoint_removal import forget
-from holdfast.engine.upkeep.collection import collect, stats, verify
+from holdfast.engine.upkeep.forget_checkpoints import forget
+from holdfast.engine.upkeep.housekeeping import collect, stats, verify
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import CheckpointId
 from holdfast.store.manifests import manifest

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.forks.provider_selection import providers_of
+from holdfast.engine.forks.workspace_providers import providers_of
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.testing.tree_state import Seen, differences, photograph
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import UnsupportedError
-from holdfast.sandbox._quota import enforced
+from holdfast.sandbox._resource_limits import enforced
 from holdfast.sandbox.policy import Quota
 from holdfast.testing.tree_state import differences, photograph
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.forks.provider_selection import providers_of
+from holdfast.engine.forks.workspace_providers import providers_of
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.model.errors import RefusedError, StorageError, UnsupportedError
 from holdfast.model.session_types import CommandResult

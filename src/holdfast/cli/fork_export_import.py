@@ -36,7 +36,7 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
         return _materialise(console, arguments)
     name: str = arguments.name or "@"
     if arguments.mount:
-        from holdfast.engine.forks.mount_server import MountServer
+        from holdfast.engine.forks.mount_server_client import MountServer
 
         # Before anything is opened: see there.
         with MountServer() as server, console.open() as workspace:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from holdfast.cli.console import Console
-    from holdfast.engine.forks.mount import Mounted
+    from holdfast.engine.forks.checkpoint_mount import Mounted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK = 600.0
@@ -71,7 +71,7 @@ def _mount(console: Console, arguments: argparse.Namespace) -> int:
 
 
 def _detach(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.forks.mount_server import MountServer
+    from holdfast.engine.forks.mount_server_client import MountServer
 
     with MountServer() as server, console.open() as workspace:
         checkpoint, pid = workspace.mount_detached(
@@ -93,7 +93,7 @@ def _detach(console: Console, arguments: argparse.Namespace) -> int:
 
 def _mount_fork(console: Console, directory: str) -> bool:
     """Mount a fork again; False if the directory is none's."""
-    from holdfast.engine.forks.mount_server import MountServer
+    from holdfast.engine.forks.mount_server_client import MountServer
 
     try:
         with MountServer() as server, console.open_home() as home:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import UnsupportedError
 from holdfast.sandbox import _firewall as firewall
-from holdfast.sandbox import _quota as quota
+from holdfast.sandbox import _resource_limits as quota
 from holdfast.sandbox import _seccomp_filter as seccomp_filter
 from holdfast.sandbox import bubblewrap, namespace_entry
 from holdfast.sandbox.bubblewrap import Host, Mount

@@ -82,7 +82,7 @@ class Files(NamedTuple):
 
 
 class Quota(NamedTuple):
-    """What a box may take; 0: any amount. See `holdfast.sandbox._quota` for what is limited where."""
+    """What a box may take; 0: any amount. See `holdfast.sandbox._resource_limits` for what is limited where."""
 
     memory: int = 0
     """Bytes."""

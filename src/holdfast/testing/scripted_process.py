@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from types import TracebackType
 
-    from holdfast.supervisor.resolution.supervision import Supervision
+    from holdfast.supervisor.resolution.handler_context import Supervision
     from holdfast.supervisor.resolution.territory import ReadOnly
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.journal.records import StepId

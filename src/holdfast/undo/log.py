@@ -17,7 +17,7 @@ from holdfast.model.paths import display
 from holdfast.undo.journal.barriers import Barriers
 from holdfast.undo.journal.forgotten_runs import ForgottenRuns
 from holdfast.undo.journal.heartbeat import BEAT, NONE, Heartbeat, decode, encode
-from holdfast.undo.journal.log_directory import begin_version, check_version, locked
+from holdfast.undo.journal.log_ownership import begin_version, check_version, locked
 from holdfast.undo.journal.preimages import Preimages
 from holdfast.undo.journal.quarantine import Quarantine
 from holdfast.undo.journal.records import Alias, Begin, Outside

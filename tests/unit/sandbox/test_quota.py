@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import UnsupportedError, UsageError
-from holdfast.sandbox import _quota as quota
-from holdfast.sandbox._quota import check, enforced
+from holdfast.sandbox import _resource_limits as quota
+from holdfast.sandbox._resource_limits import check, enforced
 from holdfast.sandbox.policy import Quota
 
 

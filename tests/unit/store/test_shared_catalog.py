@@ -75,7 +75,7 @@ def test_the_same_path_on_two_machines_is_two_workspaces(machine, tree, tmp_path
 
 
 def test_what_is_deleted_on_one_machine_is_not_gone_on_the_other(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.engine.upkeep.checkpoint_removal.find_moved", partial(find_moved, most=100))
+    monkeypatch.setattr("holdfast.engine.upkeep.forget_checkpoints.find_moved", partial(find_moved, most=100))
     one, two = machine("one"), machine("two")
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

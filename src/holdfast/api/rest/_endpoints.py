@@ -8,7 +8,7 @@ from holdfast.api.rest import _request_types as request_types
 from holdfast.api.rest import _response_types as response_types
 from holdfast.api.rest.routes import checkpoints, exports, merges, promotions
 from holdfast.api.rest.routes import merges as reapplies
-from holdfast.api.rest.routes import tree_changes as changes
+from holdfast.api.rest.routes import restore_undo_write as changes
 from holdfast.model import json_types
 
 if TYPE_CHECKING:

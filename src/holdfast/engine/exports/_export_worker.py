@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.engine.exports.named_workspaces import Exports
-from holdfast.engine.upkeep.checkpoint_removal import forget
+from holdfast.engine.upkeep.forget_checkpoints import forget
 from holdfast.engine.watching.listener import claim
 from holdfast.engine.watching.service import Service, setup_of
 from holdfast.engine.watching.tree_comparison import Differing

@@ -22,7 +22,7 @@ from holdfast.engine.exports._export_worker import Care
 from holdfast.engine.opening.home import folder_in
 from holdfast.engine.opening.identity import find_moved
 from holdfast.engine.sessions.idle.idle_schedule import Idling
-from holdfast.engine.upkeep.collection import collect
+from holdfast.engine.upkeep.housekeeping import collect
 from holdfast.files.tree import ROOT_GONE
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 from holdfast.bridge.mount import fuse_device
 from holdfast.bridge.mount.overlayfs import detach_overlays
 from holdfast.engine.forks.fork import fork
-from holdfast.engine.forks.materialization import discard
-from holdfast.engine.forks.mount_server import MountServer, Order
+from holdfast.engine.forks.mount_server_client import MountServer, Order
 from holdfast.engine.forks.mounted_forks import fork_mounted, mount_again
+from holdfast.engine.forks.unmount_to_directory import discard
 from holdfast.engine.history.checkpoint import take_locked
 from holdfast.engine.history.mount_pins import release_dead
 from holdfast.engine.opening.context import freeing

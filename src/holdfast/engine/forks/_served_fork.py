@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
 from holdfast.bridge.mount.fuse_device import clear_dead, detach
 from holdfast.bridge.mount.overlayfs import attributes_for, detach_overlays, mount_overlay, unmount_overlay
-from holdfast.engine.forks.mount import Served
+from holdfast.engine.forks.checkpoint_mount import Served
 from holdfast.engine.opening.fork_layers import lower_of, make_layers, merged_of, taken, upper_of, work_of
 from holdfast.model.errors import LockedError, RefusedError, StorageError
 from holdfast.model.ids import Hash

@@ -31,8 +31,8 @@ def fork(
     That workspace's directory must be empty, or hold what a killed fork of the same checkpoint left. Durable when it
     returns. Content that is known to be missing is an `IntegrityError` before anything is made; damage that shows only
     when it is read is one too, and what was written by then is removed. Cut short, it is finished by
-    `holdfast.engine.history.recovery` in the new workspace, or by the same fork again. The new workspace is live:
-    retention keeps what it stands on.
+    `holdfast.engine.history.interrupted_operations` in the new workspace, or by the same fork again. The new workspace
+    is live: retention keeps what it stands on.
     """
     _require(context, context.catalog.checkpoint(source))
     forked = open_fork()

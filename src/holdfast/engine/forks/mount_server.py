@@ -1,96 +1,92 @@
-"""The process that serves a mount when the command that asked for it has ended: how it is started and told what to do.
-
-What it does then is in `holdfast.engine.forks.mount_process`. It is started early, so that it gets ready while the
-command sees to the rest. There it says how that went, and nothing more; it ends when nothing is mounted any more.
-"""
+"""What the process does that serves a mount when the command that asked for it has ended: see `mount_server`."""
 
 from __future__ import annotations
 
-import json
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final
+import os
+import signal
+from typing import TYPE_CHECKING, Final
 
-from holdfast.model.errors import FormatError, StorageError
-from holdfast.model.fast_namedtuple import NamedTuple
-from holdfast.model.paths import display, parse_display
-from holdfast.processes.detached_worker import Worker
-from holdfast.processes.module_process import decode_outcome
+from holdfast.engine.forks._served_fork import ServedFork
+from holdfast.engine.forks.checkpoint_mount import mount_checkpoint
+from holdfast.engine.forks.mount_server_client import decode_order
+from holdfast.engine.opening import fork_layers
+from holdfast.engine.opening.home import open_log
+from holdfast.engine.opening.opener import Opener
+from holdfast.model.errors import HoldfastError, NotFoundError, unexpected
+from holdfast.model.ids import CheckpointId
+from holdfast.model.log import arrange
+from holdfast.processes.detached_worker import read_order, say
+from holdfast.processes.module_process import Outcome, failure
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
 
+    from holdfast.engine.forks.mount_server_client import Order
     from holdfast.model.log import Level
 
-_SERVING: Final = "holdfast.engine.forks.mount_process"
-_SECONDS: Final = 60.0
-"""That a mount may take: the home may be slow."""
+LOG: Final = b"mount.log"
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Order(NamedTuple):
-    """What to mount."""
-
-    home: bytes
-    root: bytes
-    """Of the workspace."""
-    directory: bytes
-    """Where."""
-    checkpoint: str = ""
-    """Empty: the workspace is a fork, and is mounted itself."""
-    allow_other: bool = False
-    log_level: Level = "info"
-
-    def encode(self) -> bytes:
-        """As it is given to the process: one JSON object."""
-        paths = {name: display(path) for name, path in self._asdict().items() if isinstance(path, bytes)}
-        return json.dumps(self._asdict() | paths).encode()
+def main() -> None:
+    """Be such a process: read an `Order`, and serve until it is unmounted."""
+    given = read_order()
+    if not given:
+        return
+    order = decode_order(given)
+    opener = Opener(home=order.home, lenient=True)
+    try:
+        (_serve if order.checkpoint else _serve_fork)(opener, order)
+    except HoldfastError as error:
+        say(failure(error).encode())
+    except Exception as error:  # noqa: BLE001 - whoever waits is to hear of it
+        say(failure(unexpected(error)).encode())
+    finally:
+        opener.close()
 
 
-def decode_order(given: bytes) -> Order:
-    """What was given."""
-    fields: dict[str, Any] = json.loads(given)
-    for name in ("home", "root", "directory"):
-        fields[name] = parse_display(fields[name])
-    return Order(**fields)
+def _serve(opener: Opener, order: Order) -> None:
+    context = opener.open(order.root)
+    _log_to(context.folder, order.log_level)
+    checkpoint = CheckpointId(order.checkpoint)
+    with mount_checkpoint(
+        context, checkpoint, order.directory, home=order.home, allow_other=order.allow_other
+    ) as mounted:
+        _at_signals(mounted.end)
+        say(Outcome().encode())
+        mounted.wait()
 
 
-class MountServer:
-    """Such a process, that waits for its order. Use it as a context manager: without one it ends.
-
-    It is there soonest if it is started before anything else is done: see `holdfast.processes.detached_worker`.
-    """
-
-    def __init__(self) -> None:
-        """Start it. Raises `StorageError`."""
-        try:
-            self._process = Worker(_SERVING)
-        except OSError as error:
-            raise StorageError(f"cannot start a process that serves the mount: {error.strerror}") from error
-        self.pid = self._process.pid
-
-    def mount(self, order: Order) -> None:
-        """Have it mount something and go on by itself. Returns when it is mounted; raises what went wrong."""
-        try:
-            said = self._process.ask(order.encode(), _SECONDS)
-        except TimeoutError:
-            self._process.terminate()
-            raise StorageError(f"nothing was mounted within {_SECONDS:g} s") from None
-        try:
-            outcome = decode_outcome(said)
-        except FormatError:
-            raise StorageError("the process that was to serve the mount has ended at once") from None
-        if outcome.error is not None:
-            raise outcome.error
-        self._process.let_go()
-
-    def __enter__(self) -> MountServer:
-        """The process itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """It is without an order, or has failed: then it ends."""
-        self._process.close()
+def _serve_fork(opener: Opener, order: Order) -> None:
+    context = opener.open_fork(order.root)
+    _log_to(context.folder, order.log_level)
+    note = fork_layers.read(context.folder)
+    if note is None:
+        raise NotFoundError("this is no fork by mount any more", code="no_fork")
+    with ServedFork(context, note, order.directory) as served:
+        _at_signals(served.try_to_end)
+        say(Outcome().encode())
+        served.wait()
 
 
-def given_or_started(server: MountServer | None) -> AbstractContextManager[MountServer]:
-    """A server, for the length of a block: the one that the caller has started, and sees to, or another."""
-    return MountServer() if server is None else nullcontext(server)
+def _log_to(folder: bytes, level: Level) -> None:
+    """From now on what there is to say goes to the log in the workspace's folder."""
+    log = open_log(folder, LOG)
+    os.dup2(log, 2)
+    os.close(log)
+
+    def send() -> None:
+        from holdfast.model import log_format
+
+        log_format.send(level, log_format.Lines(as_json=True))
+
+    arrange(level, send)
+
+
+def _at_signals(end: Callable[[], None]) -> None:
+    for number in _SIGNALS:
+        signal.signal(number, lambda _number, _frame: end())
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.mount.overlayfs import attributes_for, refuse_without_privilege, unmount_overlay
 from holdfast.engine.forks._file_ownership import looks_of
-from holdfast.engine.forks.mount_server import MountServer, Order, given_or_started
+from holdfast.engine.forks.mount_server_client import MountServer, Order, given_or_started
 from holdfast.engine.history.tree_copy import first_checkpoint
 from holdfast.engine.opening import fork_layers
 from holdfast.engine.opening.fork_layers import ForkNote, is_mounted, is_served, make_layers
@@ -69,9 +69,9 @@ def mount_again(opener: Opener, directory: bytes, server: MountServer | None = N
         path = context.workspace.path
         note = _note(context)
         if fork_layers.has_become(note, path):
-            from holdfast.engine.forks import materialization
+            from holdfast.engine.forks import unmount_to_directory
 
-            materialization.finish(context, note)
+            unmount_to_directory.finish(context, note)
             raise RefusedError(f"{display(path)} is a plain directory by now: there is nothing to mount")
         refuse_without_privilege()
         if is_mounted(context.folder, path):
@@ -109,21 +109,21 @@ def unmount(opener: Opener, directory: bytes) -> bytes:
 
 def materialise(opener: Opener, directory: bytes) -> bytes:
     """Make a fork a plain directory, with all that is in it: `unmounted.materialise`. Its real path."""
-    from holdfast.engine.forks import materialization
+    from holdfast.engine.forks import unmount_to_directory
 
     context = opener.open_fork(directory)
     path = context.workspace.path
     with context.lock():
         note = _note(context)
         if fork_layers.has_become(note, path):
-            materialization.finish(context, note)
+            unmount_to_directory.finish(context, note)
             return path
 
         def back() -> None:
             with MountServer() as server:
                 server.mount(_order(context))
 
-        materialization.materialise(context, note, back)
+        unmount_to_directory.materialise(context, note, back)
     return path
 
 
@@ -157,10 +157,10 @@ def _begin(forked: Context, source: Checkpoint) -> ForkNote:
 
 def _take_back(forked: Context) -> None:
     """Leave nothing of a fork that could not be mounted."""
-    from holdfast.engine.forks import materialization
+    from holdfast.engine.forks import unmount_to_directory
 
     forked.catalog.let_go(forked.workspace.id)
-    materialization.discard(forked, forked.workspace)
+    unmount_to_directory.discard(forked, forked.workspace)
     with suppress(OSError):
         os.rmdir(forked.workspace.path)
 

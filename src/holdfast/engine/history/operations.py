@@ -27,7 +27,7 @@ def checkpoint(context: Context, request: Request, progress: Progress | None = N
     from holdfast.engine.history.checkpoint import take
 
     if request.kind != "auto" and _is_cut_short(context) and current_run(context) is None:
-        from holdfast.engine.history.recovery import nevertheless
+        from holdfast.engine.history.interrupted_operations import nevertheless
 
         with nevertheless():
             _finish_first(context, progress)
@@ -84,7 +84,7 @@ def _is_cut_short(context: Context) -> bool:
 
 
 def _finish_first(context: Context, progress: Progress | None) -> None:
-    from holdfast.engine.history.recovery import finish_first
+    from holdfast.engine.history.interrupted_operations import finish_first
 
     with paused(context):
         finish_first(context, progress)

@@ -71,11 +71,11 @@ def restore(
     ``as_state`` it is saved as what this restore did.
 
     Atomic per file, durable when it returns, not atomic as a whole: cut short, it is finished or taken back by
-    `holdfast.engine.history.recovery`. Files that changed meanwhile, or that no checkpoint holds, are left alone and
-    listed in ``skipped``; unless ``exact``, what another workspace's state does not capture, or ignores, is, too.
-    Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content that is
-    needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if the
-    tree is not as ``expected`` has it, which a merge asks for: that is then saved, and nothing else has happened.
+    `holdfast.engine.history.interrupted_operations`. Files that changed meanwhile, or that no checkpoint holds, are
+    left alone and listed in ``skipped``; unless ``exact``, what another workspace's state does not capture, or ignores,
+    is, too. Raises `NotFoundError` (no such checkpoint or path), `IntegrityError` before anything is touched if content
+    that is needed is damaged, `RefusedError` while an earlier restore is unfinished, or (code ``changed_meanwhile``) if
+    the tree is not as ``expected`` has it, which a merge asks for: that is then saved, and nothing else has happened.
     """
     with context.lock(), nullcontext() if dry_run else _going_back(context):
         checkpoint = context.catalog.checkpoint(target)

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from typing import Literal
 
-    from holdfast.engine.history.recovery import CaughtUp
+    from holdfast.engine.history.interrupted_operations import CaughtUp
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import HistoryEvent
     from holdfast.model.command_results import RestoreResult
@@ -545,7 +545,7 @@ def _reached(
         if read_undo_note(context.folder) is None:
             yield service, None
             return
-        from holdfast.engine.history.recovery import (  # (hardly ever is anything cut short)
+        from holdfast.engine.history.interrupted_operations import (  # (hardly ever is anything cut short)
             catch_up,
             foresee_catching_up,
         )

@@ -384,13 +384,13 @@ def is_behind(context: Context, state: HistoryEvent) -> bool:
 
 
 def _last(context: Context) -> int | None:
-    from holdfast.undo.journal.log_directory import last_of_others
+    from holdfast.undo.journal.log_ownership import last_of_others
 
     return last_of_others(log_directory(context))
 
 
 def _mismatch(what: str, way: str = "") -> Exception:
-    from holdfast.undo.journal.log_directory import VersionMismatchError
+    from holdfast.undo.journal.log_ownership import VersionMismatchError
 
     return VersionMismatchError(
         f"{what}, and an undo log of another version of Holdfast was set aside: only that version can undo its steps",

@@ -212,7 +212,7 @@ class HostedDirectory:
         """Finish what a killed keeper has left. All that was rolled back, and nobody was told of yet, is an event; so
         is, once, an undo log of another version, which is set aside, or raises `VersionMismatchError` (`ready_log`).
         """
-        from holdfast.undo.journal.log_directory import VersionMismatchError
+        from holdfast.undo.journal.log_ownership import VersionMismatchError
 
         self._writable()
         with self._opened() as (_, context):
@@ -359,7 +359,7 @@ class HostedDirectory:
 
         What a killed keeper has left is finished first, which is an event.
         """
-        from holdfast.undo.journal.log_directory import VersionMismatchError
+        from holdfast.undo.journal.log_ownership import VersionMismatchError
 
         self._writable()
         with self._opened() as (workspace, context):

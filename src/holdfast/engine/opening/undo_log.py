@@ -134,7 +134,7 @@ def recover(context: Context, found: bytes, *, noted: bool) -> None:
 
     Nobody is kept from anything where that cannot be done: it is said once, as is that the caller has not the right to.
     """
-    from holdfast.undo.journal.log_directory import VersionMismatchError, check_version, is_half_done, is_kept
+    from holdfast.undo.journal.log_ownership import VersionMismatchError, check_version, is_half_done, is_kept
 
     if is_kept(found):
         return
@@ -213,7 +213,7 @@ def kept_still(context: Context) -> Generator[None]:
 
     Nobody is kept from going back by a log of another version, or one for which there is no room.
     """
-    from holdfast.undo.journal.log_directory import VersionMismatchError
+    from holdfast.undo.journal.log_ownership import VersionMismatchError
 
     with ExitStack() as entered:
         service = entered.enter_context(kept(context))
@@ -317,7 +317,7 @@ def discard(context: Context) -> int | None:
     """Forget all finished steps, whatever version the log has, and logs of other versions that were set aside; how many
     steps, None if that cannot be told.
     """
-    from holdfast.undo.journal.log_directory import VersionMismatchError, discard_log
+    from holdfast.undo.journal.log_ownership import VersionMismatchError, discard_log
 
     try:
         with reached(context) as service:
@@ -329,7 +329,7 @@ def discard(context: Context) -> int | None:
 
 def discard_other_version(context: Context) -> bool:
     """Forget the logs of other versions that were set aside, and nothing else; False if there are none."""
-    from holdfast.undo.journal.log_directory import forget_others, last_of_others
+    from holdfast.undo.journal.log_ownership import forget_others, last_of_others
 
     directory = log_directory(context)
     if last_of_others(directory) is None:
@@ -343,7 +343,7 @@ def ready_log(context: Context) -> bytes:
 
     Raises `VersionMismatchError` while a keeper of that version has it, or if a step in it is half done.
     """
-    from holdfast.undo.journal.log_directory import VersionMismatchError, check_version, set_aside
+    from holdfast.undo.journal.log_ownership import VersionMismatchError, check_version, set_aside
 
     directory = make_log(context)
     deadline = context.clock.monotonic() + _MOVING_SECONDS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from holdfast.engine.forks.provider_selection import providers_of
+from holdfast.engine.forks.workspace_providers import providers_of
 from holdfast.engine.history.restore_plan import Stored
 from holdfast.engine.history.status import present
 from holdfast.engine.opening.context import saved_in

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.engine.history.derived_state import put_together
-from holdfast.engine.history.recovery import resume
+from holdfast.engine.history.interrupted_operations import resume
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.status import on_disk
 from holdfast.engine.opening import operation_journal as journals

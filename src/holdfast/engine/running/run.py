@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.history.checkpoint import Recorded, take_locked
-from holdfast.engine.history.recovery import catch_up, nevertheless
+from holdfast.engine.history.interrupted_operations import catch_up, nevertheless
 from holdfast.engine.history.undo_guards import check, note_run
 from holdfast.engine.opening.child_environment import handed_on
 from holdfast.engine.opening.current_run import RUN_VARIABLE, forbid_inside_run

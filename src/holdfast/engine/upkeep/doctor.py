@@ -202,7 +202,7 @@ def _mounting() -> Iterator[Finding]:
 
 def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
     """Which providers could make copies of the workspace, which one is chosen, and why."""
-    from holdfast.engine.forks.provider_selection import providers_of
+    from holdfast.engine.forks.workspace_providers import providers_of
     from holdfast.snapshot.provider_selection import choose
 
     try:
@@ -252,7 +252,7 @@ def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Find
 
 def _how_much(context: Context, provider: Capabilities) -> Iterator[str]:
     """What would be copied, where that is everything."""
-    from holdfast.engine.forks.provider_selection import place_of
+    from holdfast.engine.forks.workspace_providers import place_of
     from holdfast.snapshot.full_copy import MOST_BYTES, size_of_copy
 
     if provider.provider != "copy" or not provider.score:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.status import status
-from holdfast.engine.upkeep.checkpoint_removal import forget
-from holdfast.engine.upkeep.collection import collect
+from holdfast.engine.upkeep.forget_checkpoints import forget
+from holdfast.engine.upkeep.housekeeping import collect
 from holdfast.engine.watching.service import setup_of
 from holdfast.engine.watching.service import watch as serve
 from holdfast.files.local_tree import LocalTree

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Self
 
-    from holdfast.engine.forks.mount_server import MountServer
+    from holdfast.engine.forks.mount_server_client import MountServer
     from holdfast.engine.opening.context import Context, Shared
     from holdfast.model.command_results import Forgotten, Log
     from holdfast.model.content import Progress
@@ -46,13 +46,13 @@ class Opened:
         (I11). ``dry_run`` says what would go, and deletes nothing.
         """
         forbid_inside_run(self._shared, "a collection")
-        from holdfast.engine.upkeep.collection import collect
+        from holdfast.engine.upkeep.housekeeping import collect
 
         return collect(self._shared, grace=grace, dry_run=dry_run, progress=progress)
 
     def verify(self, *, read_data: bool = False, progress: Progress | None = None) -> Verified:
         """Prove the store sound, or name what is not; ``read_data`` reads and hashes every stored byte."""
-        from holdfast.engine.upkeep.collection import verify
+        from holdfast.engine.upkeep.housekeeping import verify
 
         return verify(self._shared, read_data=read_data, progress=progress)
 
@@ -109,7 +109,7 @@ class Home(Opened):
         path.
         """
         forbid_inside_run(self._context, "forgetting")
-        from holdfast.engine.upkeep.checkpoint_removal import forget_gone
+        from holdfast.engine.upkeep.forget_checkpoints import forget_gone
 
         return forget_gone(self._context, dry_run=dry_run)
 
@@ -147,6 +147,6 @@ class Home(Opened):
 
     def stats(self) -> Stats:
         """What takes the space."""
-        from holdfast.engine.upkeep.collection import stats_of_home
+        from holdfast.engine.upkeep.housekeeping import stats_of_home
 
         return stats_of_home(self._context)

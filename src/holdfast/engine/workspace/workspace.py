@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from holdfast.engine.diffs.patch_text import FileStat
     from holdfast.engine.diffs.tree_diff import Contents
-    from holdfast.engine.forks.mount import Mounted
-    from holdfast.engine.forks.mount_server import MountServer
+    from holdfast.engine.forks.checkpoint_mount import Mounted
+    from holdfast.engine.forks.mount_server_client import MountServer
     from holdfast.engine.history.retention import Policy
     from holdfast.engine.merging.fork_merge import Merged
     from holdfast.engine.merging.reapply.resolver import Ladder
@@ -502,7 +502,7 @@ class Workspace(RecordedSteps, LookedAt):
         `restore`.
         """
         forbid_inside_run(self._context, "a restore")
-        from holdfast.engine.history.recovery import resume
+        from holdfast.engine.history.interrupted_operations import resume
 
         with paused(self._context):
             return resume(self._context, progress, as_state=as_state)
@@ -510,7 +510,7 @@ class Workspace(RecordedSteps, LookedAt):
     def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
         """Take a restore that was cut short back: the tree becomes what it was before; see `restore_continue`."""
         forbid_inside_run(self._context, "a restore")
-        from holdfast.engine.history.recovery import abandon
+        from holdfast.engine.history.interrupted_operations import abandon
 
         with paused(self._context):
             return abandon(self._context, progress)
@@ -519,7 +519,7 @@ class Workspace(RecordedSteps, LookedAt):
         """The restore that was cut short, if there is one."""
         if not os.path.lexists(os.path.join(self.folder, RESTORE_JOURNAL)):
             return None
-        from holdfast.engine.history.recovery import unfinished
+        from holdfast.engine.history.interrupted_operations import unfinished
 
         return unfinished(self._context)
 
@@ -685,7 +685,7 @@ class Workspace(RecordedSteps, LookedAt):
         nothing can be mounted.
         """
         forbid_inside_run(self._context, "a mount")
-        from holdfast.engine.forks.mount import mount_checkpoint
+        from holdfast.engine.forks.checkpoint_mount import mount_checkpoint
 
         checkpoint = self._named_or_at(name, at)
         return mount_checkpoint(
@@ -706,7 +706,7 @@ class Workspace(RecordedSteps, LookedAt):
         ``server`` as in `fork`.
         """
         forbid_inside_run(self._context, "a mount")
-        from holdfast.engine.forks.mount_server import Order, given_or_started
+        from holdfast.engine.forks.mount_server_client import Order, given_or_started
 
         with given_or_started(server) as serving:
             checkpoint = self._named_or_at(name, at)
@@ -725,7 +725,7 @@ class Workspace(RecordedSteps, LookedAt):
         """The checkpoint of this name; with ``at``, the newest then."""
         if at is None:
             return self.resolve(name)
-        from holdfast.engine.forks.mount import newest_at
+        from holdfast.engine.forks.checkpoint_mount import newest_at
         from holdfast.model.config.values import parse_moment
 
         try:
@@ -769,7 +769,7 @@ class Workspace(RecordedSteps, LookedAt):
         composed into their children's; content that nothing else needs is freed by `gc` after the grace time.
         """
         forbid_inside_run(self._context, "forgetting")
-        from holdfast.engine.upkeep.checkpoint_removal import forget
+        from holdfast.engine.upkeep.forget_checkpoints import forget
 
         return forget(self._context, [self.resolve(name) for name in names], policy=policy, dry_run=dry_run)
 
@@ -780,13 +780,13 @@ class Workspace(RecordedSteps, LookedAt):
         spares none. Until then a deleted workspace can be brought back by `restore` at its path.
         """
         forbid_inside_run(self._context, "forgetting")
-        from holdfast.engine.upkeep.checkpoint_removal import forget_gone
+        from holdfast.engine.upkeep.forget_checkpoints import forget_gone
 
         return forget_gone(self._context, but=self.id, dry_run=dry_run)
 
     def stats(self) -> Stats:
         """What takes the space."""
-        from holdfast.engine.upkeep.collection import stats
+        from holdfast.engine.upkeep.housekeeping import stats
 
         return stats(self._context)
 

@@ -22,7 +22,7 @@ from fcntl import F_GETFL, fcntl
 from typing import TYPE_CHECKING
 
 from holdfast.supervisor.confinement import landlock
-from holdfast.undo.journal.log_directory import LOCK
+from holdfast.undo.journal.log_ownership import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.confinement.seccomp_notify import Listener
     from holdfast.supervisor.keeper.keeper_context import KeeperContext
     from holdfast.supervisor.process_tree.members import Processes, Run
-    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
     from holdfast.supervisor.resolution.territory import ReadOnly
     from holdfast.supervisor.syscalls.caller_access import CallerAccess
     from holdfast.supervisor.syscalls.retries import Pipe

@@ -16,7 +16,7 @@ from holdfast.supervisor.operations import _xattrs as xattrs
 from holdfast.supervisor.operations import process_limits
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolution.supervision import Handler
+    from holdfast.supervisor.resolution.handler_context import Handler
 
 HANDLERS: dict[str, Handler] = (
     attributes.HANDLERS

@@ -21,7 +21,7 @@ from holdfast.undo.safeguards.guard import Risk
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 AT_SYMLINK_NOFOLLOW = 0x100

@@ -17,7 +17,7 @@ from holdfast.undo.journal.records import FileType, file_type
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _AT_SYMLINK_FOLLOW = 0x400

@@ -9,7 +9,7 @@ from holdfast.supervisor.resolution.caller_identity import CALLERS
 from holdfast.supervisor.syscalls.pending_call import Reply
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 

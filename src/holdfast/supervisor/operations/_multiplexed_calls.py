@@ -24,7 +24,7 @@ from holdfast.supervisor.syscalls.pending_call import Reply
 from holdfast.supervisor.syscalls.table import LOSING_IOCTLS, NOTIFIED_IOCTLS
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _SYS_FILE_SETATTR = 469

@@ -31,7 +31,7 @@ from holdfast.supervisor.syscalls.pending_call import Reply, SlowError
 from holdfast.undo.safeguards.guard import risk_of
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _TTY_NUMBER = 4

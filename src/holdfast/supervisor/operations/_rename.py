@@ -15,7 +15,7 @@ from holdfast.supervisor.syscalls.caller_memory import read_paths
 from holdfast.supervisor.syscalls.pending_call import Reply
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _WHITEOUT = 4

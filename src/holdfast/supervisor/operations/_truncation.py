@@ -17,7 +17,7 @@ from holdfast.supervisor.syscalls.pending_call import Reply
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _WRITABLE = 0o200

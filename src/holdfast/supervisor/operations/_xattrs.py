@@ -14,7 +14,7 @@ from holdfast.supervisor.resolution.path_resolver import AT_FDCWD
 from holdfast.supervisor.syscalls.caller_memory import read, read_path, read_string, read_structure
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
     from holdfast.supervisor.syscalls.pending_call import PendingCall, Reply
 
 _NAME_MAX = 256

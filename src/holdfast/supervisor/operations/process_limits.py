@@ -18,7 +18,7 @@ from holdfast.supervisor.syscalls.table import TARGETS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.supervisor.resolution.supervision import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 

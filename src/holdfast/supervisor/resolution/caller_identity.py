@@ -24,7 +24,7 @@ from holdfast.supervisor.resolution.procfs import Process, identify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.supervisor.resolution.supervision import Supervision
+    from holdfast.supervisor.resolution.handler_context import Supervision
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.caller_identity import Caller
-    from holdfast.supervisor.resolution.supervision import Supervision
+    from holdfast.supervisor.resolution.handler_context import Supervision
     from holdfast.supervisor.resolution.territory import Location
 
 _FRESH_NS = 2_000_000

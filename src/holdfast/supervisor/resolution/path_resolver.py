@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from types import TracebackType
 
-    from holdfast.supervisor.resolution.supervision import Supervision
+    from holdfast.supervisor.resolution.handler_context import Supervision
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 

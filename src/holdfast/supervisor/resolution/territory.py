@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.linux.mount_table import Mount
     from holdfast.supervisor.resolution.caller_identity import Caller
-    from holdfast.supervisor.resolution.supervision import Supervision
+    from holdfast.supervisor.resolution.handler_context import Supervision
 
 SELF_FD = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 """The keeper's descriptors, by number, as links to what they are. Not for a process that was forked off since."""

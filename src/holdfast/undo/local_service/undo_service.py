@@ -19,11 +19,11 @@ from holdfast.files.protected_directories import find_own
 from holdfast.model.errors import HeldError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.paths import display
 from holdfast.undo.completion.late_writes import mixed_since, settle, written_late
-from holdfast.undo.journal.log_directory import forget_others
+from holdfast.undo.journal.log_ownership import forget_others
 from holdfast.undo.journal.records import End
 from holdfast.undo.local_service._content_match import brought_back, note_contents, still_brought
+from holdfast.undo.local_service._step_completion import StepFinisher, roll_back
 from holdfast.undo.local_service._step_dependencies import connected, refuse_overlaps
-from holdfast.undo.local_service._step_finisher import StepFinisher, roll_back
 from holdfast.undo.local_service._undo_redo import foresee, redo, undo
 from holdfast.undo.local_service.file_writer import write_file
 from holdfast.undo.log import no_step
@@ -491,7 +491,7 @@ class LocalUndoService:
 
     def discard(self) -> int:
         """See `UndoService.discard`. A log of another version is discarded by
-        `holdfast.undo.journal.log_directory.discard_log`.
+        `holdfast.undo.journal.log_ownership.discard_log`.
         """
         with self._recorder.gate:
             found = list(self._undo_log.heads)

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.engine.forks import mounted_forks as fork_mount
-from holdfast.engine.forks.provider_selection import providers_of
+from holdfast.engine.forks.workspace_providers import providers_of
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.upkeep.doctor import diagnose
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.cli.status_log_show_cat import _log_lines
-from holdfast.engine.forks.mount import newest_at
+from holdfast.engine.forks.checkpoint_mount import newest_at
 from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.retention import Policy, Thinning, decide
 from holdfast.engine.opening.opener import Opener

@@ -11,7 +11,7 @@ import pytest
 from holdfast.engine.opening.undo_log import log_directory, ready_log
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.errors import HoldfastError, NotFoundError
-from holdfast.undo.journal.log_directory import VersionMismatchError, is_half_done, last_of_others, locked
+from holdfast.undo.journal.log_ownership import VersionMismatchError, is_half_done, last_of_others, locked
 
 
 def become_another_version(bench):

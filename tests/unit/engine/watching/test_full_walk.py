@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.watch_client import connect
-from holdfast.engine.upkeep.collection import verify
+from holdfast.engine.upkeep.housekeeping import verify
 from holdfast.engine.watching._schedule import Pace
 from holdfast.engine.watching.listener import Limits
 from holdfast.engine.watching.service import Service, Setup

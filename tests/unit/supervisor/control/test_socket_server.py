@@ -20,7 +20,7 @@ from holdfast.supervisor.confinement import landlock
 from holdfast.supervisor.control._unsupervised_proof import proof_of
 from holdfast.supervisor.control.frames import LENGTH, decode_answer, encode_request, encode_result
 from holdfast.supervisor.control.socket_server import LATER, Client, SocketServer
-from holdfast.undo.journal.log_directory import locked
+from holdfast.undo.journal.log_ownership import locked
 
 needs_landlock = pytest.mark.skipif(not landlock.version(), reason="this kernel has no Landlock")
 

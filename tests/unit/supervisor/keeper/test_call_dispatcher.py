@@ -13,7 +13,7 @@ from holdfast.supervisor.keeper._call_dispatcher import SupervisedTree, TreeDesc
 from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.process_tree.members import Processes, Run
-from holdfast.supervisor.resolution.supervision import Handler, Supervision
+from holdfast.supervisor.resolution.handler_context import Handler, Supervision
 from holdfast.supervisor.syscalls.pending_call import LaterError, PendingCall, Reply, SlowError
 from holdfast.supervisor.syscalls.table import LOSING, NOTIFIED, numbers
 

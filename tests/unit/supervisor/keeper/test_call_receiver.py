@@ -25,7 +25,7 @@ from holdfast.supervisor.keeper._call_dispatcher import (
 )
 from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.process_tree.members import Processes, Run
-from holdfast.supervisor.resolution.supervision import Supervision
+from holdfast.supervisor.resolution.handler_context import Supervision
 from holdfast.supervisor.syscalls.pending_call import PendingCall, Reply
 
 from ....waiting import wait_until

@@ -294,7 +294,7 @@ def test_a_denied_step_that_ends_before_it_is_taken_back_keeps_its_exit_code(
             assert desk.close(step, 7) is None
             return step_sealer.seal(*arguments, **options)
 
-        monkeypatch.setattr("holdfast.undo.local_service._step_finisher.seal", end_first)
+        monkeypatch.setattr("holdfast.undo.local_service._step_completion.seal", end_first)
         desk.answer(held.value.ticket, allow=False)
         assert [(info.state, info.exit_code) for info in desk.steps()] == [("undone", 7)]
     with opened(three) as office:
@@ -404,7 +404,7 @@ def test_who_is_refused_finds_nothing_of_the_step_any_more(three: Bench, monkeyp
             assert waits.value.ticket == 0, "it is tried again in a moment"
             return step_sealer.seal(*arguments, **options)
 
-        monkeypatch.setattr("holdfast.undo.local_service._step_finisher.seal", try_first)
+        monkeypatch.setattr("holdfast.undo.local_service._step_completion.seal", try_first)
         office.desk.answer(held.value.ticket, allow=False)
         with pytest.raises(PermissionError):
             office.act(step, write(b"new"))

@@ -246,7 +246,7 @@ def _refuse_others(opener: Opener, record: SessionRecord, workspaces: Iterable[W
 
 def _let_go(opener: Opener, workspace: Workspace) -> None:
     """Let the workspace of a fork go that is deleted, and forget what nothing else stands on."""
-    from holdfast.engine.forks.materialization import discard
+    from holdfast.engine.forks.unmount_to_directory import discard
 
     home = opener.open_home()
     catalog = home.store.catalog

@@ -245,7 +245,7 @@ class _Providers:
 
     def __init__(self, context: Context, session: SessionId, asked: str | None, *, with_ignored: bool) -> None:
         """``asked`` is the one that whoever asks has named, if any. Raises `UnsupportedError` if there is none."""
-        from holdfast.engine.forks.provider_selection import providers_of
+        from holdfast.engine.forks.workspace_providers import providers_of
         from holdfast.snapshot.provider_selection import AUTOMATIC
 
         wanted = asked or context.settings.snapshot.provider

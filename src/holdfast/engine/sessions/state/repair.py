@@ -80,7 +80,7 @@ def providers_known(opener: Opener, record: SessionRecord) -> Sequence[Provider]
     """All snapshot providers of the workspace that a fork is of; none where that is not known any more."""
     if record.origin is None:
         return ()  # (what works in place was made by no provider)
-    from holdfast.engine.forks.provider_selection import providers_of
+    from holdfast.engine.forks.workspace_providers import providers_of
 
     try:
         return providers_of(opener.context_of(record.origin), record.id)

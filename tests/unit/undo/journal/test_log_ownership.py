@@ -13,7 +13,7 @@ import pytest
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError
 from holdfast.undo.journal.heartbeat import NONE, Heartbeat, encode, read_beat
-from holdfast.undo.journal.log_directory import (
+from holdfast.undo.journal.log_ownership import (
     VersionMismatchError,
     check_version,
     discard_log,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.engine.forks.materialization import discard
+from holdfast.engine.forks.unmount_to_directory import discard
 from holdfast.engine.history.mount_pins import release_dead
 from holdfast.engine.history.retention import decided, remove_each, thinning
 from holdfast.engine.opening.context import freeing

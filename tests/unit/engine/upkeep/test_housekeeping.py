@@ -13,8 +13,8 @@ from holdfast.engine.history.restore import restore
 from holdfast.engine.history.retention import Policy
 from holdfast.engine.history.undo import undo
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.upkeep.checkpoint_removal import forget
-from holdfast.engine.upkeep.collection import collect, stats, verify
+from holdfast.engine.upkeep.forget_checkpoints import forget
+from holdfast.engine.upkeep.housekeeping import collect, stats, verify
 from holdfast.model.command_results import Request
 from holdfast.model.errors import LockedError, NotFoundError, QuotaError, RefusedError
 from holdfast.testing.clocks import ManualClock

@@ -1,0 +1,96 @@
+"""The process that serves a mount when the command that asked for it has ended: how it is started and told what to do.
+
+What it does then is in `holdfast.engine.forks.mount_server`. It is started early, so that it gets ready while the
+command sees to the rest. There it says how that went, and nothing more; it ends when nothing is mounted any more.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.model.errors import FormatError, StorageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.paths import display, parse_display
+from holdfast.processes.detached_worker import Worker
+from holdfast.processes.module_process import decode_outcome
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from holdfast.model.log import Level
+
+_SERVING: Final = "holdfast.engine.forks.mount_server"
+_SECONDS: Final = 60.0
+"""That a mount may take: the home may be slow."""
+
+
+class Order(NamedTuple):
+    """What to mount."""
+
+    home: bytes
+    root: bytes
+    """Of the workspace."""
+    directory: bytes
+    """Where."""
+    checkpoint: str = ""
+    """Empty: the workspace is a fork, and is mounted itself."""
+    allow_other: bool = False
+    log_level: Level = "info"
+
+    def encode(self) -> bytes:
+        """As it is given to the process: one JSON object."""
+        paths = {name: display(path) for name, path in self._asdict().items() if isinstance(path, bytes)}
+        return json.dumps(self._asdict() | paths).encode()
+
+
+def decode_order(given: bytes) -> Order:
+    """What was given."""
+    fields: dict[str, Any] = json.loads(given)
+    for name in ("home", "root", "directory"):
+        fields[name] = parse_display(fields[name])
+    return Order(**fields)
+
+
+class MountServer:
+    """Such a process, that waits for its order. Use it as a context manager: without one it ends.
+
+    It is there soonest if it is started before anything else is done: see `holdfast.processes.detached_worker`.
+    """
+
+    def __init__(self) -> None:
+        """Start it. Raises `StorageError`."""
+        try:
+            self._process = Worker(_SERVING)
+        except OSError as error:
+            raise StorageError(f"cannot start a process that serves the mount: {error.strerror}") from error
+        self.pid = self._process.pid
+
+    def mount(self, order: Order) -> None:
+        """Have it mount something and go on by itself. Returns when it is mounted; raises what went wrong."""
+        try:
+            said = self._process.ask(order.encode(), _SECONDS)
+        except TimeoutError:
+            self._process.terminate()
+            raise StorageError(f"nothing was mounted within {_SECONDS:g} s") from None
+        try:
+            outcome = decode_outcome(said)
+        except FormatError:
+            raise StorageError("the process that was to serve the mount has ended at once") from None
+        if outcome.error is not None:
+            raise outcome.error
+        self._process.let_go()
+
+    def __enter__(self) -> MountServer:
+        """The process itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It is without an order, or has failed: then it ends."""
+        self._process.close()
+
+
+def given_or_started(server: MountServer | None) -> AbstractContextManager[MountServer]:
+    """A server, for the length of a block: the one that the caller has started, and sees to, or another."""
+    return MountServer() if server is None else nullcontext(server)
