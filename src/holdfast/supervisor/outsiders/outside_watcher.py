@@ -280,11 +280,12 @@ class OutsideWatcher:
         try:
             with open(b"/proc/%d/stat" % pid, "rb") as file:
                 head, _, rest = file.read().rpartition(b") ")
-            parent = int(rest.split(b" ", 2)[1])
+            state, parent = rest.split(b" ", 2)[:2]
         except (OSError, ValueError):
             return _Party(f"a process that is gone ({pid})" if pid else "", is_sure=False)
         name = head.partition(b"(")[2].decode("utf-8", "replace")
-        return _Party(f"{name} ({pid})", is_sure=parent != _KERNEL_THREADS)
+        # (One that was killed has no tree any more as soon as it ends, and is here until its parent has waited for it.)
+        return _Party(f"{name} ({pid})", is_sure=int(parent) != _KERNEL_THREADS and state not in _ENDED)
 
 
 class _Party(NamedTuple):
@@ -336,5 +337,6 @@ _NUMBER = re.compile(rb"#[0-9]+\Z")
 """``d_mark_tmpfile`` in ``fs/dcache.c`` of Linux."""
 _CLOCK_REALTIME_COARSE = 5
 """Of ``<linux/time.h>``: what the kernel takes the times of files from, or from what is never before it."""
+_ENDED = (b"Z", b"X")
 _KERNEL_THREADS = 2
 """The parent of all kernel threads, one of which may be the last to close a file."""
