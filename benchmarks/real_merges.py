@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import holdfast
-from holdfast.engine.merging.reapply.manual_resolution import Resolution
+from holdfast.engine.merging.stacked_plan import Resolution
 
 Tree = dict[bytes, tuple[bytes, str]]
 """Path → mode and object id, as Git has them."""

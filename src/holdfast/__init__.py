@@ -190,7 +190,7 @@ _ELSEWHERE = {
     "HistoryEvent": "model.checkpoint",
     "Home": "engine.workspace.home",
     "Isolation": "model.config.settings",
-    "Mounted": "engine.forks.mount",
+    "Mounted": "engine.forks.checkpoint_mount",
     "NotCaptured": "model.entries",
     "Order": "engine.experiments.attempts",
     "Outcome": "engine.experiments.attempts",

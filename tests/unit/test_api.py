@@ -106,3 +106,14 @@ def test_text_is_taken_where_a_path_is_meant(workspace: Workspace, tree: Path) -
 def test_a_negative_limit_is_refused(workspace: Workspace) -> None:
     with pytest.raises(UsageError, match="-1"):
         workspace.log(-1)
+
+
+def test_every_module_can_be_imported() -> None:
+    """Types alone are imported for type checkers: what a program imports from there is missed by these."""
+    code = (
+        "import importlib, pkgutil, holdfast\n"
+        "for module in pkgutil.walk_packages(holdfast.__path__, 'holdfast.'):\n"
+        "    if not module.name.endswith('__main__'):\n"
+        "        importlib.import_module(module.name)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -53,7 +53,7 @@ class Place(NamedTuple):
         return path
 
     def ways(self, source: bytes, *, anew: bool = True) -> Ways:
-        """Where what belongs to Git in ``source`` leads: see `repositories.ways`. Unless it is to be looked at
+        """Where what belongs to Git in ``source`` leads: see `copied_repositories.ways`. Unless it is to be looked at
         ``anew``, what another provider has found just now will do.
         """
         without = self.without(source)

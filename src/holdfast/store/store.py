@@ -84,8 +84,8 @@ class Store:
     ) -> Store:
         """Open the store of the directory ``home``, made (mode 0700) if it is not there.
 
-        A bucket is claimed for it (see `claims`), unless not to ``claim`` it is asked for; then nothing may be written.
-        ``becoming``: this is the target of a copy, which may be anything, and is not claimed yet.
+        A bucket is claimed for it (see `bucket_claim`), unless not to ``claim`` it is asked for; then nothing may be
+        written. ``becoming``: this is the target of a copy, which may be anything, and is not claimed yet.
 
         Objects and catalog are where the settings say. Raises `StorageError`, `LockedError`, `FormatError` for a
         catalog of a newer version, and `ConfigError` for a bad ``store.url`` or one that is not where the objects are.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.model.checkpoint import Provenance
+from holdfast.model.checkpoint import HistoryEvent, Provenance
 from holdfast.model.entries import NotCaptured, count_changes
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.ids import CheckpointId, Hash, PackId, WorkspaceId, hash_bytes
@@ -20,7 +20,6 @@ from holdfast.store.catalog.merge_parents import newest_common
 from holdfast.store.catalog.reapply_rows import ReapplyRow, ReapplyRows
 from holdfast.store.catalog_records import (
     Cursor,
-    HistoryEvent,
     NewBlob,
     NewPack,
     TakenIn,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.model.checkpoint import Checkpoint
+from holdfast.model.checkpoint import Checkpoint, HistoryEvent
 from holdfast.model.content import whole
 from holdfast.model.entries import Counts, Entry, count_changes, file_entry
 from holdfast.model.ids import WorkspaceId, new_checkpoint_id, new_pack_id
@@ -12,7 +12,6 @@ from holdfast.store.blobs.content_writer import write_pages
 from holdfast.store.catalog_records import (
     CheckpointCommit,
     Cursor,
-    HistoryEvent,
     VanishedError,
     Workspace,
     pages_key,

@@ -90,7 +90,7 @@ class Experiment:
         self.comparison = comparison
 
     def adopt(self, outcome: Outcome | None = None) -> Adopted:
-        """Make what an attempt has left (None: the winner) the session's tree; see `adopting.adopt`. Where that fails,
+        """Make what an attempt has left (None: the winner) the session's tree; see `adopt`. Where that fails,
         leaves a path alone, or the attempt has what no checkpoint holds (`Outcome.not_captured`), which is not adopted,
         its fork is kept, whatever was asked for (see `is_kept`).
 

@@ -108,7 +108,7 @@ def unmount(opener: Opener, directory: bytes) -> bytes:
 
 
 def materialise(opener: Opener, directory: bytes) -> bytes:
-    """Make a fork a plain directory, with all that is in it: `unmounted.materialise`. Its real path."""
+    """Make a fork a plain directory, with all that is in it: `unmount_to_directory.materialise`. Its real path."""
     from holdfast.engine.forks import unmount_to_directory
 
     context = opener.open_fork(directory)

@@ -419,7 +419,7 @@ def undo_steps(
 
     Where the undo log does not hold all of a run any more, what is missing is taken back by the checkpoint that the
     run began with (not with ``recorded_only``): not what was ignored. Raises as `undo`. Where the same was asked for
-    before and cut short, that is finished. ``stop``: what is left of the run is ended first (`runs.stop_run`).
+    before and cut short, that is finished. ``stop``: what is left of the run is ended first (`stop_run`).
     """
     if stop:
         run, stopped = stop_run(context, run)

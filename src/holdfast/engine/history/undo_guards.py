@@ -124,7 +124,7 @@ def _warned(context: Context) -> ForgottenRuns:
 # Steps that are not at their end, as of a server that a run has left: what they hold, by which processes, and how
 # those are ended.
 
-_OPEN_STEPS_SHOWN = 3
+_MOST_PATHS_SHOWN = 3
 _TOLD = 20
 _COMMAND_CHARS = 80
 
@@ -165,7 +165,7 @@ class Held:
         if steps:
             found = refusal(self._service, steps)
             raise RefusedError(
-                f"others have changed {', '.join(map(display, sorted(edited)[:_OPEN_STEPS_SHOWN]))} too; "
+                f"others have changed {', '.join(map(display, sorted(edited)[:_MOST_PATHS_SHOWN]))} too; "
                 f"{found.message}",
                 hint=found.hint,
                 code="barrier",
@@ -185,9 +185,9 @@ class Held:
         in_place |= {path: holders[above] for path in made for above in parents(path) if above in files}
         if in_place and self._service is not None:
             found = refusal(self._service, [*in_place.values()])
-            shown = ", ".join(map(display, sorted(in_place)[:_OPEN_STEPS_SHOWN]))
+            shown = ", ".join(map(display, sorted(in_place)[:_MOST_PATHS_SHOWN]))
             raise RefusedError(
-                f"{shown}{', …' if len(in_place) > _OPEN_STEPS_SHOWN else ''} would come in the "
+                f"{shown}{', …' if len(in_place) > _MOST_PATHS_SHOWN else ''} would come in the "
                 f"place of what a step holds; {found.message}",
                 hint=found.hint,
                 code=found.code,
@@ -208,8 +208,8 @@ def refusal(service: UndoService, steps: Sequence[GoingOn]) -> RefusedError:
     step = max(steps, key=lambda one: one.begun)
     found = service.processes(step.run) if step.run else ()
     found = [one for one in found if one.step == step.step] or found
-    paths = ", ".join(display(path) for path in step.paths[:_OPEN_STEPS_SHOWN]) + (
-        ", …" if len(step.paths) > _OPEN_STEPS_SHOWN else ""
+    paths = ", ".join(display(path) for path in step.paths[:_MOST_PATHS_SHOWN]) + (
+        ", …" if len(step.paths) > _MOST_PATHS_SHOWN else ""
     )
     by = f": {named_processes(found)} may change {paths} at any time" if found else f", and has changed {paths}"
     stop = f"`holdfast undo --run {step.run} --stop` ends it, and takes back all of its run; " if found else ""
@@ -250,8 +250,8 @@ def naming_processes(service: UndoService | None) -> Generator[None]:
 
 def named_processes(processes: Sequence[ProcessInfo | StoppedProcess]) -> str:
     """Processes by number and command, for people."""
-    shown = ", ".join(f"process {one.pid} ({_command(one)})" for one in processes[:_OPEN_STEPS_SHOWN])
-    return shown + (f" and {len(processes) - _OPEN_STEPS_SHOWN} more" if len(processes) > _OPEN_STEPS_SHOWN else "")
+    shown = ", ".join(f"process {one.pid} ({_command(one)})" for one in processes[:_MOST_PATHS_SHOWN])
+    return shown + (f" and {len(processes) - _MOST_PATHS_SHOWN} more" if len(processes) > _MOST_PATHS_SHOWN else "")
 
 
 def told_processes(processes: Sequence[ProcessInfo | StoppedProcess]) -> list[dict[str, object]]:
@@ -401,7 +401,7 @@ def _mismatch(what: str, way: str = "") -> Exception:
 
 # Which steps of the undo log the changes belong to that lie between two states of the history.
 
-_ATTRIBUTION_TOLD = 100
+_MOST_STEPS_TOLD = 100
 
 
 def steps_since(context: Context, service: UndoService | None, state: HistoryEvent) -> list[StepInfo]:
@@ -501,5 +501,5 @@ def refuse_mixed(service: UndoService | None, between: Between, done: Collection
             "the one cannot be taken back without the other",
             hint="--force takes back both; redo brings them forward",
             code="barrier",
-            data={"paths": shown[:_ATTRIBUTION_TOLD]},
+            data={"paths": shown[:_MOST_STEPS_TOLD]},
         )

@@ -289,15 +289,15 @@ class HostedDirectory:
     def list_directory(
         self, path: bytes = b"", *, after: bytes = b"", limit: int | None = None
     ) -> file_browser.Listing:
-        """See `browsing.list_directory`."""
+        """See `file_browser.list_directory`."""
         return file_browser.list_directory(self.path, path, own=self._own, after=after, limit=limit)
 
     def read_file(self, path: bytes, *, offset: int = 0, limit: int = file_browser.MAX_READ_BYTES) -> file_browser.Read:
-        """See `browsing.read_file`."""
+        """See `file_browser.read_file`."""
         return file_browser.read_file(self.path, path, own=self._own, offset=offset, limit=limit)
 
     def read_saved(self, checkpoint: str, path: bytes, *, offset: int, limit: int) -> file_browser.Read:
-        """A part of the file ``path`` as a checkpoint holds it, see `look.read_part`."""
+        """A part of the file ``path`` as a checkpoint holds it, see `queries.read_part`."""
         from holdfast.engine.history.queries import read_part
 
         self._writable()

@@ -166,7 +166,7 @@ def classify(
 ) -> Stacked:
     """What becomes of each file; both sides are against the fork point, and ``stack`` leads from there to ``fork``.
 
-    ``prefer`` and ``settled`` as `threeway.plan` has them.
+    ``prefer`` and ``settled`` as `three_way.plan` has them.
     """
     plan = three_way.plan(production, fork, prefer=prefer, settled=settled)
     ours, theirs = three_way.by_path(production), three_way.by_path(fork)

@@ -85,7 +85,7 @@ def _make_durably(path: bytes) -> None:
 # A workspace's own folder of the home, and the names in it.
 
 INDEX = b"index"
-"""The stat index: docs/formats/index.md."""
+"""The stat index: docs/formats/mounted-fork.md."""
 DIRECTORIES = b"directories"
 """The permissions of directories that were removed: docs/formats/directory-modes.md."""
 LOCK = b"lock"
@@ -113,7 +113,7 @@ FORK_LOCK = b"fork.lock"
 OVERLAY = b"overlay"
 """The directory of such a fork's layers."""
 LAYER = b"layer"
-"""What its upper layer was when the index was written: docs/formats/layer.md."""
+"""What its upper layer was when the index was written: docs/formats/mounted-fork.md."""
 SNAPSHOTS = b"snapshots"
 """The directory of the snapshot providers, each with one of its own in it: docs/formats/snapshot-ledger.md."""
 WATCH_SOCKET = b"watch.sock"

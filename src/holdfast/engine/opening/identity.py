@@ -228,7 +228,7 @@ def _look_at(root: bytes) -> os.stat_result:
 
 def remember(folder: bytes, root: bytes) -> None:
     """Note in the workspace's ``folder`` when the directory ``root`` was born, and on which file system it is. Best
-    effort: see `may_be` and `disk.is_there`.
+    effort: see `may_be` and `is_disk_there`.
     """
     remember_disk(folder, root)
     _remember_birth(folder, root)
@@ -420,7 +420,7 @@ def is_missing(workspace: Workspace, folder: bytes) -> bool:
     """True if the directory is not where it was seen last, though the file system that it was on is surely there.
 
     ``folder`` is the workspace's own in the home, which tells of that. One that another workspace has taken the place
-    of (see `records.aside`) is missing from there, too.
+    of (see `catalog_records.aside`) is missing from there, too.
     """
     from holdfast.engine.opening.fork_layers import is_served
 

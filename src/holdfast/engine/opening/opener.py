@@ -11,7 +11,6 @@ from contextlib import suppress
 from functools import partial
 
 from holdfast.engine.opening import identity
-from holdfast.engine.opening import identity as own_mount
 from holdfast.engine.opening.context import Context, HomeContext
 from holdfast.engine.opening.current_run import forbid_inside_run, refuse_hidden
 from holdfast.engine.opening.home import (
@@ -326,7 +325,7 @@ class Opener:
         if known is not None:
             self._refuse_unmounted(known)
             if force:
-                own_mount.remember_own_mount(self._folder(known), root)
+                identity.remember_own_mount(self._folder(known), root)
             return self._context(known), False
         forbid_inside_run(self.open_home(), "beginning to remember a directory")
         workspace = self._new(root, source)
@@ -337,7 +336,7 @@ class Opener:
                 raise
             return self._context(known), False  # another process has just begun to
         context = self._context(workspace)
-        own_mount.remember_own_mount(context.folder, root)
+        identity.remember_own_mount(context.folder, root)
         identity.remember(context.folder, root)
         return context, True
 
@@ -566,10 +565,8 @@ class Opener:
         return identity.recognise(catalog, self._folder, root, check=partial(self._check_made, anew=anew))
 
     def _check_made(self, workspace: Workspace, *, anew: bool) -> None:
-        from holdfast.engine.opening import identity as made
-
         by_mount = self._is_by_mount(workspace)
-        made.check(self.store().catalog, self._folder(workspace), workspace, by_mount=by_mount, anew=anew)
+        identity.check(self.store().catalog, self._folder(workspace), workspace, by_mount=by_mount, anew=anew)
         if not by_mount:
             self._refuse_unmounted(workspace)
 

@@ -141,7 +141,7 @@ def _decode(folder: bytes, body: bytes) -> Journal:
 # The undo log finishes by itself what was cut short; where in the history that belongs only the note knows. The format
 # is specified in ``docs/formats/undo-note.md``.
 
-_UNDO_NOTE_FILE = NoteFile(
+_UNDO_NOTE = NoteFile(
     name=UNDO_NOTE,
     magic=b"HFUN 1 ",
     what="an undo note",
@@ -168,21 +168,21 @@ class UndoNote(NamedTuple):
 def write_undo_note(folder: bytes, note: UndoNote) -> None:
     """Put the note in place, atomic and durable; replaces an earlier one. Raises `StorageError`."""
     numbers = (note.position, note.redo_tip, note.target or 0, note.acted, *note.steps)
-    _UNDO_NOTE_FILE.write(folder, b" ".join((note.operation.encode(), *(b"%d" % number for number in numbers))) + b"\n")
+    _UNDO_NOTE.write(folder, b" ".join((note.operation.encode(), *(b"%d" % number for number in numbers))) + b"\n")
 
 
 def read_undo_note(folder: bytes) -> UndoNote | None:
     """The note, or None if there is none. Raises `FormatError` if it is damaged or of a newer version."""
-    body = _UNDO_NOTE_FILE.read(folder)
+    body = _UNDO_NOTE.read(folder)
     if body is None:
         return None
     operation, *words = body.split()
     try:
         position, redo_tip, target, acted, first, *others = map(int, words)
     except ValueError as error:
-        raise _UNDO_NOTE_FILE.bad(folder, f"lacks a number or has a bad one: {error}") from error
+        raise _UNDO_NOTE.bad(folder, f"lacks a number or has a bad one: {error}") from error
     if operation not in (b"undo", b"redo"):
-        raise _UNDO_NOTE_FILE.bad(folder, "is of neither an undo nor a redo")
+        raise _UNDO_NOTE.bad(folder, "is of neither an undo nor a redo")
     return UndoNote(
         operation="undo" if operation == b"undo" else "redo",
         position=position,
@@ -195,4 +195,4 @@ def read_undo_note(folder: bytes) -> UndoNote | None:
 
 def remove_undo_note(folder: bytes) -> None:
     """Take the note away, if it is there: the history knows, or nothing was done. Durable. Raises `StorageError`."""
-    _UNDO_NOTE_FILE.remove(folder)
+    _UNDO_NOTE.remove(folder)

@@ -37,7 +37,7 @@ _LEAST_DIGITS = 4
 _ID = re.compile(rf"{_PART}\Z")
 _BRANCH = re.compile(rf"{_PART}(?:/{_PART})*\Z")
 PROCESS = "process"
-"""In the metadata of an experiment's reference: who makes it, as `store.lease` names a process."""
+"""In the metadata of an experiment's reference: who makes it, as `work_lease` names a process."""
 
 
 def check_id(text: str) -> SessionId:

@@ -192,7 +192,7 @@ class Session:
             self._is_asked, self._around = before, around
 
     def save_resting(self) -> SessionCheckpoint:
-        """See `asking.Usable`."""
+        """See `request_client.Usable`."""
         self.refuse_running()
         return self.checkpoint(kind="auto")
 

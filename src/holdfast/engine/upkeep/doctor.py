@@ -397,9 +397,9 @@ def _begun(context: Context) -> Finding:
 
 
 def _undoing(context: Context) -> Iterator[Finding]:
-    from holdfast.engine.opening import operation_journal as undo_note
+    from holdfast.engine.opening import operation_journal
 
-    if (note := undo_note.read_undo_note(context.folder)) is not None:
+    if (note := operation_journal.read_undo_note(context.folder)) is not None:
         text = f"the {note.operation} of {named_steps(note.steps)} was cut short"
         yield Finding("workspace", "limited", text, "the next command that changes anything finishes it first")
 

@@ -116,7 +116,6 @@ def claim(opener: Opener, *, take: bool = False) -> StoreInfo:
     Raises `RefusedError` (code ``claimed``) if another has it, and `UsageError` if the objects are in no bucket.
     """
     from holdfast.store.identity import bucket_claim
-    from holdfast.store.identity import bucket_claim as ownership
 
     with _opened(opener) as store:
         if store.bucket is None:
@@ -125,8 +124,8 @@ def claim(opener: Opener, *, take: bool = False) -> StoreInfo:
         if take:
             bucket_claim.take_over(store.bucket, store.tenant)
         elif bucket_claim.holder_of(store.bucket, store.tenant) is None and store.catalog.newest_pack() is None:
-            ownership.refuse_strange(store.bucket, store.tenant)
-        ownership.claim(store.catalog, store.bucket, identity, os.urandom)
+            bucket_claim.refuse_strange(store.bucket, store.tenant)
+        bucket_claim.claim(store.catalog, store.bucket, identity, os.urandom)
     return info(opener)
 
 
@@ -144,7 +143,7 @@ def copy(
     The other home's own settings hold for it; ``to_objects`` is its ``store.url``, ``to_catalog`` its
     ``store.catalog``, ``to_key`` its ``store.encryption_key`` (empty: none). Where it has no configuration, one is
     written. The copy is verified, every byte of it; the source is only read. The same call again finishes what was cut
-    short. Raises as `copying.copy_store` and `copying.copy_objects`.
+    short. Raises as `store_copy.copy_store` and `store_copy.copy_objects`.
     """
     given = {"store.url": to_objects, "store.catalog": to_catalog, "store.encryption_key": to_key}
     flags = {name: value for name, value in given.items() if value is not None}
@@ -159,7 +158,6 @@ def copy(
 
 def _copy_objects(opener: Opener, flags: dict[str, str], progress: Progress | None) -> StoreCopied:
     from holdfast.store.identity import bucket_claim
-    from holdfast.store.identity import bucket_claim as ownership
     from holdfast.store.objects import bucket_probe
     from holdfast.store.store_copy import copy_objects
 
@@ -172,7 +170,7 @@ def _copy_objects(opener: Opener, flags: dict[str, str], progress: Progress | No
         if assembled.bucket is not None:
             identity = store_identity.make(source.catalog, os.urandom)
             if bucket_claim.holder_of(assembled.bucket, source.tenant) is None:
-                ownership.refuse_strange(assembled.bucket, source.tenant)
+                bucket_claim.refuse_strange(assembled.bucket, source.tenant)
             conditional = bucket_probe.conditional_writes(assembled.bucket, source.tenant, os.urandom)
             held = bucket_claim.Claim(identity.id, source.catalog.clock.now())
             bucket_claim.hold(assembled.bucket, source.tenant, held, conditional)

@@ -449,7 +449,7 @@ class Workspace(RecordedSteps, LookedAt):
 
         Both trees are saved first. What overlaps goes up the ladder of the settings, but for files that are decided by
         ``resolutions``. If anything is open then, nothing is changed and the answer says what; else the tree becomes
-        the merged state, and `undo` takes that back. Raises as `merging.merge`.
+        the merged state, and `undo` takes that back. Raises as `fork_merge.merge`.
         """
         forbid_inside_run(self._context, "a merge")
         from holdfast.engine.merging import fork_merge
@@ -482,7 +482,7 @@ class Workspace(RecordedSteps, LookedAt):
         return take(self._context, self._context.clock, self._context.random(16).hex(), self.id)
 
     def waiting_reapplies(self, *, limit: int = 100) -> list[dict[str, Any]]:
-        """The changes that wait to be applied anew, of merges into this workspace: as `reapply.queue.waiting`."""
+        """The changes that wait to be applied anew, of merges into this workspace: as `answer_queue.waiting`."""
         from holdfast.engine.merging.reapply.answer_queue import waiting
 
         return waiting(self._context, self._context.clock.now(), limit=limit, workspace=self.id)
@@ -490,7 +490,7 @@ class Workspace(RecordedSteps, LookedAt):
     def answer_reapply(self, name: str, token: str, answer: Mapping[str, Any]) -> str:
         """Answer a change that `next_reapply` gave (its ``id`` and ``token``); ``answered`` or ``declined``.
 
-        Nothing is merged by that: the next `merge` of the same fork uses it. Raises as `reapply.queue.answer`.
+        Nothing is merged by that: the next `merge` of the same fork uses it. Raises as `answer_queue.answer`.
         """
         from holdfast.engine.merging.reapply.answer_queue import answer as give
 

@@ -1,7 +1,7 @@
 """Gitignore patterns of one rule file, parsed as Git parses them.
 
-The grammar is that of Git's ``dir.c`` (lines, negation, anchoring) and ``wildmatch.c`` (globs), over bytes. `matching`
-answers by what is parsed here.
+The grammar is that of Git's ``dir.c`` (lines, negation, anchoring) and ``wildmatch.c`` (globs), over bytes.
+`_rule_matcher` answers by what is parsed here.
 """
 
 from __future__ import annotations

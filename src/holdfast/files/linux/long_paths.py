@@ -38,7 +38,7 @@ is looked up each time and not all.
 
 
 def open_below(top: int, path: bytes, flags: int, rules: int) -> int:
-    """`kernel.openat2` of ``path``, relative to ``top`` and without ``..``, however long it is; empty is ``top``."""
+    """`syscalls.openat2` of ``path``, relative to ``top`` and without ``..``, however long it is; empty is ``top``."""
     if len(path) <= MOST:
         return syscalls.openat2(top, path or b".", flags, rules)
     at = -1

@@ -141,8 +141,8 @@ def _holds(fd: int, entry: Entry) -> bool:
 
 # A copy of a file's content, holes included, made the cheapest way that the file system offers.
 
-_CONTENT_COPY_PIECE = 1 << 20
-_CONTENT_COPY_CANNOT = frozenset(
+_READ_BYTES = 1 << 20
+_CANNOT_COPY = frozenset(
     {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EBADF, errno.ETXTBSY}
 )
 
@@ -184,9 +184,9 @@ def _copy(src_fd: int, dst_fd: int, start: int, end: int) -> int:
         while at < end and (count := os.copy_file_range(src_fd, dst_fd, end - at, at, at)):
             at += count
     except OSError as error:
-        if error.errno not in _CONTENT_COPY_CANNOT:
+        if error.errno not in _CANNOT_COPY:
             raise
-    while at < end and (piece := os.pread(src_fd, min(_CONTENT_COPY_PIECE, end - at), at)):
+    while at < end and (piece := os.pread(src_fd, min(_READ_BYTES, end - at), at)):
         view = memoryview(piece)
         while view:
             count = os.pwrite(dst_fd, view, at)

@@ -56,9 +56,9 @@ class _Looked(NamedTuple):
     """What a commit has to know, as it is while the transaction lasts."""
 
     latest: int
-    """See `liveness.moment`."""
+    """See `reference_counts.moment`."""
     workspace: Sequence[Row]
-    """As `history.check_cursor` takes it."""
+    """As `_history_rows.check_cursor` takes it."""
     parent: bool
     """Whether the parent is there."""
     packs: Mapping[PackId, tuple[int, int]]

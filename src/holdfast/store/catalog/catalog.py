@@ -119,8 +119,8 @@ class Catalog:
     def move_workspace(self, workspace: WorkspaceId, path: bytes, device: int, inode: int) -> WorkspaceId | None:
         """Note where a workspace is now; the other live one that was said to be there, if there was one.
 
-        That one is set aside (see `records.aside`): it keeps its identity and its checkpoints, and a later move gives
-        it a path again.
+        That one is set aside (see `catalog_records.aside`): it keeps its identity and its checkpoints, and a later move
+        gives it a path again.
         """
         with self.database.writing() as session:
             return workspaces.move(session, self.tenant, self.machine, workspace, path, device, inode)
@@ -342,7 +342,7 @@ class Catalog:
         return row[0] if row else None
 
     def relocate(self, written: Written) -> int:
-        """Note that blobs are where they were ``written`` anew: see `mending.relocate`."""
+        """Note that blobs are where they were ``written`` anew: see `_blob_locations.relocate`."""
         from holdfast.store.catalog._blob_locations import relocate
 
         with self.database.writing() as session:

@@ -3,8 +3,8 @@
 ``refs`` of a row counts the checkpoints and pins whose root it is, and the *counted* pages that name it; ``deltas``
 counts the rows that are stored as a difference against it. A page is live while its refs are above 0, and a live page
 should be counted by its children. That is deferred: a commit counts only its root, a forget uncounts only its root, and
-`settling` brings the children of pages whose state has changed up to date, level by level, in small transactions. While
-`pending` finds nothing, ``refs = 0 AND deltas = 0`` is the same as *reachable from nothing*.
+`deferred_counts` brings the children of pages whose state has changed up to date, level by level, in small
+transactions. While `pending` finds nothing, ``refs = 0 AND deltas = 0`` is the same as *reachable from nothing*.
 
 Two properties hold at all times, and everything else leans on them:
 

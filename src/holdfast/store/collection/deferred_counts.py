@@ -1,4 +1,4 @@
-"""Settling: bringing the counts of what hangs below pages up to date, some pages at a time (see `liveness`).
+"""Settling: bringing the counts of what hangs below pages up to date, some pages at a time (see `reference_counts`).
 
 The pages of one step are taken together, so that a step is a handful of statements, however many pages it has: what
 several of them name is counted once, by as many as name it.

@@ -22,7 +22,7 @@ _MAX_BYTES = 1 << 14
 _COPYING = b"copying:"
 ENCRYPTED = b"\nencrypted"
 MAGIC = b"HFCRYP"
-"""Of `encryption`, which is not loaded for this."""
+"""Of `_encryption_format`, which is not loaded for this."""
 
 
 def check(home: bytes, url: str, objects: ObjectStore, catalog: Catalog) -> None:

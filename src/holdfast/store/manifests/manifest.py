@@ -4,7 +4,7 @@ Where one page ends and the next begins depends on the paths alone, so that a se
 whatever the history: equal states have equal roots, and two manifests share every page in which they agree. The idea is
 that of content-defined trees (prolly trees, as in Noms and Dolt); docs/formats/manifest.md has the details.
 
-This is the face of four modules: `manifest_build`, `manifest_update`, `manifest_read` and `manifest_diff`.
+This is the face of four modules: `builder`, `_updater`, `_reader` and `_difference`.
 """
 
 from __future__ import annotations

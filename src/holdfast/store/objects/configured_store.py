@@ -28,7 +28,7 @@ def open_objects(
     scratch: str | None = None,
     random: Callable[[int], bytes] = os.urandom,
 ) -> ObjectStore:
-    """The object store at ``location``, which is a path or a URL (see `locations.fault_of`).
+    """The object store at ``location``, which is a path or a URL (see `store_location.fault_of`).
 
     ``options`` are handed to the service of a bucket, where what is ``tenant``'s own is looked through for unfinished
     uploads; ``scratch`` is the directory of temporary files. Opening neither writes nor connects. Raises `ConfigError`

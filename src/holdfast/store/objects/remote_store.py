@@ -68,7 +68,7 @@ class RemoteObjects:
     """
 
     far = True
-    """See `objects.is_far`."""
+    """See `object_store.is_far`."""
 
     def __init__(
         self,
@@ -136,8 +136,8 @@ class RemoteObjects:
             raise
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a small object unless there is one of this key; False if there is. Only where `probing.probe` has found
-        that the service can tell.
+        """Write a small object unless there is one of this key; False if there is. Only where `bucket_probe.probe` has
+        found that the service can tell.
 
         If the answer is lost and the request repeated, it finds its own object: so what is there is compared.
         """
@@ -372,7 +372,7 @@ def open_bucket(
 
     Credentials come from ``options`` or from where the service's tools look for them. Nothing is sent before
     the first use. Unfinished uploads are looked for below what is ``tenant``'s alone. Raises `ConfigError` for a URL
-    (which `locations.fault_of` has found no fault with) or an option that the service does not know.
+    (which `store_location.fault_of` has found no fault with) or an option that the service does not know.
     """
     if url.startswith("memory://"):
         return RemoteObjects(MemoryStore())

@@ -76,7 +76,8 @@ def supervise(
 
     With an ``entry``, the command sees the workspace by a mount alone, which `Settings.server` serves, and no filter
     asks. ``entry`` gets a channel's descriptor, and returns what to execute: a program that makes the mount, sends its
-    device through the channel, and then enters as `shim.enter` does. It goes with neither ``box`` nor ``read_only``.
+    device through the channel, and then enters as `filter_shim.enter` does. It goes with neither ``box`` nor
+    ``read_only``.
 
     Raises `UnsupportedError` where the kernel cannot supervise, `LockedError` if another process keeps the undo log,
     and what opening that raises.

@@ -178,6 +178,6 @@ def test_a_fault_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_parser_and_the_table_are_loaded_only_when_asked() -> None:
     code = (
         "import sys, holdfast.engine.safety.classify, holdfast.engine.workspace.workspace\n"
-        "assert not any('tree_sitter' in name or name.endswith('safety.programs') for name in sys.modules)"
+        "assert not any('tree_sitter' in name or name.endswith('safety._program_table') for name in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

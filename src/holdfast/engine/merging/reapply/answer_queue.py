@@ -107,8 +107,8 @@ def waiting(
 
 
 def take(shared: Shared, clock: Clock, token: str, workspace: WorkspaceId | None = None) -> dict[str, Any] | None:
-    """The change that waits longest, of merges into ``workspace`` or any, as `command.question` tells it; None if none
-    does.
+    """The change that waits longest, of merges into ``workspace`` or any, as `_agent_command.question` tells it; None
+    if none does.
 
     It is the caller's for ``merge.lease``: ``id`` and ``token`` (which nobody else knows) go with the answer,
     ``held_until`` says until when (microseconds since 1970-01-01 UTC).

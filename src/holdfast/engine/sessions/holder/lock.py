@@ -123,7 +123,7 @@ def _wait(processes: list[int], seconds: float) -> None:
 _LOG = Log(__name__)
 _PREFIX = b"holdfast-"
 _OURS = re.compile(rb"/(.*/)?holdfast-[0-9a-f]{16}", re.DOTALL)
-_CHILD_PROCESSES_MOST = 1 << 14
+_MOST_CHILDREN = 1 << 14
 _LOOKS, _LOOK_SECONDS = 10, 0.002
 _SIGNALS = (signal.SIGHUP, signal.SIGTERM, signal.SIGCONT)
 
@@ -132,7 +132,7 @@ class _Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folder: str
     """A private directory, as `display` shows it."""
     process: str = ""
-    """The shell, as `store.lease` names a process; empty: it may not have been started."""
+    """The shell, as `work_lease` names a process; empty: it may not have been started."""
 
 
 class InFlight:
@@ -196,7 +196,7 @@ def end_what_was_left(lock: bytes, session: SessionId) -> None:
     path = note_path(lock)
     try:
         with open(path, "rb") as file:
-            note = msgspec.json.decode(file.read(_CHILD_PROCESSES_MOST), type=_Note)
+            note = msgspec.json.decode(file.read(_MOST_CHILDREN), type=_Note)
         folder = parse_display(note.folder)
     except FileNotFoundError:
         return

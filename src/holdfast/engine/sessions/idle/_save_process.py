@@ -54,7 +54,7 @@ class Said(NamedTuple):
 
     session: SessionId
     seconds: float | None = None
-    """As `idle.save_idle` returns it."""
+    """As `_idle_save.save_idle` returns it."""
     error: HoldfastError | None = None
 
 

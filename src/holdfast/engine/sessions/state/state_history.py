@@ -280,7 +280,7 @@ class States:
         return self._noticing is not None
 
     def notice(self) -> None:
-        """Notice changes of the tree from now on, where that can be had; see `noticing`."""
+        """Notice changes of the tree from now on, where that can be had; see `_change_notice`."""
         from holdfast.engine.sessions.state._change_notice import notice
 
         self._noticing = notice(self._context)
