@@ -11,8 +11,8 @@ WORKERS ?= $(shell echo $$(( 2 * $$(getconf _NPROCESSORS_ONLN 2>/dev/null || ech
 test: $(VENV)/ready  ## install into .venv and run the tests
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
-check: $(VENV)/ready  ## the same of what is quick: what to wait for after each change
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal tests/unit tests/contract
+check: $(VENV)/ready  ## the same of what is quick, on the embedded store: what to wait for after each change
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -k "not postgres" tests/unit tests/contract
 
 # Without Node.js on the machine pyright would fetch it by itself; the wheel is the same from where all else comes from.
 lint: $(VENV)/ready  ## what CI checks besides the tests
