@@ -92,6 +92,8 @@ class StoppedProcess(NamedTuple):
 
     pid: int
     command: tuple[bytes, ...]
+    step: int
+    """The open step that it belonged to; 0 if there was none."""
 
 
 class RestoreResult(NamedTuple):

@@ -337,7 +337,7 @@ def stop_run(context: Context, run: str) -> tuple[str, Sequence[StoppedProcess]]
                 )
             steps = service.steps
             _wait(context, lambda: not any(step.run == run and step.state == "open" for step in steps()), killed=True)
-    return run, [StoppedProcess(one.pid, one.command) for one in found]
+    return run, [StoppedProcess(one.pid, one.command, one.step) for one in found]
 
 
 @contextmanager

@@ -280,7 +280,7 @@ class OutsideWatcher:
         try:
             with open(b"/proc/%d/stat" % pid, "rb") as file:
                 head, _, rest = file.read().rpartition(b") ")
-            state, parent = rest.split(b" ", 2)[:2]
+            state, parent, _ = rest.split(b" ", 2)
         except (OSError, ValueError):
             return _Party(f"a process that is gone ({pid})" if pid else "", is_sure=False)
         name = head.partition(b"(")[2].decode("utf-8", "replace")
