@@ -1,0 +1,114 @@
+"""A client's end of a private socket: one request, then its answer."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Self
+
+from holdfast.ipc import messages, private_socket
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Sequence
+
+MAX_ANSWER_BYTES = 1 << 28
+_CONNECT_SECONDS = 1.0
+_PIECE = 1 << 20
+
+
+class Connection:
+    """For one thread at a time. What the other process holds for it (a pause, a run) ends when it is closed."""
+
+    def __init__(self, connected: socket.socket, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
+        """Take the socket over."""
+        self._socket = connected
+        self._max_answer_bytes = max_answer_bytes
+
+    def __enter__(self) -> Self:
+        """Return itself; leaving closes it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `close`."""
+        self.close()
+
+    def close(self) -> None:
+        """Hang up. Harmless a second time."""
+        self._socket.close()
+
+    def fileno(self) -> int:
+        """To wait until the other process ends."""
+        return self._socket.fileno()
+
+    @property
+    def peer(self) -> private_socket.Peer:
+        """The process that answers."""
+        return private_socket.peer(self._socket)
+
+    def ask(self, body: bytes, descriptors: Sequence[int] = (), seconds: float | None = None) -> bytes:
+        """Send a request, with borrowed descriptors, and return the body of the answer.
+
+        Raises `TimeoutError` if that is not there in ``seconds``, `ConnectionError` if the other process has ended or
+        hung up, `FormatError` if it speaks another protocol or says too much. After any of these the connection is of
+        no more use, and closed.
+        """
+        deadline = None if seconds is None else time.monotonic() + seconds
+        try:
+            self._send(messages.frame(body), descriptors, deadline)
+            header = self._receive(messages.HEADER_BYTES, deadline)
+            return self._receive(messages.body_bytes(header, self._max_answer_bytes), deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    def wait_for_end(self, seconds: float) -> None:
+        """Return when the other process has hung up. Raises `TimeoutError`."""
+        deadline = time.monotonic() + seconds
+        try:
+            while self._receive(1, deadline):
+                pass
+        except ConnectionError:
+            return
+
+    def _send(self, frame: bytes, descriptors: Sequence[int], deadline: float | None) -> None:
+        import socket
+
+        self._limit(deadline)
+        try:
+            sent = socket.send_fds(self._socket, [frame], descriptors) if descriptors else 0
+            self._socket.sendall(frame[sent:])
+        except ConnectionError:
+            pass  # it has hung up, and may have said why
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise ConnectionError(*error.args) from error
+
+    def _receive(self, length: int, deadline: float | None) -> bytes:
+        found = bytearray()
+        while len(found) < length:
+            self._limit(deadline)
+            try:
+                piece = self._socket.recv(min(length - len(found), _PIECE))
+            except TimeoutError:
+                raise
+            except OSError as error:
+                raise ConnectionError(*error.args) from error
+            if not piece:
+                raise ConnectionResetError
+            found += piece
+        return bytes(found)
+
+    def _limit(self, deadline: float | None) -> None:
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+
+
+def connect(folder: bytes, name: bytes, max_answer_bytes: int = MAX_ANSWER_BYTES) -> Connection | None:
+    """A connection to the process that listens at the socket in ``folder``; None if there is none, or it takes nobody
+    in for a second. To find nothing costs one look.
+    """
+    connected = private_socket.connect(folder, name, _CONNECT_SECONDS)
+    return None if connected is None else Connection(connected, max_answer_bytes)

@@ -1,0 +1,119 @@
+"""Requests and answers between two processes of Holdfast. Pure: no I/O.
+
+A frame is ``HFM1``, the length of its body (u32, little-endian), and the body: one JSON value in UTF-8. A request is
+``[method, [argument, …]]``, an answer ``{"result": …}`` or ``{"error": {"type", "code", "message", "hint", "data"}}``.
+The first four bytes change with the protocol. A peer of another version is told so instead of being misunderstood.
+
+What the arguments and results of a method are, its own module says: by hand where a short command would have to load
+msgspec for it, else by the signatures of a port (`holdfast.ipc.port`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.model.errors import FormatError, HoldfastError, rebuilt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAGIC: Final = b"HFM1"
+_HEADER: Final = struct.Struct("<4sI")
+HEADER_BYTES: Final = _HEADER.size
+
+
+def frame(body: bytes) -> bytes:
+    """The body with its header."""
+    return _HEADER.pack(MAGIC, len(body)) + body
+
+
+def body_bytes(header: bytes | bytearray, most: int) -> int:
+    """How many bytes of a body follow the header. Raises `FormatError` if it is none, or they are more than ``most``."""
+    magic, length = _HEADER.unpack_from(header)
+    if magic != MAGIC:
+        raise FormatError(
+            "the other process speaks another protocol",
+            hint="it is of another version of Holdfast: end it, and start it again",
+        )
+    if length > most:
+        raise FormatError(f"a message of {length:,} bytes, and {most:,} are allowed")
+    return length
+
+
+def encode_request(method: str, arguments: Sequence[object] = ()) -> bytes:
+    """The body of a request. ``arguments`` are what JSON can say."""
+    return _encode([method, arguments])
+
+
+def decode_request(body: bytes) -> tuple[str, list[Any]]:
+    """The inverse of `encode_request`. Raises `FormatError`."""
+    value = _decode(body)
+    if not (isinstance(value, list) and len(value) == 2):
+        raise FormatError("a request is a method and its arguments")
+    method, arguments = value
+    if not isinstance(method, str) or not isinstance(arguments, list):
+        raise FormatError("a request is a method and its arguments")
+    return method, arguments
+
+
+def encode_result(result: object = None) -> bytes:
+    """The body of an answer. ``result`` is what JSON can say."""
+    return _encode({"result": result})
+
+
+def decode_result(body: bytes) -> Any:
+    """The result. Raises the error that the answer holds instead; `FormatError` if it is no answer."""
+    value = _decode(body)
+    if isinstance(value, dict):
+        if isinstance(details := value.get("error"), dict):
+            raise rebuild(details)
+        if "result" in value:
+            return value["result"]
+    raise FormatError("an answer is a result or an error")
+
+
+def encode_error(error: HoldfastError) -> bytes:
+    """The body of an answer that raises ``error`` on the other side."""
+    return _encode({"error": describe(error)})
+
+
+def describe(error: HoldfastError) -> dict[str, object]:
+    """What of an error travels."""
+    return {
+        "type": type(error).__name__,
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "data": error.data,
+    }
+
+
+def rebuild(details: dict[str, Any]) -> HoldfastError:
+    """The inverse of `describe`. Of what is missing or no text a usual error remains."""
+    hint, data = details.get("hint"), details.get("data")
+    return rebuilt(
+        str(details.get("type")),
+        str(details.get("message")),
+        hint=None if hint is None else str(hint),
+        code=str(details.get("code", HoldfastError.code)),
+        data=data if isinstance(data, dict) else None,
+    )
+
+
+def _encode(value: object) -> bytes:
+    import json  # (short commands that meet no other process do without)
+
+    try:
+        return json.dumps(value, separators=(",", ":")).encode("utf-8")
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"this cannot be sent: {error}") from error
+
+
+def _decode(body: bytes) -> Any:
+    import json
+
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"a message is JSON in UTF-8: {error}") from error

@@ -1,0 +1,332 @@
+"""A private socket that answers requests: mode 0600, of the same user's processes and root's, one request at a time.
+
+Nothing here blocks. A client that sends half a frame or garbage, or does not read its answer, costs a bounded buffer
+until its time is up, and then its connection; it costs the others nothing. The server has one descriptor that its loop
+waits for.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import socket
+from typing import TYPE_CHECKING, Final
+
+from holdfast.ipc import messages
+from holdfast.ipc.private_socket import address, peer, peer_process
+from holdfast.model.errors import FormatError, HoldfastError, StorageError
+from holdfast.model.fast_namedtuple import NamedTuple
+from holdfast.model.log import Log
+from holdfast.model.paths import display
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.ipc.private_socket import Peer
+    from holdfast.model.clock import Clock
+
+_LOG = Log(__name__)
+_BACKLOG = 64
+_PIECE = 1 << 16
+_NONE, _READ, _WRITE = 0, 1, 4
+"""Of epoll (EPOLLHUP is always told of), EPOLLIN, EPOLLOUT."""
+_ALWAYS_BYTES = 1 << 12
+"""There is room for an answer as short as this in any case, also for an error."""
+
+LATER: Final = object()
+"""What `Server` is told where the answer takes its time: `Client.send` is called with it."""
+
+
+class Limits(NamedTuple):
+    """What one client may take; times in seconds."""
+
+    request_bytes: int = 1 << 16
+    answer_bytes: int = 1 << 26
+    descriptors: int = 0
+    """How many may come with a request; more are closed."""
+    request: float = 10.0
+    """From the first byte of a request to its end."""
+    answer: float = 60.0
+    """For taking in an answer."""
+    idle: float = 60.0
+    """Without a request, unless the client keeps something by being there."""
+
+
+class Group:
+    """Clients who share what they may take together."""
+
+    __slots__ = ("clients", "unread")
+
+    def __init__(self, clients: int = 64, unread: int = 1 << 28) -> None:
+        """``clients``: how many may be there; ``unread``: bytes of answers that they have not read yet."""
+        self.clients = clients
+        self.unread = unread
+
+
+class Client:
+    """One connection."""
+
+    __slots__ = (
+        *("_inbox", "_is_last", "_outbox", "_server", "_waits", "deadline", "descriptors", "group", "keeps", "peer"),
+        *("process", "socket"),
+    )
+
+    def __init__(self, server: Server, connection: socket.socket) -> None:
+        self.socket = connection
+        self.peer: Peer = peer(connection)
+        self.process = peer_process(connection)
+        """A pidfd; None if the process had ended when it was taken in."""
+        self.group: Group | None = None
+        self.descriptors: list[int] = []
+        """Those that came with the request; what takes one removes it. The others are closed when it is answered."""
+        self.keeps = False
+        """True if the connection must not be ended for being idle."""
+        self.deadline = math.inf
+        self._server = server
+        self._inbox = bytearray()
+        self._outbox = memoryview(b"")
+        self._waits = False
+        self._is_last = False
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection has ended, so that no client waits for an answer."""
+        return self.socket.fileno() < 0
+
+    def send(self, body: bytes) -> None:
+        """Answer a request whose answer was `LATER`. Nothing if the client has gone."""
+        if not self.is_gone:
+            self._server.answer_to(self, body)
+
+
+class Server:
+    """The socket and its clients, for one thread: wait for `fileno` to be readable, or for `due_in`, then `serve`."""
+
+    def __init__(
+        self,
+        folder: bytes,
+        name: bytes,
+        clock: Clock,
+        answer: Callable[[Client, bytes], bytes | object],
+        *,
+        left: Callable[[Client], object] = lambda _: None,
+        group_of: Callable[[Client], Group] | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - a value
+    ) -> None:
+        """Bind the socket in place of one that a dead process left: the caller holds a lock, or the name is its own.
+
+        ``answer(client, body)`` gives the body of the answer, or `LATER`; a `HoldfastError` that it raises is the
+        answer. ``left(client)`` is told of the end of every connection. ``group_of(client)`` says with which others a
+        new client shares what it may take; else all do. Raises `StorageError`.
+        """
+        self._path = folder + b"/" + name
+        self._clock = clock
+        self._answer = answer
+        self._left = left
+        self._limits = limits
+        everybody = Group()
+        self._group_of = group_of or (lambda _: everybody)
+        self._clients: dict[int, Client] = {}
+        self._epoll = select.epoll()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            os.fchmod(self._socket.fileno(), 0o600)  # before it has a name: it never exists with another mode
+            try:
+                os.unlink(self._path)
+            except FileNotFoundError:
+                pass
+            with address(folder, name) as path:
+                self._socket.bind(path)
+            self._socket.listen(_BACKLOG)
+            self._epoll.register(self._socket.fileno(), _READ)
+        except OSError as error:
+            self._socket.close()
+            self._epoll.close()
+            raise StorageError(f"cannot open the socket {display(self._path)}: {error.strerror}") from error
+
+    def fileno(self) -> int:
+        """Readable when there is something to `serve`."""
+        return self._epoll.fileno()
+
+    def serve(self) -> None:
+        """Do all that can be done now, and end connections whose time is up."""
+        for fd, _ in self._epoll.poll(0):
+            if fd == self._socket.fileno():
+                self._accept()
+            elif (client := self._clients.get(fd)) is not None:
+                if client._outbox:
+                    self._flush(client)
+                elif client._waits:
+                    self._end(client)
+                else:
+                    self._receive(client)
+        now = self._clock.monotonic()
+        for client in [one for one in self._clients.values() if one.deadline <= now]:
+            self._end(client)
+
+    def due_in(self) -> float | None:
+        """Seconds until the time of a client is up; None if none's will be."""
+        nearest = min((client.deadline for client in self._clients.values()), default=math.inf)
+        return None if nearest == math.inf else max(0.0, nearest - self._clock.monotonic())
+
+    def close(self) -> None:
+        """Take no client in any more and remove the socket; connections stay until `hang_up`. Harmless a second time."""
+        if self._socket.fileno() < 0:
+            return
+        self._epoll.unregister(self._socket.fileno())
+        # The name first: a client that connects now is refused rather than left waiting.
+        try:
+            os.unlink(self._path)
+        except OSError:
+            pass
+        self._socket.close()
+
+    def hang_up(self, last: bytes = b"") -> None:
+        """End every connection, after one last try to deliver what is still to be sent, or else the body ``last``."""
+        for client in list(self._clients.values()):
+            client._is_last = True
+            if client._outbox:
+                self._flush(client)
+            elif last:
+                self.answer_to(client, last)
+            self._end(client)
+        self._epoll.close()
+
+    def answer_to(self, client: Client, body: bytes) -> None:
+        """Send the body of an answer; of an error instead if there is no room for it until it is read."""
+        group = client.group or Group()
+        if len(body) > self._limits.answer_bytes or len(body) > max(group.unread, _ALWAYS_BYTES):
+            _LOG.warning("an answer of %d bytes to process %d is too long", len(body), client.peer.pid)
+            body = messages.encode_error(
+                HoldfastError(
+                    f"an answer of {len(body):,} bytes is too long, or too many wait to be read",
+                    hint="read the others first, or ask for less",
+                    code="too_long",
+                )
+            )
+        client._waits = False
+        client._outbox = memoryview(messages.frame(body))
+        group.unread -= len(client._outbox)
+        client.deadline = self._clock.monotonic() + self._limits.answer
+        self._flush(client)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return  # none waits, or it went away, or there are no descriptors left
+            client = Client(self, connection)
+            group = self._group_of(client)
+            if not client.peer.may_speak or group.clients <= 0:
+                _LOG.warning("refused a connection from process %d of user %d", *client.peer)
+                _close(client)
+                continue
+            group.clients -= 1
+            client.group = group
+            connection.setblocking(False)
+            self._clients[connection.fileno()] = client
+            self._rest(client)
+            self._epoll.register(connection.fileno(), _READ)
+
+    def _rest(self, client: Client) -> None:
+        client.deadline = math.inf if client.keeps else self._clock.monotonic() + self._limits.idle
+
+    def _receive(self, client: Client) -> None:
+        try:
+            piece, found, _, _ = socket.recv_fds(client.socket, _PIECE, self._limits.descriptors, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece, found = b"", []
+        client.descriptors += found
+        while len(client.descriptors) > self._limits.descriptors:
+            os.close(client.descriptors.pop())
+        if not piece:
+            self._end(client)
+            return
+        if not client._inbox:
+            client.deadline = self._clock.monotonic() + self._limits.request
+        client._inbox += piece
+        if len(client._inbox) < messages.HEADER_BYTES:
+            return
+        try:
+            end = messages.HEADER_BYTES + messages.body_bytes(client._inbox, self._limits.request_bytes)
+            if len(client._inbox) < end:
+                return
+            if len(client._inbox) > end:
+                # (No client can fill the server's time in advance.)
+                raise FormatError("a request came before the last one was answered")
+        except FormatError as error:
+            client._is_last = True
+            self.answer_to(client, messages.encode_error(error))
+            return
+        body = bytes(client._inbox[messages.HEADER_BYTES :])
+        client._inbox.clear()
+        answer = self._answered(client, body)
+        _drop(client.descriptors)
+        if isinstance(answer, bytes):
+            self.answer_to(client, answer)
+        elif not client.is_gone:
+            client._waits, client.deadline = True, math.inf
+            self._epoll.modify(client.socket.fileno(), _NONE)
+
+    def _answered(self, client: Client, body: bytes) -> bytes | object:
+        if _LOG.wants("trace"):
+            _LOG.trace("request", process=client.peer.pid, bytes=body.hex(" "))
+        try:
+            return self._answer(client, body)
+        except HoldfastError as error:
+            return messages.encode_error(error)
+        except OSError as error:
+            return messages.encode_error(HoldfastError(f"{error.strerror}", code="storage"))
+        except Exception as error:  # noqa: BLE001
+            # A mistake of ours ends one request, and not everything that the process does.
+            _LOG.warning("a request failed by a mistake of Holdfast's own: %r", error)
+            return messages.encode_error(HoldfastError(f"it failed there: {error!r}", code="internal"))
+
+    def _flush(self, client: Client) -> None:
+        """Send as much as goes now; the rest when the client has made room. Until then it is not heard."""
+        try:
+            sent = client.socket.send(client._outbox, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._end(client)
+            return
+        if client.group is not None:
+            client.group.unread += sent
+        client._outbox = client._outbox[sent:]
+        if client._outbox:
+            self._epoll.modify(client.socket.fileno(), _WRITE)
+        elif client._is_last:
+            self._end(client)
+        else:
+            self._rest(client)
+            self._epoll.modify(client.socket.fileno(), _READ)
+
+    def _end(self, client: Client) -> None:
+        if client.is_gone:
+            return
+        del self._clients[client.socket.fileno()]
+        self._epoll.unregister(client.socket.fileno())
+        if client.group is not None:
+            client.group.unread += len(client._outbox)
+            client.group.clients += 1
+        client._outbox = memoryview(b"")
+        _close(client)
+        self._left(client)
+
+
+def _close(client: Client) -> None:
+    client.socket.close()
+    if client.process is not None:
+        os.close(client.process)
+        client.process = None
+    _drop(client.descriptors)
+
+
+def _drop(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
