@@ -1,0 +1,126 @@
+"""A port (a `typing.Protocol`) over a connection: its signatures say what a request and its answer hold.
+
+Everything that the methods take and return is what msgspec can say in JSON: numbers, texts, bytes, lists, tuples and
+the typed classes of the port's module. That module imports the names in its annotations at run time.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+import msgspec
+
+from holdfast.ipc.messages import describe, rebuild
+from holdfast.model.errors import FormatError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.model.errors import HoldfastError
+
+
+class Method:
+    """One method of a port."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name = name
+        self._function = function
+        code = function.__code__
+        self._names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+        given = function.__defaults__ or ()
+        self._defaults = dict(zip(code.co_varnames[code.co_argcount - len(given) : code.co_argcount], given, strict=True))
+        self._defaults |= function.__kwdefaults__ or {}
+
+    @cached_property
+    def _types(self) -> tuple[Any, Any]:
+        hints = get_type_hints(self._function)
+        return tuple[tuple(hints[name] for name in self._names) or ()], hints["return"]
+
+    def bind(self, given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+        """The arguments of a call, in the order of the signature."""
+        return [*given, *((self._defaults | named)[name] for name in self._names[len(given) :])]
+
+    def decode_arguments(self, raw: msgspec.Raw) -> tuple[Any, ...]:
+        """Raises `msgspec.MsgspecError`."""
+        return msgspec.json.decode(raw, type=self._types[0])
+
+    def decode_result(self, raw: msgspec.Raw) -> Any:
+        """Raises `msgspec.MsgspecError`."""
+        return msgspec.json.decode(raw, type=self._types[1])
+
+
+class _Answer(msgspec.Struct):
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: dict[str, Any] | None = None
+
+
+_request = msgspec.json.Decoder(tuple[str, msgspec.Raw])
+_answer = msgspec.json.Decoder(_Answer)
+_MISTAKES = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+class Port:
+    """The methods of a protocol, and how each travels."""
+
+    def __init__(self, protocol: type) -> None:
+        functions = {name: function for base in reversed(protocol.__mro__) for name, function in vars(base).items()}
+        self.methods = {
+            name: Method(name, function)
+            for name, function in functions.items()
+            if callable(function) and not name.startswith("_")
+        }
+
+    def encode_request(self, name: str, arguments: list[Any]) -> bytes:
+        """The body of a request. Raises `FormatError` for a text that is not UTF-8."""
+        try:
+            return msgspec.json.encode((name, arguments))
+        except UnicodeEncodeError as error:
+            raise FormatError(f"a text that is not UTF-8 cannot be sent: {error.reason}") from None
+
+    def decode_request(self, body: bytes) -> tuple[str, tuple[Any, ...]]:
+        """The method and its arguments, of the right types. Raises `FormatError` naming what is wrong."""
+        try:
+            name, arguments = _request.decode(body)
+        except _MISTAKES as error:
+            raise FormatError(f"request: {error}") from error
+        if name not in self.methods:
+            raise FormatError(f"request: there is no method {name[:40]!r}")
+        try:
+            return name, self.methods[name].decode_arguments(arguments)
+        except _MISTAKES as error:
+            raise FormatError(f"{name}: {error}") from error
+
+    def decode_answer(self, name: str, body: bytes) -> Any:
+        """The result. Raises the error that the answer holds instead; `FormatError` if it is no answer."""
+        try:
+            answer = _answer.decode(body)
+            if answer.error is None:
+                return self.methods[name].decode_result(answer.result)
+        except _MISTAKES as error:
+            raise FormatError(f"the answer to {name}: {error}") from error
+        raise rebuild(answer.error)
+
+
+def encode_result(result: object) -> bytes:
+    """The body of an answer."""
+    return msgspec.json.encode({"result": result})
+
+
+def encode_error(error: HoldfastError) -> bytes:
+    """The body of an answer that raises ``error`` on the other side."""
+    return msgspec.json.encode({"error": describe(error)})
+
+
+def remote(protocol: type) -> type[Any]:
+    """A class with the methods of the protocol, each of which calls ``self._ask(method, arguments)``."""
+    port = Port(protocol)
+
+    def forward(method: Method) -> Callable[..., Any]:
+        def call(self: Any, *given: Any, **named: Any) -> Any:
+            return self._ask(method.name, method.bind(given, named))
+
+        call.__name__ = method.name
+        return call
+
+    return type(f"Remote{protocol.__name__}", (), {name: forward(method) for name, method in port.methods.items()} | {"port": port})
