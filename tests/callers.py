@@ -100,8 +100,8 @@ class Callers:
         self._is_exact = True
         """Nothing was denied that others had changed since: what belongs there lies aside then."""
         self._is_dated = True
-        """Nothing was reversed beside a step that went on, and none has set the mtime of a directory: that of one in
-        which others change names is not always brought back exactly then.
+        """Nothing was reversed beside a step that went on, and none has set the mode, the mtime or an attribute of a
+        directory: the mtime of one in which others change names is not always brought back exactly then.
         """
         self.first = photograph(self.tree)
         self.edits = 0
@@ -290,17 +290,22 @@ class Callers:
             actor.truncate(_file(b), c % 20)
 
     def _chmod(self, caller: Caller, b: int, c: int) -> None:
+        self._describe(b)
         with self._actor(caller) as actor:
             actor.chmod(_any(b), (0o600, 0o644, 0o700, 0o755)[c % 4])
 
     def _utime(self, caller: Caller, b: int, c: int) -> None:
-        self._is_dated = self._is_dated and not (self.tree / os.fsdecode(_any(b))).is_dir()
+        self._describe(b)
         with self._actor(caller) as actor:
             actor.utime(_any(b), 10**18 + c)
 
     def _setxattr(self, caller: Caller, b: int, c: int) -> None:
+        self._describe(b)
         with self._actor(caller) as actor:
             actor.setxattr(_any(b), "user.a", b"%d" % (c % 3))
+
+    def _describe(self, number: int) -> None:
+        self._is_dated = self._is_dated and not (self.tree / os.fsdecode(_any(number))).is_dir()
 
     def _symlink(self, caller: Caller, b: int, c: int) -> None:
         with self._actor(caller) as actor:

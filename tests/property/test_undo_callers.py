@@ -44,3 +44,28 @@ def test_an_edit_beside_callers_is_never_lost(tmp_path: Path, chunk: int) -> Non
 
     for seed in range(chunk * _TOGETHER, (chunk + 1) * _TOGETHER):
         _play(tmp_path, seed, edit)
+
+
+_DENIED: dict[str, list[Move]] = {
+    "another step replaced what it had made": [
+        ("rename", 1, 2, 0), ("save", 2, 2, 0), ("save", 1, 2, 0), ("exit", 1, 0, 0), ("deny", 1, 5, 0),
+    ],
+    "another step removed what it had made": [
+        ("rename", 0, 1, 3), ("write", 1, 1, 0), ("unlink", 0, 1, 0), ("exit", 0, 0, 0), ("deny", 0, 3, 0),
+    ],
+    "another step wrote to what it still has open": [
+        ("truncate", 0, 1, 3), ("write", 1, 1, 4), ("exit", 1, 0, 1), ("finish", 0, 0, 2), ("open", 0, 1, 2),
+        ("deny", 0, 1, 0),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", _DENIED)
+def test_steps_beside_one_that_was_denied_are_taken_back(tmp_path: Path, name: str) -> None:
+    callers = Callers(tmp_path)
+    try:
+        for move in [("start", 0, 0, 0)] * 3 + _DENIED[name]:
+            callers.make(move)
+        callers.finish(0)
+    finally:
+        callers.close()

@@ -11,21 +11,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.log import Log
-from holdfast.undo.completion.step_sealer import Left, StepEnd, disown, look, seal
+from holdfast.undo.completion.step_sealer import Left, StepEnd, disown, look, numbers, seal
 from holdfast.undo.completion.unchanged_objects import drop_unchanged, drop_what_went
 from holdfast.undo.foreign_edits.detection import theirs
-from holdfast.undo.journal.records import End
+from holdfast.undo.journal.records import End, Made, Make, Move, Remove
 from holdfast.undo.recovery.interrupted_reversals import finish_failed
 from holdfast.undo.reports.step_views import step_info
 from holdfast.undo.reversal.durable_reversal import ReversalResult, reverse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence, Set
 
-    from holdfast.undo.journal.records import StepId
-    from holdfast.undo.journal.step_file import Head
+    from holdfast.files.linux.file_handle import Identity
+    from holdfast.undo.journal.records import Mutation, StepId
+    from holdfast.undo.journal.step_file import Head, Sealed
     from holdfast.undo.log import UndoLog
     from holdfast.undo.safeguards.open_step import OpenStep
     from holdfast.undo.service import StepInfo
@@ -129,4 +130,47 @@ def roll_back(log: UndoLog, step: StepId) -> ReversalResult:
     """Roll one step back, leaving what others have changed since."""
     finish_failed(log)
     sealed = [log.read(step)]
-    return reverse(log, sealed, theirs=theirs(log, sealed))
+    result = reverse(log, sealed, theirs=theirs(log, sealed))
+    _drop_what_it_made(log, sealed[0])
+    return result
+
+
+def _drop_what_it_made(log: UndoLog, rolled_back: Sealed) -> None:
+    """What the step made and another step removed or replaced meanwhile never was. So undo of that other step does not
+    bring it back: it would be in the way of what was there before both.
+    """
+    made = {record.identity for record in rolled_back.records if isinstance(record, Made)}
+    beside = [head for head in log.heads.values() if head.state == "done" and head.last > rolled_back.head.first]
+    for head in beside if made else ():
+        with suppress(IntegrityError):  # of a step that is damaged nothing is known
+            sealed = log.read(head.id)
+            records = tuple(_without(sealed.records, made))
+            if records == sealed.records:
+                continue
+            needed = numbers(records)
+            kept = tuple(preimage for preimage in sealed.head.preimages if preimage.number in needed)
+            head = msgspec.structs.replace(sealed.head, preimages=kept)
+            log.write(msgspec.structs.replace(sealed, head=head, records=records))
+            for number in numbers(sealed.records) - needed:
+                log.preimages.discard(number)
+
+
+def _without(records: Sequence[Mutation], made: Set[Identity]) -> Iterator[Mutation]:
+    """The records, but for the removal of ``made`` objects with which they have nothing else to do."""
+    used = {record.identity for record in records if not isinstance(record, Make | Remove)}
+    for record in records:
+        lost = _removed(record)
+        if lost not in made or lost in used:
+            yield record
+        elif isinstance(record, Move):
+            yield msgspec.structs.replace(record, replaced=None)
+
+
+def _removed(record: Mutation) -> Identity | None:
+    match record:
+        case Remove():
+            return record.identity
+        case Move(replaced=lost) if lost is not None and not record.exchanged:
+            return lost.identity
+        case _:
+            return None

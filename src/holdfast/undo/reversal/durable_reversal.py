@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.log import Log
+from holdfast.undo.completion.late_writes import still_written
 from holdfast.undo.completion.step_sealer import StepEnd, Together, look, numbers, seal
 from holdfast.undo.foreign_edits.detection import edited_elsewhere, left_by_steps
 from holdfast.undo.journal.records import Content, Made, Meta, Put, Reverse, Reversed, Touch
@@ -17,7 +18,7 @@ from holdfast.undo.journal.step_file import Trouble
 from holdfast.undo.journal.step_footprint import whereabouts
 from holdfast.undo.reversal._record_reversal import Reversal
 from holdfast.undo.reversal.reversal_context import MOVED, OF_NOBODY, Conflict, ReversalTools
-from holdfast.undo.tree.signatures import NOT_OURS, is_left
+from holdfast.undo.tree.signatures import NOT_OURS, is_left, is_unknown, signature, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -168,8 +169,19 @@ def _what_stays(log: UndoLog, head: Head, left: Left, told: Set[bytes]) -> dict[
     there still, and no outsider's. ``told`` are the paths of conflicts.
     """
     known = dict(left.paths)
-    before = ((path, was) for path, was in head.left if path not in known and (was is not None or path in told))
-    return {path: was for path, was in before if is_left(log.directories, path, was)}
+    stays: dict[bytes, Signature | None] = {}
+    written: dict[bytes, Signature] = {}
+    for path, was in head.left:
+        if path in known or (was is None and path not in told):
+            continue
+        now = signature(log.directories, path)
+        if is_left(log.directories, path, was):
+            stays[path] = was
+        elif was is not None and is_unknown(was) and path in told and now is not None and now.key == was.key:
+            written[path] = now  # the step's processes have it open, or had until now
+    if still := still_written(log, written):
+        log.unsettled.setdefault(head.id, {}).update(still)
+    return stays | written | {path: unknown(now) for path, now in still.items()}
 
 
 def _note_what_gets_a_name(log: UndoLog, sealed: Sequence[Sealed]) -> tuple[Sequence[Sealed], frozenset[Identity]]:
