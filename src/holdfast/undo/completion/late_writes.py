@@ -293,7 +293,7 @@ def _settle(
             continue
         at = path
         now = signature(directories, at)
-        if (now is None or now.key != was.key) and (moved := _moved_to(log, directories, sealed, was)) is not None:
+        if (now is None or now.key != was.key) and (moved := moved_to(log, directories, sealed, was)) is not None:
             at = moved
             now = signature(directories, at)
         if not is_still(now, was, path, edited):
@@ -319,13 +319,13 @@ def _settle(
     return found
 
 
-def _moved_to(log: UndoLog, directories: Directories, sealed: Sealed, was: Signature) -> bytes | None:
+def moved_to(log: UndoLog, directories: Directories, sealed: Sealed, was: Signature) -> bytes | None:
     """Where other steps have brought what the step left, from the step's beginning on (it may have left it where one of
     them had brought it by then); None if they have not, or it is nowhere.
     """
     mine = {object_ for object_ in whereabouts(sealed.records).values() if object_ is not None}
     since = sealed.head.begun or sealed.head.looked_at
-    later = [head.id for head in log.heads.values() if head.state == "done" and head.last > since]
+    later = [head.id for head in log.heads.values() if head.state == "done" and max(head.last, head.acted) > since]
     records = [record for step in later if step != sealed.head.id for record in log.read(step).records]
     records += [record for step in (*log.recorder.open_steps, *log.unsealed.values()) for record in step.records]
     records = [*sealed.records, *sorted((one for one in records if one.seq > since), key=lambda record: record.seq)]

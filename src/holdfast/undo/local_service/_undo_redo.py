@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from holdfast.files.linux.file_lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.message_text import named_steps
 from holdfast.model.paths import display
-from holdfast.undo.completion.late_writes import settle
+from holdfast.undo.completion.late_writes import moved_to, settle
 from holdfast.undo.completion.step_sealer import damaged
 from holdfast.undo.foreign_edits.detection import changed, changed_elsewhere
 from holdfast.undo.journal.records import OURSELVES, Content, Made, Meta
@@ -210,14 +211,22 @@ def _told(paths: Iterable[bytes]) -> dict[str, object]:
 
 
 def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
-    last = {path: one.head for one in sealed for path, _ in one.head.left}
-    unsaid = [path for path in lost if path in last and is_unknown(dict(last[path].left)[path])]
-    if unsaid:
-        head = last[unsaid[0]]
+    unknown = {at: (head, path) for head, path, now in _unknown(log, sealed) for at in (now, path)}
+    if unsaid := [path for path in lost if path in unknown]:
+        head, path = unknown[unsaid[0]]
         raise RefusedError(
-            f"what step {head.id} left in {_listed(unsaid)} is not known: {_why_unknown(log, head, unsaid[0])}",
+            f"what step {head.id} left in {_listed(unsaid)} is not known: {_why_unknown(log, head, path)}",
             hint=_by_force(sealed[0].head.state),
             code="barrier",
+            data=_told(lost),
+        )
+    if lost and (other := _half_rolled_back(log, sealed)) is not None:
+        done = "undone" if sealed[0].head.state == "done" else "redone"
+        raise RefusedError(
+            f"{named_steps(one.head.id for one in sealed)} cannot be {done} exactly: step "
+            f"{other}, which has to do with {_listed(lost)} too, was rolled back as far as that was possible",
+            hint=_by_force(sealed[0].head.state),
+            code="partly_rolled_back",
             data=_told(lost),
         )
     if lost:
@@ -227,6 +236,27 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[byt
             code="barrier",
             data=_told(lost),
         )
+
+
+def _half_rolled_back(log: UndoLog, sealed: Sequence[Sealed]) -> StepId | None:
+    """A step that was rolled back after the steps came to the same objects, and that could not be whole."""
+    since, mine = min(_since(one) for one in sealed), reach(ordered_records(sealed), log.recorder.aliases)
+    for head in log.heads.values():
+        if head.state == "undone" and head.conflicts and head.acted > since:
+            with suppress(IntegrityError):  # of a step that is damaged nothing is known
+                if mine.meets(reach(log.read(head.id).records, log.recorder.aliases)) is not None:
+                    return head.id
+    return None
+
+
+def _unknown(log: UndoLog, sealed: Sequence[Sealed]) -> Iterator[tuple[Head, bytes, bytes]]:
+    """What the steps left and may still be written to: the step, the path, and where it is by now."""
+    for one in sealed:
+        for path, left in one.head.left:
+            if left is not None and is_unknown(left):
+                there = signature(log.directories, path)
+                is_there = there is not None and there.key == left.key
+                yield one.head, path, path if is_there else moved_to(log, log.directories, one, left) or path
 
 
 def _why_unknown(log: UndoLog, head: Head, path: bytes) -> str:
@@ -244,7 +274,7 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
     # (What one of these left may be what another one, that was denied, still writes to.)
     waiting = {was.key for each in log.unsettled.values() for was in each.values()}
     written |= {path for one in sealed for path, left in one.head.left if left and left.key in waiting}
-    written |= {path for one in sealed for path, left in one.head.left if is_unknown(left)}
+    written |= {now for _, _, now in _unknown(log, sealed)}
     for path in sorted(written):
         try:
             place = log.directories.place(path)
