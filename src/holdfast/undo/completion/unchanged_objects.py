@@ -40,7 +40,7 @@ def drop_unchanged(log: UndoLog, step: OpenStep) -> bool:
             same = {
                 object_
                 for object_, before in step.seen.items()
-                if object_ in places and _is_as_before(directories, places[object_], object_, before)
+                if before and object_ in places and _is_as_before(directories, places[object_], object_, before)
             }
         for record in step.records:
             if isinstance(record, Content) and record.identity in same and record.keeping.number:

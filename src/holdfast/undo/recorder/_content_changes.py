@@ -249,6 +249,7 @@ _REST = 20_000_000
 
 
 def remember(step: OpenStep, object_: Identity, found: os.stat_result, now: int) -> None:
-    """Note what the object looks like before the step changes it, at ``now`` (ns)."""
-    if now - found.st_ctime_ns > _REST:
-        step.seen.setdefault(object_, (found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+    """Note what the object looks like before the step changes it for the first time, at ``now`` (ns)."""
+    if object_ not in step.seen:
+        is_at_rest = now - found.st_ctime_ns > _REST
+        step.seen[object_] = (found.st_size, found.st_mtime_ns, found.st_ctime_ns) if is_at_rest else None

@@ -101,8 +101,12 @@ class OpenStep:
     """What it has removed of its own, as another step that ended meanwhile found it."""
     shared: list[int] = field(default_factory=list[int])
     """The numbers of preimages that have other names, as far as is known."""
-    seen: dict[Identity, tuple[int, int, int]] = field(default_factory=dict["Identity", tuple[int, int, int]])
-    """Size, mtime and ctime of what is captured or described, from before."""
+    seen: dict[Identity, tuple[int, int, int] | None] = field(
+        default_factory=dict["Identity", "tuple[int, int, int] | None"]
+    )
+    """Size, mtime and ctime of what is captured or described, from before; None where they could not tell a change that
+    followed at once.
+    """
     renames: list[Link | Move] = field(default_factory=list["Link | Move"])
     """Those of its records by which something has got another path."""
     beside: list[Link | Move] = field(default_factory=list["Link | Move"])

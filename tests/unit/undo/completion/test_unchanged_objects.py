@@ -23,9 +23,13 @@ def old(bench: Bench) -> Path:
     """A file whose ctime has come to rest."""
     path = bench.tree / "file"
     path.write_bytes(b"content" * 5000)
+    _let_rest(path)
+    return path
+
+
+def _let_rest(path: Path) -> None:
     while time.time_ns() - path.stat().st_ctime_ns < 25_000_000:
         pass
-    return path
 
 
 def test_a_file_that_was_only_opened_leaves_nothing(bench: Bench, old: Path) -> None:
@@ -61,6 +65,22 @@ def test_what_was_changed_stays(bench: Bench, old: Path, change: Callable[[Actor
         with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
             os.close(actor.open(b"file", os.O_RDWR))
             change(actor)
+        assert desk.close(step, 0) is not None
+        undo(log, [step])
+        bench.assert_as(before)
+
+
+def test_what_was_changed_stays_where_it_is_opened_for_nothing_later(bench: Bench) -> None:
+    path = bench.tree / "file"
+    with bench.keeper() as log:
+        desk = LocalUndoService(log)
+        step = desk.open("command")
+        path.write_bytes(b"content")  # (So lately that its times do not tell of the change.)
+        before = bench.photograph()
+        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+            actor.chmod(b"file", 0o600)
+            _let_rest(path)
+            os.close(actor.open(b"file", os.O_RDWR))
         assert desk.close(step, 0) is not None
         undo(log, [step])
         bench.assert_as(before)
