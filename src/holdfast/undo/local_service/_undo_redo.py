@@ -220,7 +220,7 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[byt
             code="barrier",
             data=_told(lost),
         )
-    if lost and (other := _half_rolled_back(log, sealed)) is not None:
+    if lost and (other := _half_rolled_back(log, sealed, lost)) is not None:
         done = "undone" if sealed[0].head.state == "done" else "redone"
         raise RefusedError(
             f"{named_steps(one.head.id for one in sealed)} cannot be {done} exactly: step "
@@ -238,11 +238,13 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[byt
         )
 
 
-def _half_rolled_back(log: UndoLog, sealed: Sequence[Sealed]) -> StepId | None:
+def _half_rolled_back(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[bytes]) -> StepId | None:
     """A step that was rolled back after the steps came to the same objects, and that could not be whole."""
     since, mine = min(_since(one) for one in sealed), reach(ordered_records(sealed), log.recorder.aliases)
     for head in log.heads.values():
         if head.state == "undone" and head.conflicts and head.acted > since:
+            if any(trouble.path in lost for trouble in head.conflicts):
+                return head.id
             with suppress(IntegrityError):  # of a step that is damaged nothing is known
                 if mine.meets(reach(log.read(head.id).records, log.recorder.aliases)) is not None:
                     return head.id
