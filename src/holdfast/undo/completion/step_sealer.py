@@ -11,9 +11,17 @@ from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.file_lease import is_written
 from holdfast.undo.completion.late_writes import still_written
 from holdfast.undo.foreign_edits.other_links import kept, survivors
-from holdfast.undo.journal.records import How, Put
+from holdfast.undo.journal.records import How, Move, Put, Remove
 from holdfast.undo.journal.step_file import Head, Preimage, Sealed, State, Trouble
-from holdfast.undo.journal.step_footprint import changed_before, filled, keepings, named, touched_before, whereabouts
+from holdfast.undo.journal.step_footprint import (
+    Moves,
+    changed_before,
+    filled,
+    keepings,
+    named,
+    touched_before,
+    whereabouts,
+)
 from holdfast.undo.tree.signatures import (
     NOT_OURS,
     checked,
@@ -105,7 +113,8 @@ def look(
             if step.beside:
                 now = {object_: path for path, object_ in whereabouts(_told(step)).items() if object_ is not None}
                 paths = _with_what_was_moved(directories, step, places, now)
-            ends = {path: path for path in paths}
+            elsewhere = {path for path in _gone_before_a_move(step) if places.get(path) is None}
+            ends = {path: None if path in elsewhere else path for path in paths}
         found: dict[bytes, Signature | None] = {}
         absent: set[bytes] = set()
         for path, end in sorted(ends.items()):
@@ -169,6 +178,13 @@ def _with_what_was_moved(
         if _is_there(directories, path, object_):
             paths.add(path)
     return paths
+
+
+def _gone_before_a_move(step: OpenStep) -> frozenset[bytes]:
+    """What the step has taken away before steps beside it moved a directory above: what is there now came with that."""
+    moves = Moves(step.beside)
+    gone = {record.path: record.seq for record in step.records if isinstance(record, Remove | Move)}
+    return frozenset(path for path, seq in gone.items() if moves.above(path) > seq)
 
 
 def _span(records: Sequence[Mutation]) -> tuple[int, int] | None:
