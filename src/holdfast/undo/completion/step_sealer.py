@@ -114,7 +114,7 @@ def look(
                 now = {object_: path for path, object_ in whereabouts(_told(step)).items() if object_ is not None}
                 paths = _with_what_was_moved(directories, step, places, now)
             elsewhere = {path for path in _gone_before_a_move(step) if places.get(path) is None}
-            ends = {path: None if path in elsewhere else path for path in paths}
+            ends = {path: path for path in paths if path not in elsewhere}
         found: dict[bytes, Signature | None] = {}
         absent: set[bytes] = set()
         for path, end in sorted(ends.items()):
