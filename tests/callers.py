@@ -103,6 +103,8 @@ class Callers:
         """Nothing was reversed beside a step that went on, and none has set the mode, the mtime or an attribute of a
         directory: the mtime of one in which others change names is not always brought back exactly then.
         """
+        self._has_rolled_back = False
+        """A step was: then another one that went on beside it may be refused."""
         self.first = photograph(self.tree)
         self.edits = 0
         """How often somebody who is not served has edited something."""
@@ -463,6 +465,7 @@ class Callers:
             self.desk.guard(OFF)
 
     def _note(self, conflicts: Sequence[object]) -> None:
+        self._has_rolled_back = True
         # (What is written later through what it has open is not taken back either; nor is it exact where a step that
         # goes on has done more to the same meanwhile.)
         if conflicts or self.log.recorder.open_steps or any(caller.held or caller.maps for caller in self._callers):
@@ -567,8 +570,8 @@ class Callers:
             newest = max(done, key=lambda step: step.acted).id
             chosen = [step.id for step in done] if way % 3 == 0 else list(self.desk.connected(newest))
             if not self._reverse("undo", chosen):
-                is_partly = not self._is_exact and self.refused.startswith("partly_rolled_back")
-                _check(self.edits > 0 or is_partly, f"{chosen} cannot be undone, {self.refused}")
+                is_beneath = self._has_rolled_back and self.refused.startswith("step_rolled_back")
+                _check(self.edits > 0 or is_beneath, f"{chosen} cannot be undone, {self.refused}")
                 return
             sets.append(chosen)
         self._check_tree(self.first, "all undone")

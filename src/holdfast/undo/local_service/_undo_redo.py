@@ -211,6 +211,17 @@ def _told(paths: Iterable[bytes]) -> dict[str, object]:
 
 
 def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
+    if lost and any(log.unsettled_others.get(one.head.id) for one in sealed):
+        raise _still_written(lost[0])
+    if lost and (other := _rolled_back_since(log, sealed, lost)) is not None:
+        done = "undone" if sealed[0].head.state == "done" else "redone"
+        raise RefusedError(
+            f"{named_steps(one.head.id for one in sealed)} cannot be {done} exactly: step {other}, which has to do "
+            f"with {_listed(lost)} too, was rolled back since",
+            hint=_by_force(sealed[0].head.state),
+            code="step_rolled_back",
+            data=_told(lost),
+        )
     unknown = {at: (head, path) for head, path, now in _unknown(log, sealed) for at in (now, path)}
     if unsaid := [path for path in lost if path in unknown]:
         head, path = unknown[unsaid[0]]
@@ -218,15 +229,6 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[byt
             f"what step {head.id} left in {_listed(unsaid)} is not known: {_why_unknown(log, head, path)}",
             hint=_by_force(sealed[0].head.state),
             code="barrier",
-            data=_told(lost),
-        )
-    if lost and (other := _half_rolled_back(log, sealed, lost)) is not None:
-        done = "undone" if sealed[0].head.state == "done" else "redone"
-        raise RefusedError(
-            f"{named_steps(one.head.id for one in sealed)} cannot be {done} exactly: step "
-            f"{other}, which has to do with {_listed(lost)} too, was rolled back as far as that was possible",
-            hint=_by_force(sealed[0].head.state),
-            code="partly_rolled_back",
             data=_told(lost),
         )
     if lost:
@@ -238,11 +240,12 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[byt
         )
 
 
-def _half_rolled_back(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[bytes]) -> StepId | None:
-    """A step that was rolled back after the steps came to the same objects, and that could not be whole."""
+def _rolled_back_since(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[bytes]) -> StepId | None:
+    """A step that was rolled back after the steps came to the same objects. (An undo of it would have been refused.)"""
     since, mine = min(_since(one) for one in sealed), reach(ordered_records(sealed), log.recorder.aliases)
+    until = max(one.head.last for one in sealed)
     for head in log.heads.values():
-        if head.state == "undone" and head.conflicts and head.acted > since:
+        if head.state == "undone" and head.acted > since and (head.conflicts or head.first < until):
             if any(trouble.path in lost for trouble in head.conflicts):
                 return head.id
             with suppress(IntegrityError):  # of a step that is damaged nothing is known
@@ -288,11 +291,15 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
         finally:
             os.close(fd)
         if is_written:
-            raise RefusedError(
-                f"a process still has {display(path)} open for writing",
-                hint="end it first; --force goes ahead with what it has written so far",
-                code="still_written",
-            )
+            raise _still_written(path)
+
+
+def _still_written(path: bytes) -> RefusedError:
+    return RefusedError(
+        f"a process still has {display(path)} open for writing",
+        hint="end it first; --force goes ahead with what it has written so far",
+        code="still_written",
+    )
 
 
 def _refuse_leases(log: UndoLog, sealed: Sequence[Sealed]) -> None:
