@@ -213,11 +213,11 @@ def _told(paths: Iterable[bytes]) -> dict[str, object]:
 def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
     if lost and any(log.unsettled_others.get(one.head.id) for one in sealed):
         raise _still_written(lost[0])
-    if lost and (other := _rolled_back_since(log, sealed, lost)) is not None:
+    if lost and (other := _rolled_back_since(log, sealed)) is not None:
         done = "undone" if sealed[0].head.state == "done" else "redone"
         raise RefusedError(
-            f"{named_steps(one.head.id for one in sealed)} cannot be {done} exactly: step {other}, which has to do "
-            f"with {_listed(lost)} too, was rolled back since",
+            f"{named_steps(one.head.id for one in sealed)} cannot be {done} exactly: step {other} was rolled back "
+            f"since, and {_listed(lost)} is not as it was left",
             hint=_by_force(sealed[0].head.state),
             code="step_rolled_back",
             data=_told(lost),
@@ -240,14 +240,14 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[byt
         )
 
 
-def _rolled_back_since(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[bytes]) -> StepId | None:
+def _rolled_back_since(log: UndoLog, sealed: Sequence[Sealed]) -> StepId | None:
     """A step that was rolled back after the steps came to the same objects. (An undo of it would have been refused.)"""
     since, mine = min(_since(one) for one in sealed), reach(ordered_records(sealed), log.recorder.aliases)
     until = max(one.head.last for one in sealed)
     for head in log.heads.values():
         if head.state == "undone" and head.acted > since and (head.conflicts or head.first < until):
-            if any(trouble.path in lost for trouble in head.conflicts):
-                return head.id
+            if head.conflicts:
+                return head.id  # what it could not take back is in no record any more
             with suppress(IntegrityError):  # of a step that is damaged nothing is known
                 if mine.meets(reach(log.read(head.id).records, log.recorder.aliases)) is not None:
                     return head.id
