@@ -119,7 +119,7 @@ class Callers:
         self.desk = LocalUndoService(self.log, safeguards, intercepts=True)
         self.log.writers = self._writers
         self.log.notice = self._tell
-        self.log.recorder.on_meet = lambda _changed, _is_own: self._tell()
+        self.log.recorder.on_contact = lambda _changed, _is_own: self._tell()
 
     def close(self) -> None:
         """Let everything go, whatever has failed."""

@@ -18,7 +18,7 @@ from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.crash_points import MUTATIONS, run_killed
 from holdfast.testing.tree_actor import Actor
 from holdfast.testing.tree_state import Seen, differences, photograph
-from holdfast.undo.journal.step_file import Head
+from holdfast.undo.journal.step_file import StepHead
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -80,7 +80,7 @@ class Bench:
             return bool(log.heads)
 
     @property
-    def newest(self) -> Head:
+    def newest(self) -> StepHead:
         with closing(self.keep()) as log:
             return log.heads[max(log.heads)]
 

@@ -20,7 +20,7 @@ from holdfast.undo.journal.records import StepId
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.safeguards.tickets import Safeguards
-from holdfast.undo.service import Limits
+from holdfast.undo.service import LogLimits
 
 NAMES = (b"a", b"b", b"c", b"d/e", b"d/f")
 KIB = 1024
@@ -48,7 +48,7 @@ class History:
         safeguards = Safeguards(SystemClock())
         self.log = UndoLog(os.fsencode(base / "log"), self._root, SystemClock(), safeguards)
         self.desk = LocalUndoService(self.log, safeguards, intercepts=True)
-        self.desk.configure(Limits(max_bytes=48 * KIB))
+        self.desk.configure(LogLimits(max_bytes=48 * KIB))
         self.done: list[Did] = []
         self.undone: list[Did] = []
         self.pending: list[Callable[[], object]] = []
@@ -90,7 +90,7 @@ class History:
             self.pending.pop(0)()
 
     def limit(self) -> None:
-        self.desk.configure(Limits(max_bytes=self.random.choice([8, 48, 200]) * KIB, max_steps=2))
+        self.desk.configure(LogLimits(max_bytes=self.random.choice([8, 48, 200]) * KIB, max_steps=2))
 
     def tick(self) -> None:
         self.desk.tick()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.sandbox.policy import Address, Allow, Range
+    from holdfast.sandbox.policy import Address, AllowedConnections, Range
 
 DNS_PORT = 53
 
@@ -25,7 +25,7 @@ ROUTES = (
 """Arguments of ip(8) by which every address is local. The second fails where there is no IPv6, which is as good."""
 
 
-def rules(allow: Allow, tcp_port: int, dns_ports: Mapping[Address, int]) -> str:
+def rules(allow: AllowedConnections, tcp_port: int, dns_ports: Mapping[Address, int]) -> str:
     """What to load with ``nft -f``: the relay listens on ``tcp_port`` for TCP, and for questions to each server on a
     port of its own.
     """
@@ -59,7 +59,7 @@ def rules(allow: Allow, tcp_port: int, dns_ports: Mapping[Address, int]) -> str:
     )
 
 
-def admits(allow: Allow, address: str, port: int) -> bool:
+def admits(allow: AllowedConnections, address: str, port: int) -> bool:
     """Whether the relay may connect to there: what the rules say, asked again outside."""
     to = ip_address(address)
     if port == DNS_PORT and to in allow.dns:
@@ -69,7 +69,7 @@ def admits(allow: Allow, address: str, port: int) -> bool:
     return any(target.covers(to, port) for target in allow.targets)
 
 
-def resolver_file(allow: Allow) -> bytes:
+def resolver_file(allow: AllowedConnections) -> bytes:
     """What ``/etc/resolv.conf`` says inside."""
     return "".join(f"nameserver {server}\n" for server in allow.dns).encode()
 

@@ -27,7 +27,7 @@ _GROUP: Final = "/proc/self/cgroup"
 
 
 @contextmanager
-def enforced(quota: Quota) -> Generator[tuple[str, list[tuple[int, int]]]]:
+def enforce(quota: Quota) -> Generator[tuple[str, list[tuple[int, int]]]]:
     """The control group that a box is to join (empty: none), and the limits of each process, as numbers of
     `resource.setrlimit` with their values; the group is gone afterwards. Raises `UnsupportedError` for what cannot be
     enforced.

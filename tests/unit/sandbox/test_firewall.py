@@ -7,12 +7,12 @@ from ipaddress import ip_address
 import pytest
 
 from holdfast.sandbox._firewall import admits, resolver_file, rules
-from holdfast.sandbox.policy import Allow, parse_network
+from holdfast.sandbox.policy import AllowedConnections, parse_network
 
 
-def allow(*targets: str, dns: tuple[str, ...] = ()) -> Allow:
+def allow(*targets: str, dns: tuple[str, ...] = ()) -> AllowedConnections:
     network = parse_network("allow", targets, dns)
-    assert isinstance(network, Allow)
+    assert isinstance(network, AllowedConnections)
     return network
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.model.errors import UnsupportedError, UsageError
 from holdfast.sandbox import _resource_limits as quota
-from holdfast.sandbox._resource_limits import check, enforced
+from holdfast.sandbox._resource_limits import check, enforce
 from holdfast.sandbox.policy import Quota
 
 
@@ -39,7 +39,7 @@ def made(groups: Path) -> list[Path]:
 
 
 def test_a_group_is_made_in_the_nearest_one_that_hands_the_controllers_down(groups: Path) -> None:
-    with enforced(Quota(memory=1 << 30, processes=10)) as (group, limits):
+    with enforce(Quota(memory=1 << 30, processes=10)) as (group, limits):
         assert limits == []
         assert [Path(group)] == made(groups)
         assert Path(group).parent == groups / "user"
@@ -55,7 +55,7 @@ def test_what_killed_processes_have_left_is_removed_and_nobody_else_s(groups: Pa
     stays = groups / f"user/holdfast-{os.getpid()}-1"
     for path in (stays, groups / f"user/holdfast-{ended.pid}-1", groups / "user/other-1"):
         path.mkdir()
-    with enforced(Quota(memory=1)):
+    with enforce(Quota(memory=1)):
         pass
     assert made(groups) == [stays]
     assert (groups / "user/other-1").exists()
@@ -65,19 +65,19 @@ def test_without_a_group_each_process_is_limited_and_what_cannot_be_is_refused(
     groups: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (groups / "user/cgroup.subtree_control").write_text("cpu\n")
-    with enforced(Quota(memory=1 << 30, disk=1 << 20)) as (group, limits):
+    with enforce(Quota(memory=1 << 30, disk=1 << 20)) as (group, limits):
         assert (group, dict(limits)) == ("", {resource.RLIMIT_AS: 1 << 30, resource.RLIMIT_FSIZE: 1 << 20})
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with enforced(Quota(processes=10)) as (group, limits):
+    with enforce(Quota(processes=10)) as (group, limits):
         assert (group, limits) == ("", [(resource.RLIMIT_NPROC, 12)])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(UnsupportedError, match="no processes of root's"), enforced(Quota(processes=10)):
+    with pytest.raises(UnsupportedError, match="no processes of root's"), enforce(Quota(processes=10)):
         pass
     assert made(groups) == []
 
 
 def test_no_limit_asks_for_nothing(groups: Path) -> None:
-    with enforced(Quota()) as (group, limits):
+    with enforce(Quota()) as (group, limits):
         assert (group, limits, made(groups)) == ("", [], [])
 
 

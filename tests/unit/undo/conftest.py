@@ -14,12 +14,12 @@ from holdfast.model.clock import SystemClock
 from holdfast.testing.tree_actor import Actor
 from holdfast.testing.tree_state import Seen, differences, photograph
 from holdfast.undo.completion.step_sealer import StepEnd, seal
-from holdfast.undo.journal.heartbeat import encode, read_beat
+from holdfast.undo.journal.heartbeat import encode_beat, read_beat
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery import keeper_recovery
 from holdfast.undo.recovery.keeper_recovery import recover
-from holdfast.undo.service import Limits
+from holdfast.undo.service import LogLimits
 
 
 class Bench:
@@ -29,7 +29,7 @@ class Bench:
         self.tree = base / "tree"
         self.directory = base / "log"
         self.tree.mkdir(parents=True)
-        self.limits = Limits()
+        self.limits = LogLimits()
 
     @contextmanager
     def keeper(self) -> Generator[UndoLog]:
@@ -73,7 +73,7 @@ class Bench:
         found = read_beat(os.fsencode(self.directory))
         assert found is not None
         now = time.time_ns()
-        (self.directory / "beat").write_bytes(encode(found._replace(at=now - keeper_recovery._SLACK)))
+        (self.directory / "beat").write_bytes(encode_beat(found._replace(at=now - keeper_recovery._SLACK)))
         (journal,) = self.directory.glob("journal-*")
         os.utime(journal, ns=(now, now - keeper_recovery._SLACK))
         return now

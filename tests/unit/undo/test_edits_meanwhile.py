@@ -12,8 +12,8 @@ from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import Metadata
 from holdfast.model.errors import RefusedError
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.journal.records import Content, How, Keeping, Make, Move, Mutation, Outside
-from holdfast.undo.journal.step_footprint import filled, touched_before
+from holdfast.undo.journal.records import Content, ForeignEdit, Keeping, KeepMethod, Make, Move, Mutation
+from holdfast.undo.journal.step_footprint import filled_paths, touched_before
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.safeguards.open_step import MOST_EDITS, EditsInStep
 
@@ -323,9 +323,9 @@ def test_where_too_much_is_edited_all_that_the_step_has_touched_counts(
 def test_edits_are_kept_within_bounds() -> None:
     edits = EditsInStep()
     for seq in range(1, MOST_EDITS + 2):
-        edits.add(Outside(seq, (b"%d" % seq,), 0, ""), 0)
+        edits.add(ForeignEdit(seq, (b"%d" % seq,), 0, ""), 0)
     assert edits.is_bounded
-    edits.add(Outside(MOST_EDITS + 9, (b"last",), 0, ""), 0)
+    edits.add(ForeignEdit(MOST_EDITS + 9, (b"last",), 0, ""), 0)
     assert list(edits.paths()) == [(MOST_EDITS + 9, b"")]
     assert list(edits.objects()) == []
 
@@ -333,10 +333,10 @@ def test_edits_are_kept_within_bounds() -> None:
 def test_what_a_step_had_touched_by_when(bench: Bench) -> None:
     file, directory = Identity(b"h-file"), Identity(b"h-directory")
     records: list[Mutation] = [
-        Content(3, 1, b"dir/file", file, Keeping(How.NOT), Metadata(0o644, 0, 0, 0)),
+        Content(3, 1, b"dir/file", file, Keeping(KeepMethod.NOT), Metadata(0o644, 0, 0, 0)),
         Move(6, 1, b"dir", b"moved", "d", directory),
         Make(8, 1, b"dir", "f", 0),
     ]
     edits = [(3, b"dir/file"), (4, b"dir/file"), (7, b"moved/file"), (7, b"dir/file"), (7, b"dir"), (9, b"other")]
     assert list(touched_before(records, edits)) == [(b"dir/file", file), (b"dir", None), (b"moved/file", file)]
-    assert filled(records) == {b"moved"}
+    assert filled_paths(records) == {b"moved"}

@@ -11,10 +11,10 @@ from holdfast.files.linux.file_handle import Identity
 from holdfast.undo.journal import step_footprint
 from holdfast.undo.journal.path_tree import PathTree
 from holdfast.undo.journal.records import Made, Make, Move, Mutation, StepId
-from holdfast.undo.journal.step_footprint import whereabouts
+from holdfast.undo.journal.step_footprint import objects_by_path
 from holdfast.undo.local_service import _step_dependencies as step_dependencies
-from holdfast.undo.reports.step_changes import changes
-from holdfast.undo.service import Limits
+from holdfast.undo.reports.step_changes import path_changes
+from holdfast.undo.service import LogLimits
 
 from .conftest import Bench
 from .local_service.test_undo_service import Office, opened
@@ -110,8 +110,8 @@ def test_a_rename_costs_no_more_where_a_step_has_changed_very_much(monkeypatch: 
                 Move(at + 5, 1, directory, there, "d", Identity(directory), None, False),
             ]
         done = 0
-        assert whereabouts(records)[b"to/d0/g"] == Identity(b"to/d0")
-        assert len(changes(records)) == 2 * count
+        assert objects_by_path(records)[b"to/d0/g"] == Identity(b"to/d0")
+        assert len(path_changes(records)) == 2 * count
         spent.append(done)
     assert spent[1] == 3 * spent[0]
 
@@ -119,7 +119,7 @@ def test_a_rename_costs_no_more_where_a_step_has_changed_very_much(monkeypatch: 
 def test_small_contents_count_as_well_for_the_limit_of_bytes(bench: Bench) -> None:
     """They lie in the files of steps, as no preimages of their own."""
     limit, size = 40_000, 6_000
-    with opened(bench, limits=Limits(max_bytes=limit)) as office:
+    with opened(bench, limits=LogLimits(max_bytes=limit)) as office:
         for number in range(30):
             step = office.desk.open("command", run="run")
             office.act(step, lambda actor, path=b"f%d" % (number % 3): actor.write(path, os.urandom(size)))

@@ -118,7 +118,7 @@ def test_what_others_edited_while_it_was_written_to_is_not_known(bench: Bench) -
         log.writers = lambda _: frozenset({path.stat().st_ino})
         step = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
         path.write_bytes(b"edited by hand")
-        log.outside([b"file"], "vim")
+        log.record_foreign_edit([b"file"], "vim")
         log.writers = lambda _: frozenset()
         with pytest.raises(RefusedError) as refused:
             undo(log, [step])

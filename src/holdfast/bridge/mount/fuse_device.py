@@ -26,7 +26,7 @@ _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Device:
+class FuseDevice:
     """A mounted device. Its server reads requests from `descriptor` and writes replies to it."""
 
     def __init__(self, descriptor: int, directory: bytes, *, helped: bool) -> None:
@@ -53,7 +53,7 @@ READ_ONLY: Final = os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV
 _OPTIONS: Final = {os.ST_RDONLY: b"ro", os.ST_NOSUID: b"nosuid", os.ST_NODEV: b"nodev", os.ST_NOEXEC: b"noexec"}
 
 
-def mount(directory: bytes, *, allow_other: bool = False, flags: int = READ_ONLY) -> Device:
+def mount(directory: bytes, *, allow_other: bool = False, flags: int = READ_ONLY) -> FuseDevice:
     """Mount a file system on ``directory``, a real path; served it is not yet.
 
     ``flags`` are ``ST_RDONLY``, ``ST_NOSUID``, ``ST_NODEV`` and ``ST_NOEXEC`` of `os`. Only the user who mounts it can
@@ -62,12 +62,12 @@ def mount(directory: bytes, *, allow_other: bool = False, flags: int = READ_ONLY
     """
     if os.geteuid() == 0:
         with suppress(PermissionError):
-            return Device(mount_directly(directory, allow_other=allow_other, flags=flags), directory, helped=False)
+            return FuseDevice(mount_directly(directory, allow_other=allow_other, flags=flags), directory, helped=False)
     from holdfast.bridge.mount import _fusermount as fusermount
 
     chosen = [name for flag, name in _OPTIONS.items() if flags & flag]
     options = [*chosen, b"fsname=" + _SOURCE, b"subtype=holdfast", _options(allow_other=allow_other)]
-    return Device(fusermount.mount(directory, options), directory, helped=True)
+    return FuseDevice(fusermount.mount(directory, options), directory, helped=True)
 
 
 def _options(*, allow_other: bool) -> bytes:

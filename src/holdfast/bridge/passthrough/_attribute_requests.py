@@ -80,7 +80,7 @@ class AttributeRequests:
             # (Asked for after each change of what is in it.)
             with self._objects.directory(header.node) as fd:
                 return self._told(header, fd)
-        with self._objects.opened(header.node, self._opening.descriptor(header, body.handle)) as fd:
+        with self._objects.descriptor(header.node, self._opening.descriptor(header, body.handle)) as fd:
             return self._told(header, fd)
 
     def _told(self, header: Header, fd: int) -> Reply:
@@ -88,7 +88,7 @@ class AttributeRequests:
         return replies.attr(header.unique, self._shown.attributes(found), self._shown.valid(header.node))
 
     def _statx(self, header: Header, body: request_bodies.StatX) -> Reply:
-        with self._objects.opened(header.node, self._opening.descriptor(header, body.handle)) as fd:
+        with self._objects.descriptor(header.node, self._opening.descriptor(header, body.handle)) as fd:
             found, born = os.fstat(fd), system.birth_time_at(fd, b"")
         told = self._shown.attributes(found)
         mask = _BASIC if born is None else _BASIC | _BTIME
@@ -117,7 +117,7 @@ class AttributeRequests:
 
     def _setattr(self, header: Header, body: request_bodies.SetAttr) -> Reply:
         handle = self._opening.descriptor(header, body.handle)
-        with self._objects.thing(header.node, handle) as thing:
+        with self._objects.located(header.node, handle) as thing:
             if body.valid & protocol_constants.FATTR_SIZE:
                 self._resize(header, body, thing, handle)
             if body.valid & _DESCRIBED:
@@ -169,11 +169,11 @@ class AttributeRequests:
     # -- extended attributes --------------------------------------------------------------------------------------
 
     def _getxattr(self, header: Header, body: request_bodies.GetXattr) -> Reply:
-        with self._objects.opened(header.node) as fd:
+        with self._objects.descriptor(header.node) as fd:
             return _sized(header, body, os.getxattr(through(fd), body.name))
 
     def _listxattr(self, header: Header, body: request_bodies.GetXattr) -> Reply:
-        with self._objects.opened(header.node) as fd:
+        with self._objects.descriptor(header.node) as fd:
             names = os.listxattr(through(fd))
         shown = [os.fsencode(name) + b"\0" for name in names if header.uid == 0 or not name.startswith(_TRUSTED)]
         return _sized(header, body, b"".join(shown))
@@ -190,7 +190,7 @@ class AttributeRequests:
         return self._change(header, lambda fd: os.removexattr(through(fd), body.name))
 
     def _change(self, header: Header, perform: Callable[[int], None]) -> Reply:
-        with self._objects.thing(header.node) as thing:
+        with self._objects.located(header.node) as thing:
             self.note(header, thing)
             perform(thing.fd)
         return replies.done(header.unique)
@@ -198,7 +198,7 @@ class AttributeRequests:
     # -- the file system ------------------------------------------------------------------------------------------
 
     def _statfs(self, header: Header, _: request_bodies.Nothing) -> Reply:
-        with self._objects.opened(header.node) as fd:
+        with self._objects.descriptor(header.node) as fd:
             return replies.statfs(header.unique, os.statvfs(through(fd)))
 
     def _syncfs(self, header: Header, _: request_bodies.Nothing) -> Reply:

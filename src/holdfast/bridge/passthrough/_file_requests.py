@@ -21,7 +21,7 @@ from holdfast.undo.safeguards.guard import LOSING_MODES, risk_of
 from holdfast.wire.fuse import protocol_constants, replies
 from holdfast.wire.fuse.node_table import Handles
 from holdfast.wire.fuse.protocol_constants import Opcode
-from holdfast.wire.fuse.replies import Opened
+from holdfast.wire.fuse.replies import OpenedFile
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.bridge.passthrough._backing_files import BackingFiles
     from holdfast.bridge.passthrough._cache_invalidation import CacheInvalidator
     from holdfast.bridge.passthrough._cache_validity import CacheValidity
-    from holdfast.bridge.passthrough._fd_budget import Share
+    from holdfast.bridge.passthrough._fd_budget import MountFdBudget
     from holdfast.bridge.passthrough._host_interface import BridgeHost, Callers
     from holdfast.bridge.passthrough._node import Node
     from holdfast.bridge.passthrough._node_registry import NodeRegistry
@@ -54,7 +54,7 @@ _SET_IDS: Final = stat.S_ISUID | stat.S_ISGID
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Handle(NamedTuple):
+class FileHandle(NamedTuple):
     """An open file."""
 
     kept: Node
@@ -92,7 +92,7 @@ class OpenRequests:
         shown: CacheValidity,
         callers: Callers,
         backings: BackingFiles,
-        share: Share,
+        share: MountFdBudget,
         teller: CacheInvalidator,
         *,
         most: int,
@@ -105,7 +105,7 @@ class OpenRequests:
         self._backings = backings
         self._share = share
         self._teller = teller
-        self._handles: Handles[Handle] = Handles(most)
+        self._handles: Handles[FileHandle] = Handles(most)
 
     def operations(self) -> Mapping[int, Operation]:
         """By opcode."""
@@ -122,7 +122,7 @@ class OpenRequests:
             self._objects.close_opened(handle.kept, handle.fd, writes=handle.writes)
             self._share.give()
 
-    def handle(self, node: int, number: int) -> Handle:
+    def handle(self, node: int, number: int) -> FileHandle:
         """What a request that has a handle means. Raises `FormatError`."""
         return self._handles.get(number, node)
 
@@ -136,20 +136,20 @@ class OpenRequests:
         self._handles.check_room()
         with self._share.one_more(), self._reached(header.node, body.flags) as thing:
             fd = self._opened(header, thing, body.flags, body.open_flags)
-            self._objects.read(self._objects[header.node])
+            self._objects.note_read(self._objects[header.node])
             opened = self._added(header, header.node, fd, body.flags)
             if opened.backing and _may_map(body.flags):
-                self._teller.mappable(header.node)
+                self._teller.note_mappable(header.node)
             return replies.opened(header.unique, opened)
 
     @contextmanager
     def _reached(self, node: int, flags: int) -> Generator[LocatedNode]:
         """What is to be opened. Where it is, is asked only if it may be changed."""
         if flags & _CHANGING:
-            with self._objects.thing(node) as thing:
+            with self._objects.located(node) as thing:
                 yield thing
         else:
-            with self._objects.opened(node) as fd:
+            with self._objects.descriptor(node) as fd:
                 yield LocatedNode(fd, None)
 
     def _opened(self, header: Header, thing: LocatedNode, flags: int, open_flags: int) -> int:
@@ -190,7 +190,7 @@ class OpenRequests:
                 except FileNotFoundError:
                     continue
                 try:
-                    with self._objects.thing(node) as thing:
+                    with self._objects.located(node) as thing:
                         fd = self._opened(header, thing, body.flags, body.open_flags)
                         found = os.fstat(fd)
                     handle = self._added(header, node, fd, body.flags)
@@ -229,7 +229,7 @@ class OpenRequests:
         self._share.give()
         return replies.done(header.unique)
 
-    def _added(self, header: Header, node: int, fd: int, flags: int) -> Opened:
+    def _added(self, header: Header, node: int, fd: int, flags: int) -> OpenedFile:
         kept = self._objects[node]
         writes = bool(flags & _WRITING)
         self._objects.note_opened(kept, fd, writes=writes)
@@ -238,12 +238,12 @@ class OpenRequests:
             if backing and writes and header.uid and not kept.strips:
                 # Root had it opened, whose writes take no set-id bits away; and so would these not.
                 _strip(fd)
-            number = self._handles.add(node, Handle(kept, fd, flags, backing))
+            number = self._handles.add(node, FileHandle(kept, fd, flags, backing))
         except BaseException:
             self._backings.give(kept, backing)
             self._objects.close_opened(kept, fd, writes=writes)
             raise
-        return Opened(number, protocol_constants.FOPEN_PASSTHROUGH if backing else 0, backing)
+        return OpenedFile(number, protocol_constants.FOPEN_PASSTHROUGH if backing else 0, backing)
 
     # -- for others -----------------------------------------------------------------------------------------------
 
@@ -259,7 +259,7 @@ class OpenRequests:
     def losing(self, header: Header, node: int, fd: int, lost: int) -> None:
         """Before so many bytes are lost by a descriptor that is open. Raises `OSError` and `HeldError`."""
         if self._world.interceptor.is_guarded and lost > 0:
-            with self._objects.thing(node, fd) as thing:
+            with self._objects.located(node, fd) as thing:
                 if thing.path is not None:
                     self._world.interceptor.losing(self._world.step(header.pid), thing.place, thing.fd, lost)
 

@@ -88,7 +88,7 @@ class CachedListing:
         self.read = 0
         """So many files of it were opened since then: what each is like is asked for again, as it was read (atime)."""
 
-    def opened(self, found: Stamp, now: float) -> bool:
+    def note_opened(self, found: Stamp, now: float) -> bool:
         """The directory has one more handle, and ``found`` is its stamp: whether what the kernel keeps may be used for
         that, and is worth it. If not, the kernel drops it.
         """
@@ -104,7 +104,7 @@ class CachedListing:
             # (To list it anew takes less than to be asked what each of many files is like.)
             return self.read * _READ_PART < max(self.told, _READ_PART)
 
-    def began(self, found: Stamp, until: float, *, is_settled: bool) -> None:
+    def note_reading(self, found: Stamp, until: float, *, is_settled: bool) -> None:
         """A handle is about to read from the start, what will be good for use ``until`` then."""
         with _lock:
             if self._stamp is None and is_settled:
@@ -114,7 +114,7 @@ class CachedListing:
             else:
                 self._is_mixed = True
 
-    def closed(self) -> None:
+    def note_closed(self) -> None:
         """A handle is closed, and nothing that it was told is on its way any more."""
         with _lock:
             self._handles -= 1

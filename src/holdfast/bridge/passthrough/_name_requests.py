@@ -67,7 +67,7 @@ class NameRequests:
         return replies.entry(header.unique, self._shown.entry(node, found))
 
     def _readlink(self, header: Header, _: request_bodies.Nothing) -> Reply:
-        with self._objects.opened(header.node) as fd:
+        with self._objects.descriptor(header.node) as fd:
             return replies.data(header.unique, os.readlink(b"", dir_fd=fd))
 
     # -- made -----------------------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ class NameRequests:
 
     def _link(self, header: Header, body: request_bodies.Link) -> Reply:
         interceptor, step = self._world.interceptor, self._world.step(header.pid)
-        with self._objects.directory(header.node) as dir_fd, self._objects.thing(body.node) as source:
+        with self._objects.directory(header.node) as dir_fd, self._objects.located(body.node) as source:
             place = self._objects.place(header.node, dir_fd, body.name)
 
             def perform() -> None:
@@ -156,7 +156,7 @@ class NameRequests:
                 body.flags,
                 lambda: renameat2(dir_fd, name, new_dir_fd, new_name, body.flags),
             )
-            objects.moved(body.parent, new_dir_fd, new_name)
+            objects.note_moved(body.parent, new_dir_fd, new_name)
             if body.flags & RENAME_EXCHANGE:
-                objects.moved(header.node, dir_fd, name)
+                objects.note_moved(header.node, dir_fd, name)
         return replies.done(header.unique)

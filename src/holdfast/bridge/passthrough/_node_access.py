@@ -103,12 +103,12 @@ class NodeAccess:
         """A descriptor of a directory, borrowed. Raises `OSError`: ENOTDIR if it is none."""
         return BorrowedDirectory(self, node)
 
-    def by_name(self, kept: Node) -> int:
+    def directory_by_name(self, kept: Node) -> int:
         """-1 if it has none that it was found under."""
-        return self.found(kept)[0]
+        return self.last_name(kept)[0]
 
-    def found(self, kept: Node) -> tuple[int, int, bytes]:
-        """`by_name`, and the name that it has now: the node of the directory, and the name in that."""
+    def last_name(self, kept: Node) -> tuple[int, int, bytes]:
+        """`directory_by_name`, and the name that it has now: the node of the directory, and the name in that."""
         for parent, name in ((kept.parent, kept.name), *kept.others):
             if not name:
                 continue

@@ -14,7 +14,7 @@ from holdfast.bridge.passthrough._attribute_requests import AttributeRequests
 from holdfast.bridge.passthrough._backing_files import BackingFiles
 from holdfast.bridge.passthrough._cache_invalidation import CacheInvalidator
 from holdfast.bridge.passthrough._cache_validity import CacheValidity
-from holdfast.bridge.passthrough._fd_budget import ROOM
+from holdfast.bridge.passthrough._fd_budget import FD_BUDGET
 from holdfast.bridge.passthrough._file_requests import MOST_HANDLES, ContentRequests, OpenRequests
 from holdfast.bridge.passthrough._host_interface import Callers
 from holdfast.bridge.passthrough._listing_requests import ListingRequests
@@ -53,7 +53,7 @@ class PassthroughTree:
         self.objects.crowded = self.invalidator.thin_out
         self._shown = CacheValidity(self.objects, kept, is_told=is_told)
         self._opening: OpenRequests | None = None
-        self._share = ROOM.share()
+        self._share = FD_BUDGET.share()
         self._listings = ListingRequests(self.objects, self._shown, self._share, most=MOST_HANDLES)
 
     def wishes(self) -> Wishes:

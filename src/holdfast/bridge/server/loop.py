@@ -217,12 +217,12 @@ class FuseServer:
     def _serve(self, number: int, decoder: Decoder, operations: Mapping[int, Operation], buffer: bytearray) -> None:
         turns = self._turns
         try:
-            with self._own.joined(), self._poll() as poll:
+            with self._own.registered(), self._poll() as poll:
                 while turns.wait(number):
                     while turns.leads(number):
                         if (frame := self._read(buffer, poll, number)) is None:
                             return
-                        turns.took(number)
+                        turns.note_taken(number)
                         self._handle(decoder, operations, frame, number)
                     self._at_work[number] = False
         except Exception:  # noqa: BLE001 - whoever waits for an answer has to get one: the device is given up
@@ -242,7 +242,7 @@ class FuseServer:
                 poll.poll()
             else:
                 self._at_work[number] = False
-                self._turns.waits(number)
+                self._turns.note_waiting(number)
                 poll.poll()
                 self._at_work[number] = True
             try:

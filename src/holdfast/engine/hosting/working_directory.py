@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.model.config.settings import Isolation
     from holdfast.model.ids import CheckpointId
     from holdfast.supervisor.control.remote_service import RemoteUndoService
-    from holdfast.undo.service import Limits, StepInfo, Thresholds, TicketInfo, UndoReport, UndoService
+    from holdfast.undo.service import LogLimits, StepInfo, Thresholds, TicketInfo, UndoReport, UndoService
     from holdfast.wire.control_channel import Stream
 
 _log = Log(__name__)
@@ -57,7 +57,7 @@ class Rules(NamedTuple):
 
     thresholds: Thresholds
     """When a person is asked."""
-    limits: Limits
+    limits: LogLimits
     """How much the undo log holds."""
 
 
@@ -104,7 +104,7 @@ class HostedDirectory:
         self._own: Sequence[bytes] = ()
         """Directories that are out of reach, wherever they lie."""
         self._thresholds: Thresholds | None = None
-        self._limits: Limits | None = None
+        self._limits: LogLimits | None = None
         self._others: Sequence[bytes] = ()
         """The other working directories."""
         self._monitor: Monitor | None = None
@@ -408,7 +408,7 @@ class HostedDirectory:
             self._thresholds = thresholds
             session.guard(thresholds)
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: LogLimits) -> None:
         """Change how much the undo log holds: at once, whoever keeps it, and where this host begins to keep it."""
         session = self._writable()
         with self._lock:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def proof_of(log: bytes) -> Generator[list[int]]:
+def make_proof(log: bytes) -> Generator[list[int]]:
     """What to send first with a request to the keeper of the log in ``log``; empty for who cannot write there."""
     with ExitStack() as opened:
         proof: list[int] = []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.supervisor.process_tree.members import StepGroup, ticks_now
-from holdfast.undo.service import Settled
+from holdfast.undo.service import StepOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,9 +48,9 @@ class StepLifecycle:
         self._expected: set[StepId] = set()
         """Those that last until they are settled."""
         self._groups: dict[StepId, StepGroup] = {}
-        """The group of each step, until `lives` is asked."""
+        """The group of each step, until `is_alive` is asked."""
 
-    def of(self, group: StepGroup) -> StepId:
+    def step_of(self, group: StepGroup) -> StepId:
         """The step that the group's changes belong to now. Opens one if there is none.
 
         Raises `PermissionError` if it may change nothing any more, `StorageError`.
@@ -87,7 +87,7 @@ class StepLifecycle:
         run.awaited, run.awaited_since = group, ticks_now()
         return group.step
 
-    def settle(self, step: StepId, exit_code: int | None) -> Callable[[], Settled]:
+    def settle(self, step: StepId, exit_code: int | None) -> Callable[[], StepOutcome]:
         """Close a step that was expected; returns what is left to do, for another thread.
 
         Raises `NotFoundError` if it is not open.
@@ -102,15 +102,15 @@ class StepLifecycle:
         denied = self._recorder.is_denied(step) or self._recorder.is_held(step)
         finish = self._closing(group)
 
-        def settle() -> Settled:
+        def settle() -> StepOutcome:
             info = finish() if finish is not None else None
             if info is None:  # it was taken back already, or is nothing
                 info = next((info for info in self._service.steps() if info.id == step), None)
-            return Settled(info=info, denied=denied)
+            return StepOutcome(info=info, denied=denied)
 
         return settle
 
-    def lives(self, step: StepId) -> Callable[[], bool]:
+    def is_alive(self, step: StepId) -> Callable[[], bool]:
         """Whether any process of a step that ends now is still there, whenever it is asked; asked for once."""
         group = self._groups.pop(step, None)
         return lambda: group is not None and group.live > 0

@@ -36,7 +36,7 @@ from holdfast.supervisor.keeper._call_dispatcher import DispatchLock, raise_prio
 from holdfast.supervisor.keeper._step_lifecycle import StepLifecycle
 from holdfast.supervisor.keeper._supervised_trees import SupervisedTrees
 from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
-from holdfast.supervisor.keeper.keeper_settings import Settings
+from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.supervisor.keeper.mounted_trees import MountedTrees
 from holdfast.supervisor.keeper.stderr_log import log_to_stderr
 from holdfast.supervisor.outsiders.outside_watcher import OutsideWatcher
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from holdfast.supervisor.control.socket_server import Client
+    from holdfast.supervisor.control.socket_server import KeeperClient
     from holdfast.supervisor.keeper._supervised_trees import Member
     from holdfast.undo.safeguards.losses import Rules
     from holdfast.undo.safeguards.open_step import OpenStep
@@ -87,7 +87,7 @@ def _locked_in_time(open_log: Callable[[], UndoLog]) -> UndoLog:
 class Keeper:
     """See the module."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: KeeperSettings) -> None:
         """Open the log, finish what a killed keeper left, and open the socket.
 
         Raises `LockedError` if there is another keeper, and what `UndoLog` raises.
@@ -127,9 +127,9 @@ class Keeper:
             backend=settings.watch,
         )
         self._undo_log.notice = self._outsiders.settle
-        recorder.on_meet = self._outsiders.hear
-        self._pauses: dict[Client, ExitStack] = {}
-        self._visitors: set[Client] = set()
+        recorder.on_contact = self._outsiders.settle_before
+        self._pauses: dict[KeeperClient, ExitStack] = {}
+        self._visitors: set[KeeperClient] = set()
         """Clients that the keeper must not end before they have hung up."""
         self._asked = 0
         """Requests that are not answered yet."""
@@ -160,7 +160,7 @@ class Keeper:
                 others_ready.poll(BEAT_SECONDS * 1000)
                 ready = [others]
             else:
-                seconds = _AGAIN_SECONDS if runs.tries_again else BEAT_SECONDS
+                seconds = _AGAIN_SECONDS if runs.has_retries else BEAT_SECONDS
                 ready = [fd for fd, _ in calls_ready.poll(0 if turns.has_calls else seconds * 1000)]
             with turns:
                 for fd in ready:
@@ -258,7 +258,7 @@ class Keeper:
 
     # What is asked for ------------------------------------------------------------------------------------------
 
-    def _perform(self, client: Client, method: str, arguments: tuple[Any, ...]) -> object:
+    def _perform(self, client: KeeperClient, method: str, arguments: tuple[Any, ...]) -> object:
         match method:
             case "join":
                 self._runs.join(client, JoinRequest(*arguments))
@@ -317,7 +317,7 @@ class Keeper:
             case _:
                 return self._ask(client, lambda: getattr(self._service, method)(*arguments))
 
-    def _asking(self, client: Client) -> str | None:
+    def _asking(self, client: KeeperClient) -> str | None:
         """The run that asks; None if a process outside does. Raises `RefusedError` if it is neither."""
         if client.is_outside:
             return None
@@ -326,7 +326,7 @@ class Keeper:
             raise RefusedError("who asks is not outside, and of no run that is served here", code=SUPERVISED)
         return run
 
-    def _write(self, client: Client, path: bytes, expected: bytes | None, run: str) -> object:
+    def _write(self, client: KeeperClient, path: bytes, expected: bytes | None, run: str) -> object:
         if not client.fds:
             raise FormatError("write: the content comes as a descriptor")
         content = client.fds.pop(0)
@@ -360,7 +360,9 @@ class Keeper:
         self._outsiders.settle()  # (as before every change of the tree)
         self._service.foresee(steps, forward=forward)
 
-    def _change(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
+    def _change(
+        self, client: KeeperClient, work: Callable[[], object], then: Callable[[], None] = lambda: None
+    ) -> object:
         """`_ask` for what changes the tree."""
 
         def change() -> object:
@@ -371,7 +373,7 @@ class Keeper:
 
         return self._ask(client, change, then)
 
-    def _ask(self, client: Client, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
+    def _ask(self, client: KeeperClient, work: Callable[[], object], then: Callable[[], None] = lambda: None) -> object:
         """Have ``work`` done on the second thread, and its result sent; ``then`` is called on this one."""
 
         def job() -> None:
@@ -415,20 +417,20 @@ class Keeper:
         if step.reverses:
             return lambda: False
         if step.begin.kind == "command":
-            return self._steps.lives(step.id)
+            return self._steps.is_alive(step.id)
         return lambda: bool(self._runs)
 
-    def _left(self, client: Client) -> None:
+    def _left(self, client: KeeperClient) -> None:
         self._release(client)
         self._visitors.discard(client)
         self._runs.connection_lost(client)
         self._end_if_alone()
 
-    def _release(self, client: Client) -> None:
+    def _release(self, client: KeeperClient) -> None:
         if (pause := self._pauses.pop(client, None)) is not None:
             self._worker.do(lambda: self._resume(pause))
 
-    def _enter(self, client: Client) -> None:
+    def _enter(self, client: KeeperClient) -> None:
         pause = self._pauses.setdefault(client, ExitStack())
         self._outsiders.settle()  # what happened before is not the client's
         pause.enter_context(self._service.quiet())
@@ -439,7 +441,7 @@ class Keeper:
         self._mounted.forget()
 
 
-def _rules(settings: Settings) -> Rules:
+def _rules(settings: KeeperSettings) -> Rules:
     """What says of a path whether checkpoints leave it out, by the rules that are there now. Those of the root, and
     from outside, are read at once.
     """
@@ -455,7 +457,7 @@ def _directory(path: bytes) -> int:
 
 
 def main(fd: int) -> int:
-    """Be a keeper: read `Settings` from the socket ``fd``, answer there when ready, and serve."""
+    """Be a keeper: read `KeeperSettings` from the socket ``fd``, answer there when ready, and serve."""
     import resource
     import socket
 
@@ -463,7 +465,7 @@ def main(fd: int) -> int:
 
     starter = socket.socket(fileno=fd)
     (length,) = LENGTH.unpack(starter.recv(LENGTH.size, socket.MSG_WAITALL))
-    settings = msgspec.msgpack.decode(starter.recv(length, socket.MSG_WAITALL), type=Settings)
+    settings = msgspec.msgpack.decode(starter.recv(length, socket.MSG_WAITALL), type=KeeperSettings)
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)  # (they are a terminal's)
     raise_priority()

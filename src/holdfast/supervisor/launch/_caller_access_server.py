@@ -23,7 +23,7 @@ from holdfast.supervisor.syscalls.caller_access import (
     REQUEST,
     copy_descriptor,
 )
-from holdfast.supervisor.syscalls.caller_memory import look
+from holdfast.supervisor.syscalls.caller_memory import peek
 
 
 def begin_serving() -> socket.socket:
@@ -39,7 +39,7 @@ def _serve(keeper: socket.socket) -> None:
             number, what, pid, first, second = REQUEST.unpack(request)
             try:
                 if what == MEMORY:
-                    found, size = look(pid, first, second)
+                    found, size = peek(pid, first, second)
                     keeper.send(ANSWER.pack(number, 0) + found[:size])
                 elif what == DESCRIPTOR:
                     taken = copy_descriptor(pid, first)

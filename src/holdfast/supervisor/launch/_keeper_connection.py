@@ -16,7 +16,7 @@ from holdfast.supervisor.keeper.stderr_log import open_log
 from holdfast.supervisor.launch._parent_messages import send
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.keeper.keeper_settings import Settings
+    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
     from holdfast.supervisor.launch._parent_messages import LaunchRequest
 
 _PATIENCE_SECONDS = 10.0
@@ -66,7 +66,7 @@ def join(
         time.sleep(_RETRY_SECONDS)
 
 
-def _start(settings: Settings) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _start(settings: KeeperSettings) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start a keeper; as long as the socket is open it waits for a run to join."""
     os.makedirs(settings.log, 0o700, exist_ok=True)
     ours, its = socket.socketpair()

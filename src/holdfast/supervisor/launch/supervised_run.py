@@ -31,9 +31,9 @@ from holdfast.undo.service import OFF
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
-    from holdfast.supervisor.keeper.keeper_settings import Settings
-    from holdfast.supervisor.launch.sandbox_port import Box
-    from holdfast.undo.service import Parting, Thresholds
+    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
+    from holdfast.supervisor.launch.sandbox_port import Sandbox
+    from holdfast.undo.service import RunEnding, Thresholds
 
 _CAP_SYS_PTRACE = 19
 _ADMINS_ONLY = 2
@@ -63,20 +63,20 @@ class SupervisedCommand(NamedTuple):
 
 def supervise(
     command: SupervisedCommand,
-    settings: Settings,
+    settings: KeeperSettings,
     *,
-    box: Box | None = None,
+    box: Sandbox | None = None,
     entry: Callable[[int], Sequence[bytes]] | None = None,
-    parted: Callable[[Parting], object] = lambda _parting: None,
+    parted: Callable[[RunEnding], object] = lambda _parting: None,
 ) -> int:
     """Run ``command`` until it ends, and return its exit code; if a signal ended it, 128 and its number.
 
     When it returns, all steps of the run are finished. What the command has left running goes on, supervised. Without a
     ``box`` the command runs as any child does. ``parted`` is called with what the keeper says of the run at its end.
 
-    With an ``entry``, the command sees the workspace by a mount alone, which `Settings.server` serves, and no filter
-    asks. ``entry`` gets a channel's descriptor, and returns what to execute: a program that makes the mount, sends its
-    device through the channel, and then enters as `filter_shim.enter` does. It goes with neither ``box`` nor
+    With an ``entry``, the command sees the workspace by a mount alone, which `KeeperSettings.server` serves, and no
+    filter asks. ``entry`` gets a channel's descriptor, and returns what to execute: a program that makes the mount,
+    sends its device through the channel, and then enters as `filter_shim.enter` does. It goes with neither ``box`` nor
     ``read_only``.
 
     Raises `UnsupportedError` where the kernel cannot supervise, `LockedError` if another process keeps the undo log,
@@ -128,7 +128,7 @@ def supervise(
         become_subreaper(wanted=was_subreaper)
 
 
-def _boxed(order: LaunchRequest, box: Box, context: ExitStack, channel: int, shim: int) -> LaunchRequest:
+def _boxed(order: LaunchRequest, box: Sandbox, context: ExitStack, channel: int, shim: int) -> LaunchRequest:
     command = arguments(shim, order.closed, order.command, guarded=order.thresholds.asks)
     prepared = context.enter_context(
         box.prepare(command, directory=order.directory, environment=order.environment, keep=[shim])
@@ -194,7 +194,7 @@ def _follow(
     parent: subprocess.Popen[bytes],
     mine: set[int],
     relay: _Relay | None,
-    parted: Callable[[Parting], object],
+    parted: Callable[[RunEnding], object],
 ) -> int:
     keeper = 0
     while (report := _next_report(parent_socket, relay)) is not None:
@@ -351,7 +351,7 @@ def main() -> int:
     """
     import argparse
 
-    from holdfast.supervisor.keeper.keeper_settings import Settings
+    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 
     parser = argparse.ArgumentParser(prog="holdfast.supervisor.launch.supervised_run")
     parser.add_argument("--log", required=True, type=os.fsencode)
@@ -361,7 +361,7 @@ def main() -> int:
     parser.add_argument("--watch", choices=("auto", "fanotify", "inotify"), default="auto")
     parser.add_argument("command", nargs="+", type=os.fsencode)
     given = parser.parse_args()
-    settings = Settings(root=os.path.realpath(given.root), log=os.path.realpath(given.log), watch=given.watch)
+    settings = KeeperSettings(root=os.path.realpath(given.root), log=os.path.realpath(given.log), watch=given.watch)
     read_only = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in given.read_only]
     try:
         command = SupervisedCommand(given.command, one_step=given.one_step, read_only=read_only)

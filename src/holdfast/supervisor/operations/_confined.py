@@ -39,7 +39,7 @@ class Confined:
         """See `PathResolver.object`."""
         self._begin(dirfd, path)
         fd = self._open(path, 0 if follow else os.O_NOFOLLOW)
-        return self._sight.named(self, fd, dirfd, path, follow=follow)
+        return self._sight.check_found(self, fd, dirfd, path, follow=follow)
 
     def locate(self, dirfd: int, path: bytes) -> ResolvedName:
         """See `PathResolver.locate`."""
@@ -75,8 +75,8 @@ class Confined:
         return self._sight.resolve_name(dir_fd, name, slash, self._head)
 
     def _open(self, path: bytes, flags: int) -> int:
-        with self._sight.acting():
-            fd = self._sight.held(openat2(self._start, path, os.O_PATH | flags, self._resolve))
+        with self._sight.caller_credentials():
+            fd = self._sight.keep_open(openat2(self._start, path, os.O_PATH | flags, self._resolve))
         if is_in_proc(fd):
             raise failure(errno.ELOOP)
         return fd

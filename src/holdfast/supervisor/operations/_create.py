@@ -17,7 +17,7 @@ from holdfast.undo.journal.records import FileType, file_type
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _AT_SYMLINK_FOLLOW = 0x400
@@ -27,13 +27,13 @@ _AT_EMPTY_PATH = 0x1000
 def make(
     resolver: PathResolver,
     call: PendingCall,
-    world: Supervision,
+    world: HandlerContext,
     resolved: ResolvedName,
     type_: FileType,
     perform: Callable[[], None],
 ) -> Reply:
     """Let ``perform`` make something that is not there."""
-    performed = resolver.creating(perform)
+    performed = resolver.create_by_caller(perform)
     if resolved.path is None:
         performed()
     else:
@@ -41,24 +41,24 @@ def make(
     return Reply()
 
 
-def _mkdir(call: PendingCall, world: Supervision, dirfd: int, address: int, mode: int) -> Reply:
+def _mkdir(call: PendingCall, world: HandlerContext, dirfd: int, address: int, mode: int) -> Reply:
     path = read_path(call, address)
     with PathResolver(call, world) as resolver:
-        resolved = resolver.parent(dirfd, path, makes=True)
+        resolved = resolver.locate_writable(dirfd, path, makes=True)
         return make(resolver, call, world, resolved, "d", lambda: os.mkdir(resolved.full, mode, dir_fd=resolved.dir_fd))
 
 
-def mkdir(call: PendingCall, world: Supervision) -> Reply:
+def mkdir(call: PendingCall, world: HandlerContext) -> Reply:
     """``mkdir``."""
     return _mkdir(call, world, AT_FDCWD, call.args[0], call.args[1] & 0xFFFF)
 
 
-def mkdirat(call: PendingCall, world: Supervision) -> Reply:
+def mkdirat(call: PendingCall, world: HandlerContext) -> Reply:
     """``mkdirat``."""
     return _mkdir(call, world, integer(call.args[0]), call.args[1], call.args[2] & 0xFFFF)
 
 
-def _mknod(call: PendingCall, world: Supervision, dirfd: int, address: int, mode: int, device: int) -> Reply:
+def _mknod(call: PendingCall, world: HandlerContext, dirfd: int, address: int, mode: int, device: int) -> Reply:
     path = read_path(call, address)
     kind = stat.S_IFMT(mode) or stat.S_IFREG
     if kind == stat.S_IFDIR:
@@ -66,7 +66,7 @@ def _mknod(call: PendingCall, world: Supervision, dirfd: int, address: int, mode
     if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK):
         raise failure(errno.EINVAL)
     with PathResolver(call, world) as resolver:
-        resolved = resolver.parent(dirfd, path, makes=True)
+        resolved = resolver.locate_writable(dirfd, path, makes=True)
 
         def perform() -> None:
             os.mknod(resolved.full, mode, device, dir_fd=resolved.dir_fd)
@@ -74,22 +74,22 @@ def _mknod(call: PendingCall, world: Supervision, dirfd: int, address: int, mode
         return make(resolver, call, world, resolved, file_type(kind), perform)
 
 
-def mknod(call: PendingCall, world: Supervision) -> Reply:
+def mknod(call: PendingCall, world: HandlerContext) -> Reply:
     """``mknod``."""
     return _mknod(call, world, AT_FDCWD, call.args[0], call.args[1] & 0xFFFF, unsigned(call.args[2]))
 
 
-def mknodat(call: PendingCall, world: Supervision) -> Reply:
+def mknodat(call: PendingCall, world: HandlerContext) -> Reply:
     """``mknodat``."""
     return _mknod(call, world, integer(call.args[0]), call.args[1], call.args[2] & 0xFFFF, unsigned(call.args[3]))
 
 
-def _symlink(call: PendingCall, world: Supervision, target_address: int, dirfd: int, address: int) -> Reply:
+def _symlink(call: PendingCall, world: HandlerContext, target_address: int, dirfd: int, address: int) -> Reply:
     target, path = read_paths(call, target_address, address)
     if not target:
         raise failure(errno.ENOENT)
     with PathResolver(call, world) as resolver:
-        resolved = resolver.parent(dirfd, path, makes=True)
+        resolved = resolver.locate_writable(dirfd, path, makes=True)
         _check_link(resolved)
         return make(
             resolver, call, world, resolved, "l", lambda: os.symlink(target, resolved.full, dir_fd=resolved.dir_fd)
@@ -102,17 +102,19 @@ def _check_link(resolved: ResolvedName) -> None:
         raise failure(errno.EACCES)
 
 
-def symlink(call: PendingCall, world: Supervision) -> Reply:
+def symlink(call: PendingCall, world: HandlerContext) -> Reply:
     """``symlink``."""
     return _symlink(call, world, call.args[0], AT_FDCWD, call.args[1])
 
 
-def symlinkat(call: PendingCall, world: Supervision) -> Reply:
+def symlinkat(call: PendingCall, world: HandlerContext) -> Reply:
     """``symlinkat``."""
     return _symlink(call, world, call.args[0], integer(call.args[1]), call.args[2])
 
 
-def _link(call: PendingCall, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int) -> Reply:
+def _link(
+    call: PendingCall, world: HandlerContext, source: tuple[int, int], target: tuple[int, int], flags: int
+) -> Reply:
     old, new = read_paths(call, source[1], target[1])
     check_flags(flags, _AT_SYMLINK_FOLLOW | _AT_EMPTY_PATH)
     with PathResolver(call, world) as resolver:
@@ -124,12 +126,12 @@ def _link(call: PendingCall, world: Supervision, source: tuple[int, int], target
             )
         else:
             opened = resolver.object(source[0], old, follow=bool(flags & _AT_SYMLINK_FOLLOW))
-        resolved = resolver.parent(target[0], new, makes=True)
+        resolved = resolver.locate_writable(target[0], new, makes=True)
         return _name_again(resolver, call, world, opened, resolved)
 
 
 def _name_again(
-    resolver: PathResolver, call: PendingCall, world: Supervision, opened: ResolvedObject, resolved: ResolvedName
+    resolver: PathResolver, call: PendingCall, world: HandlerContext, opened: ResolvedObject, resolved: ResolvedName
 ) -> Reply:
     def perform() -> None:
         source = b"%d" % opened.fd
@@ -162,12 +164,12 @@ def _crossing(resolver: PathResolver, resolved: ResolvedName) -> OSError:
     return failure(errno.EEXIST if resolver.is_taken(resolved) else errno.EXDEV)
 
 
-def link(call: PendingCall, world: Supervision) -> Reply:
+def link(call: PendingCall, world: HandlerContext) -> Reply:
     """``link``."""
     return _link(call, world, (AT_FDCWD, call.args[0]), (AT_FDCWD, call.args[1]), 0)
 
 
-def linkat(call: PendingCall, world: Supervision) -> Reply:
+def linkat(call: PendingCall, world: HandlerContext) -> Reply:
     """``linkat``."""
     source, target = (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3])
     return _link(call, world, source, target, integer(call.args[4]))

@@ -31,7 +31,7 @@ from holdfast.supervisor.syscalls.pending_call import Reply, SlowError
 from holdfast.undo.safeguards.guard import risk_of
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _TTY_NUMBER = 4
@@ -75,7 +75,7 @@ class OpenRequest(NamedTuple):
         return bool(self.flags & (_WRITING | os.O_TRUNC))
 
 
-def open_path(call: PendingCall, world: Supervision, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
+def open_path(call: PendingCall, world: HandlerContext, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
     """Open what ``path`` leads to."""
     flags = wish.flags
     if flags & os.O_PATH or not (wish.writes or flags & (os.O_CREAT | O_TMPFILE)):
@@ -100,7 +100,7 @@ def open_path(call: PendingCall, world: Supervision, dirfd: int, path: bytes, wi
         raise failure(errno.EAGAIN)
 
 
-def _read_confined(call: PendingCall, world: Supervision, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
+def _read_confined(call: PendingCall, world: HandlerContext, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
     """`openat2` without writing. What cannot be handed over fails as where the call is unknown: programs fall back."""
     if wish.flags & os.O_PATH:
         raise failure(errno.ENOSYS)
@@ -120,7 +120,7 @@ def _read_confined(call: PendingCall, world: Supervision, dirfd: int, path: byte
 def _open_or_create(
     resolver: PathResolver,
     call: PendingCall,
-    world: Supervision,
+    world: HandlerContext,
     look: PathResolver | Confined,
     resolved: ResolvedName,
     wish: OpenRequest,
@@ -155,11 +155,11 @@ def _is_there(resolved: ResolvedName) -> bool:
 
 
 def _create(
-    resolver: PathResolver, call: PendingCall, world: Supervision, resolved: ResolvedName, wish: OpenRequest
+    resolver: PathResolver, call: PendingCall, world: HandlerContext, resolved: ResolvedName, wish: OpenRequest
 ) -> Reply:
     resolver.check_writable(resolved, makes=True)
     flags, mode = wish.flags | os.O_EXCL, wish.mode & 0o7777  # which follows no link
-    performed = resolver.creating(lambda: os.open(resolved.name, flags, mode, dir_fd=resolved.dir_fd))
+    performed = resolver.create_by_caller(lambda: os.open(resolved.name, flags, mode, dir_fd=resolved.dir_fd))
     if resolved.path is None:
         fd = performed()
     else:
@@ -168,7 +168,7 @@ def _create(
 
 
 def open_found(
-    resolver: PathResolver, call: PendingCall, world: Supervision, opened: ResolvedObject, wish: OpenRequest
+    resolver: PathResolver, call: PendingCall, world: HandlerContext, opened: ResolvedObject, wish: OpenRequest
 ) -> Reply:
     """Open an object that is there, as ``wish`` says."""
     found = os.fstat(opened.fd)
@@ -177,7 +177,9 @@ def open_found(
         if wish.flags & O_TMPFILE:
             resolver.check_writable(opened)
             # It has no name, so nothing changes: the call that gives it one is recorded.
-            create = resolver.creating(lambda: os.open(b".", wish.flags & ~os.O_NOFOLLOW, wish.mode, dir_fd=opened.fd))
+            create = resolver.create_by_caller(
+                lambda: os.open(b".", wish.flags & ~os.O_NOFOLLOW, wish.mode, dir_fd=opened.fd)
+            )
             return _reply(create(), wish)
         raise failure(errno.EISDIR)
     if wish.flags & os.O_DIRECTORY:
@@ -221,7 +223,7 @@ def open_terminal(resolver: PathResolver, flags: int) -> int:
     Raises `OSError`: ENXIO if it has none, as in the kernel; EACCES if it is no pseudo-terminal, and for a caller that
     sees other file systems than the keeper: there, another terminal may go by the same number.
     """
-    file = resolver.held(os.open(b"stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=resolver.caller.fd))
+    file = resolver.keep_open(os.open(b"stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=resolver.caller.fd))
     number = int(os.read(file, 4096).rpartition(b") ")[2].split(b" ")[_TTY_NUMBER])
     if not number:
         raise failure(errno.ENXIO)
@@ -230,11 +232,11 @@ def open_terminal(resolver: PathResolver, flags: int) -> int:
     if os.major(device) not in _PSEUDO or resolver.caller.foreign:
         raise failure(errno.EACCES)
     index = (os.major(device) - _PSEUDO.start) * _PSEUDO_EACH + os.minor(device)
-    found = resolver.held(os.open(b"/dev/pts/%d" % index, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
+    found = resolver.keep_open(os.open(b"/dev/pts/%d" % index, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
     about = os.fstat(found)
     if not stat.S_ISCHR(about.st_mode) or about.st_rdev != device:
         raise failure(errno.EACCES)
-    with resolver.acting():
+    with resolver.caller_credentials():
         return reopen(found, flags & (os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK) | os.O_NOCTTY | os.O_CLOEXEC)
 
 
@@ -253,7 +255,7 @@ def _is_harmless(call: PendingCall, wish: OpenRequest) -> bool:
 def _open_file(
     resolver: PathResolver,
     call: PendingCall,
-    world: Supervision,
+    world: HandlerContext,
     opened: ResolvedObject,
     wish: OpenRequest,
     found: os.stat_result,
@@ -268,7 +270,7 @@ def _open_file(
         if wish.writes:
             world.interceptor.opening(world.step(call), opened.place, opened.fd, risk_of(wish.flags))
             if wish.flags & os.O_TRUNC:
-                with resolver.acting():
+                with resolver.caller_credentials():
                     resolver.check_waiting()
                     if wish.flags & os.O_ACCMODE in _CAN_WRITE:
                         os.truncate(fd, 0)
@@ -285,7 +287,7 @@ def _open_file(
 def _open_pipe(resolver: PathResolver, opened: ResolvedObject, flags: int) -> int:
     """Open a named pipe; without a reader that waits, for as long as the caller does."""
     if flags & os.O_ACCMODE == os.O_RDWR:
-        with resolver.acting():
+        with resolver.caller_credentials():
             return reopen(opened.fd, flags)
     return reopen_in_time(resolver, opened.fd, flags, NOBODY_READS)
 
@@ -302,25 +304,25 @@ def open_request(flags: int, mode: int) -> OpenRequest:
     return OpenRequest(flags, mode & 0o7777)
 
 
-def open_(call: PendingCall, world: Supervision) -> Reply:
+def open_(call: PendingCall, world: HandlerContext) -> Reply:
     """``open``."""
     wish = open_request(integer(call.args[1]), unsigned(call.args[2]))
     return open_path(call, world, AT_FDCWD, read_path(call, call.args[0]), wish)
 
 
-def creat(call: PendingCall, world: Supervision) -> Reply:
+def creat(call: PendingCall, world: HandlerContext) -> Reply:
     """``creat``."""
     wish = open_request(os.O_CREAT | os.O_WRONLY | os.O_TRUNC, unsigned(call.args[1]))
     return open_path(call, world, AT_FDCWD, read_path(call, call.args[0]), wish)
 
 
-def openat(call: PendingCall, world: Supervision) -> Reply:
+def openat(call: PendingCall, world: HandlerContext) -> Reply:
     """``openat``."""
     wish = open_request(integer(call.args[2]), unsigned(call.args[3]))
     return open_path(call, world, integer(call.args[0]), read_path(call, call.args[1]), wish)
 
 
-def openat2(call: PendingCall, world: Supervision) -> Reply:
+def openat2(call: PendingCall, world: HandlerContext) -> Reply:
     """``openat2``."""
     raw = read_structure(call, call.args[2], call.args[3], _HOW.size)
     if any(raw[_HOW.size :]):

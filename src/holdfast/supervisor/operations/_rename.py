@@ -15,14 +15,14 @@ from holdfast.supervisor.syscalls.caller_memory import read_paths
 from holdfast.supervisor.syscalls.pending_call import Reply
 
 if TYPE_CHECKING:
-    from holdfast.supervisor.resolution.handler_context import Handler, Supervision
+    from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _WHITEOUT = 4
 
 
 def _rename(
-    call: PendingCall, world: Supervision, source: tuple[int, int], target: tuple[int, int], flags: int
+    call: PendingCall, world: HandlerContext, source: tuple[int, int], target: tuple[int, int], flags: int
 ) -> Reply:
     old, new = read_paths(call, source[1], target[1])
     check_flags(flags, RENAME_EXCHANGE | RENAME_NOREPLACE | _WHITEOUT)
@@ -30,7 +30,7 @@ def _rename(
         # A whiteout is a device: only overlay file systems make them, and nothing here could reverse it.
         raise failure(errno.EINVAL)
     with PathResolver(call, world) as resolver:
-        origin, place = resolver.parent(source[0], old), resolver.parent(target[0], new)
+        origin, place = resolver.locate_writable(source[0], old), resolver.locate_writable(target[0], new)
         perform = resolver.by_caller(
             lambda: rename_on_descriptors(origin.dir_fd, origin.full, place.dir_fd, place.full, flags)
         )
@@ -47,7 +47,9 @@ def _rename(
         if origin.path is not None and place.path is not None:
             if (origin.slash or place.slash) and not _is_directory(resolver, origin):
                 perform()  # which is an error, and the system knows which
-            world.interceptor.rename(world.step(call), origin.place, place.place, flags, perform, own=resolver.own)
+            world.interceptor.rename(
+                world.step(call), origin.place, place.place, flags, perform, own=resolver.native_guard
+            )
         elif origin.path is None and place.path is None:
             perform()
             resolver.territory.forget()
@@ -57,7 +59,7 @@ def _rename(
 
 
 def _is_directory(resolver: PathResolver, resolved: ResolvedName) -> bool:
-    with resolver.acting():
+    with resolver.caller_credentials():
         return stat.S_ISDIR(os.stat(resolved.name, dir_fd=resolved.dir_fd, follow_symlinks=False).st_mode)
 
 
@@ -73,17 +75,17 @@ def _crossing(origin: ResolvedName, place: ResolvedName, flags: int) -> OSError:
     return failure(errno.EXDEV)
 
 
-def rename(call: PendingCall, world: Supervision) -> Reply:
+def rename(call: PendingCall, world: HandlerContext) -> Reply:
     """``rename``."""
     return _rename(call, world, (AT_FDCWD, call.args[0]), (AT_FDCWD, call.args[1]), 0)
 
 
-def renameat(call: PendingCall, world: Supervision) -> Reply:
+def renameat(call: PendingCall, world: HandlerContext) -> Reply:
     """``renameat``."""
     return _rename(call, world, (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3]), 0)
 
 
-def renameat2(call: PendingCall, world: Supervision) -> Reply:
+def renameat2(call: PendingCall, world: HandlerContext) -> Reply:
     """``renameat2``."""
     source, target = (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3])
     return _rename(call, world, source, target, unsigned(call.args[4]))

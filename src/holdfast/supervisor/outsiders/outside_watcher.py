@@ -79,7 +79,7 @@ class OutsideWatcher:
         """What was read, and is not told yet."""
         self._read_at = 1 << 63
         """When all that had happened was read, as file systems count: what was changed before that is no news."""
-        self._known: dict[int, tuple[_Party, float]] = {}
+        self._known: dict[int, tuple[_Editor, float]] = {}
         """Who a process is, and until when that is believed."""
         self._fresh = False
         """What is explained was asked for since the last look."""
@@ -109,7 +109,7 @@ class OutsideWatcher:
             self._read()
             self._tell()
 
-    def hear(self, changed: int, is_own: Callable[[], bool]) -> None:
+    def settle_before(self, changed: int, is_own: Callable[[], bool]) -> None:
         """`settle` before a step comes to something that was last ``changed`` then (its ctime), if that may be news; it
         is none if it ``is_own``, made by the step.
         """
@@ -264,7 +264,7 @@ class OutsideWatcher:
             self._explained.refresh()  # it may have been recorded since
             self._fresh = True
 
-    def _who(self, pid: int) -> _Party:
+    def _who(self, pid: int) -> _Editor:
         now = time.monotonic()
         party, until = self._known.get(pid, (_NOBODY, 0.0))
         if until < now:
@@ -274,21 +274,21 @@ class OutsideWatcher:
         self._known[pid] = party, now + _KNOWN_SECONDS
         return party
 
-    def _identify(self, pid: int) -> _Party:
+    def _identify(self, pid: int) -> _Editor:
         if self._is_inside(pid):
-            return _Party("", is_ours=True)
+            return _Editor("", is_ours=True)
         try:
             with open(b"/proc/%d/stat" % pid, "rb") as file:
                 head, _, rest = file.read().rpartition(b") ")
             state, parent, _ = rest.split(b" ", 2)
         except (OSError, ValueError):
-            return _Party(f"a process that is gone ({pid})" if pid else "", is_sure=False)
+            return _Editor(f"a process that is gone ({pid})" if pid else "", is_sure=False)
         name = head.partition(b"(")[2].decode("utf-8", "replace")
         # (One that was killed has no tree any more as soon as it ends, and is here until its parent has waited for it.)
-        return _Party(f"{name} ({pid})", is_sure=int(parent) != _KERNEL_THREADS and state not in _ENDED)
+        return _Editor(f"{name} ({pid})", is_sure=int(parent) != _KERNEL_THREADS and state not in _ENDED)
 
 
-class _Party(NamedTuple):
+class _Editor(NamedTuple):
     """The process that changed something."""
 
     name: str
@@ -315,7 +315,7 @@ class _News(NamedTuple):
     """A name has come or gone; else it was written to."""
     pid: int | None
     """None if the event does not say."""
-    party: _Party
+    party: _Editor
     is_nameless: bool = False
     """It may be a file that has no name, as ``O_TMPFILE`` makes it: it is one if there is none of this name either."""
 
@@ -332,7 +332,7 @@ def _now() -> int:
     return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
 
 
-_NOBODY = _Party("")
+_NOBODY = _Editor("")
 _NUMBER = re.compile(rb"#[0-9]+\Z")
 """``d_mark_tmpfile`` in ``fs/dcache.c`` of Linux."""
 _CLOCK_REALTIME_COARSE = 5

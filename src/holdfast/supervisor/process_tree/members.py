@@ -4,7 +4,7 @@ Everything below one direct child of the agent is one group, however many proces
 itself is another. A process is sorted when it is first seen to change something, with all its ancestors, and stays
 where it was sorted when these are gone. A `pidfd` of each tells when it ends, so that a number that is used again is
 another process. There is room for so many of them, beside whatever else its keeper has open: what is more may change
-nothing. One whose parent ends is sorted before that (`Processes.leaving`), unless a signal ended the parent:
+nothing. One whose parent ends is sorted before that (`Processes.sort_children`), unless a signal ended the parent:
 then it belongs to the group whose process group or session it is in; else to none, the run's ambient group.
 """
 
@@ -165,7 +165,7 @@ class Processes:
             del members[number]
         return group
 
-    def leaving(self, run: Run, tid: int) -> None:
+    def sort_children(self, run: Run, tid: int) -> None:
         """The thread's process is about to end: sort those whose parent it is, as long as it is."""
         try:
             for thread in os.listdir(b"/proc/%d/task" % tid):
@@ -190,7 +190,7 @@ class Processes:
         """Whether the process was seen, and has not ended. From any thread."""
         return tgid in self._processes
 
-    def tgids_but(self, runs: Iterable[Run]) -> list[int]:
+    def tgids_except(self, runs: Iterable[Run]) -> list[int]:
         """All processes that are known and live, but for those of these runs. From any thread."""
         return [process.tgid for process in list(self._processes.values()) if process.group.run not in runs]
 
@@ -198,7 +198,7 @@ class Processes:
         """Descriptors (pidfds) of the run's processes that are known and live."""
         return [process.pidfd for process in self._processes.values() if process.group.run is run]
 
-    def living(self, run: Run) -> Iterable[int]:
+    def living_processes(self, run: Run) -> Iterable[int]:
         """Every process of the run's tree that lives; also those that were never seen to change anything."""
         # (Of one that has ended, if only just now, the number may be another process's already; so it is of the agent,
         # which is among those that are known as long as it lives.)
@@ -207,8 +207,8 @@ class Processes:
         return dict.fromkeys((*known, *descendants(*known)))
 
     def living_groups(self, run: Run) -> Iterator[tuple[int, StepGroup]]:
-        """`living`, with their groups; without those for which there is no room."""
-        for tgid in self.living(run):
+        """`living_processes`, with their groups; without those for which there is no room."""
+        for tgid in self.living_processes(run):
             process = None
             with suppress(OSError):
                 process = self._find(run, tgid, is_asking=False)
@@ -359,7 +359,7 @@ def parent_of(tgid: int) -> int:
         return 0
 
 
-def descends(tgid: int, is_one: Callable[[int], bool]) -> bool | None:
+def descends_from(tgid: int, is_one: Callable[[int], bool]) -> bool | None:
     """Whether a process, or any that it descends from but the first of all, ``is_one``; None if that cannot be told,
     because they end faster than they can be looked at.
     """

@@ -24,7 +24,7 @@ from holdfast.supervisor.resolution.procfs import Process, identify
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.supervisor.resolution.handler_context import Supervision
+    from holdfast.supervisor.resolution.handler_context import HandlerContext
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -92,7 +92,7 @@ class Callers:
         """
         self._steady = True
 
-    def find(self, call: PendingCall, world: Supervision, *, fresh: bool = False) -> Caller:
+    def find(self, call: PendingCall, world: HandlerContext, *, fresh: bool = False) -> Caller:
         """Who calls. It may be one that was there before and had the same number: unless something that its directory
         in ``/proc`` leads to was found there since the call came, ask whether it `is_alive`. ``fresh`` looks anew.
 
@@ -119,7 +119,7 @@ class Callers:
             if known.tgid == tgid:
                 self._known.pop(known.tid, None)
 
-    def mask(self, tid: int, umask: int) -> None:
+    def note_umask(self, tid: int, umask: int) -> None:
         """The thread is going to change the umask: its own, and that of all who have theirs in common with it. These
         may be of other processes (``CLONE_FS`` of clone(2)).
         """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from holdfast.supervisor.resolution.caller_identity import Caller
-    from holdfast.supervisor.resolution.handler_context import Supervision
+    from holdfast.supervisor.resolution.handler_context import HandlerContext
     from holdfast.supervisor.resolution.territory import Location
 
 _FRESH_NS = 2_000_000
@@ -37,9 +37,9 @@ class DirectoryCache:
     """See the module. For the serving thread, and for callers that see what the keeper sees."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Supervision, Caller, int, bytes], _Directory] = {}
+        self._known: dict[tuple[HandlerContext, Caller, int, bytes], _Directory] = {}
 
-    def find(self, world: Supervision, caller: Caller, dirfd: int, head: bytes) -> tuple[int, Location] | None:
+    def find(self, world: HandlerContext, caller: Caller, dirfd: int, head: bytes) -> tuple[int, Location] | None:
         """The directory that ``head`` leads to from ``dirfd``, and where it is; None if that is to be found out.
 
         Its descriptor is borrowed, until the end of the call. If there is one, the caller is alive.
@@ -57,7 +57,7 @@ class DirectoryCache:
         return (fd, where) if found.st_ino == inode and found.st_dev == device else None
 
     def remember(
-        self, world: Supervision, caller: Caller, dirfd: int, head: bytes, fd: int, where: Location
+        self, world: HandlerContext, caller: Caller, dirfd: int, head: bytes, fd: int, where: Location
     ) -> list[int]:
         """``head`` has just led to the directory ``fd``, which is taken over, in the workspace.
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.undo.journal.records import StepId
 
 
-class Supervision(Protocol):
+class HandlerContext(Protocol):
     """What handlers know of the world."""
 
     interceptor: Interceptor
@@ -47,7 +47,7 @@ class Supervision(Protocol):
         ...
 
 
-Handler: TypeAlias = Callable[[PendingCall, Supervision], Reply]
+Handler: TypeAlias = Callable[[PendingCall, HandlerContext], Reply]
 """Carries out one call. May raise `OSError`: the call fails with its number; and, before anything has happened,
 `SlowError`, `LaterError` and `HeldError`: it is called again from the start, and reads everything anew.
 """

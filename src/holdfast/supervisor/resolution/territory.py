@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from holdfast.files.linux.mount_table import Mount
     from holdfast.supervisor.resolution.caller_identity import Caller
-    from holdfast.supervisor.resolution.handler_context import Supervision
+    from holdfast.supervisor.resolution.handler_context import HandlerContext
 
 SELF_FD = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 """The keeper's descriptors, by number, as links to what they are. Not for a process that was forked off since."""
@@ -74,9 +74,9 @@ class ReadOnly:
 
 
 class Territory:
-    """The workspace, the directories that are out of reach and those that are read-only, of one `Supervision`."""
+    """The workspace, the directories that are out of reach and those that are read-only, of one `HandlerContext`."""
 
-    def __init__(self, world: Supervision) -> None:
+    def __init__(self, world: HandlerContext) -> None:
         self._world = world
         self._looked = 0
         self._root = b""

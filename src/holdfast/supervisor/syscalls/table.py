@@ -307,7 +307,7 @@ NOTIFIED_PRCTLS: Final[Mapping[str, int]] = {"PR_CAPBSET_DROP": 24, "PR_SET_SECU
 """Of ``prctl``, these reach the keeper: what the caller, or a child of its, executes next may be left with less."""
 
 
-class Target(NamedTuple):
+class TargetArgument(NamedTuple):
     """Where a call that sets something of processes says of which."""
 
     pid: int
@@ -320,14 +320,14 @@ class Target(NamedTuple):
     """``kind`` for a process; the next two values are a process group and a user's processes."""
 
 
-TARGETS: Final[Mapping[str, Target]] = {
-    "prlimit64": Target(0, pointer=2),
-    "sched_setaffinity": Target(0),
-    "sched_setattr": Target(0),
-    "sched_setparam": Target(0),
-    "sched_setscheduler": Target(0),
-    "setpriority": Target(1, kind=0, process=0),
-    "ioprio_set": Target(1, kind=0, process=1),
+TARGETS: Final[Mapping[str, TargetArgument]] = {
+    "prlimit64": TargetArgument(0, pointer=2),
+    "sched_setaffinity": TargetArgument(0),
+    "sched_setattr": TargetArgument(0),
+    "sched_setparam": TargetArgument(0),
+    "sched_setscheduler": TargetArgument(0),
+    "setpriority": TargetArgument(1, kind=0, process=0),
+    "ioprio_set": TargetArgument(1, kind=0, process=1),
 }
 """Calls that no domain keeps from those who look after the tree. What they set of the caller passes by, of another
 process it reaches the keeper, and of a group or a user it is EPERM: outsiders may be among these.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.file_lease import Writer, writer_of
-from holdfast.undo.journal.records import Content, How, Link, Made, Make, Meta, Move, Remove, Touch
-from holdfast.undo.journal.step_footprint import whereabouts
+from holdfast.undo.journal.records import Content, KeepMethod, Link, Made, Make, Meta, Move, Remove, Touch
+from holdfast.undo.journal.step_footprint import objects_by_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,8 +35,8 @@ def drop_unchanged(log: UndoLog, step: OpenStep) -> bool:
     False if nothing is left that it did.
     """
     if step.seen:
-        places = {object_: path for path, object_ in whereabouts(step.records).items() if object_ is not None}
-        with log.looking() as directories:
+        places = {object_: path for path, object_ in objects_by_path(step.records).items() if object_ is not None}
+        with log.open_directories() as directories:
             same = {
                 object_
                 for object_, before in step.seen.items()
@@ -51,7 +51,7 @@ def drop_unchanged(log: UndoLog, step: OpenStep) -> bool:
     return any(not isinstance(record, Touch) for record in step.records)
 
 
-def drop_what_went(log: UndoLog, step: OpenStep) -> frozenset[int]:
+def drop_transient(log: UndoLog, step: OpenStep) -> frozenset[int]:
     """Take out of a step, which is closed, what it made and removed again at the same path and did nothing else with.
     Where directories had which mtime stays. The gate is held.
 
@@ -79,7 +79,7 @@ def _is_known_to_others(log: UndoLog, step: OpenStep) -> bool:
     """Whether another step was looked at since this one began: what was there then may be what has gone since."""
     first = step.records[0].seq
     return (
-        bool(log.recorder.renamed_beside(step))
+        bool(log.recorder.renames_by_others(step))
         or any(max(head.last, head.looked_at, head.acted) > first for head in log.heads.values())
         or any(other.looked_at > first for other in log.unsealed.values() if other is not step)
     )
@@ -144,7 +144,7 @@ def _went(records: Iterable[Mutation], met: frozenset[Identity]) -> frozenset[Id
 
 
 def _leaves_nothing(removed: Remove) -> bool:
-    return removed.keeping.how is (How.MOVED if removed.type == "d" else How.NOT)
+    return removed.keeping.how is (KeepMethod.MOVED if removed.type == "d" else KeepMethod.NOT)
 
 
 def _need(needed: set[bytes], path: bytes) -> None:

@@ -12,7 +12,7 @@ from holdfast.files.linux.process_lock import holder_of
 from holdfast.model.errors import FormatError, LockedError, StorageError, room_hint
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.paths import KEEPER_SOCKET, display
-from holdfast.undo.journal.heartbeat import BEAT, NONE, Heartbeat, encode, read_beat
+from holdfast.undo.journal.heartbeat import BEAT, NONE, Heartbeat, encode_beat, read_beat
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ def set_aside(directory: bytes, least: Heartbeat, say: Callable[[], object]) -> 
     Raises `LockedError` while a keeper has the log, `VersionMismatchError` if a step in it is half done, which the
     version that wrote it alone can roll back, and `StorageError`.
     """
-    lock = locked(directory)
+    lock = lock_log(directory)
     try:
         try:
             check_version(directory)
@@ -132,7 +132,7 @@ def discard_log(directory: bytes, least: Heartbeat) -> None:
     Only for when a person has asked for it. Raises `LockedError` while a keeper has it, and `StorageError`. Cut
     short, it is of its old version still: to be called again.
     """
-    lock = locked(directory)
+    lock = lock_log(directory)
     try:
         above = _above(directory, least)
         for entry in list(os.scandir(directory)):
@@ -148,7 +148,7 @@ def discard_log(directory: bytes, least: Heartbeat) -> None:
         os.close(lock)
 
 
-def is_kept(directory: bytes) -> bool:
+def has_keeper(directory: bytes) -> bool:
     """Whether a process keeps the log just now, as far as this one may find that out (else yes). One that was killed,
     and has not let go of it yet, is waited for.
     """
@@ -181,7 +181,7 @@ def _was_killed(process: int | None) -> bool:
     return bool(int(pending.split()[1], 16) & 1 << (signal.SIGKILL - 1))
 
 
-def locked(directory: bytes) -> int:
+def lock_log(directory: bytes) -> int:
     """A descriptor that holds the lock of the log, which is made if it is missing; closing it gives the lock up.
 
     Raises `LockedError` if another process has it, and `StorageError`.
@@ -250,7 +250,7 @@ def _above(directory: bytes, least: Heartbeat) -> Heartbeat:
 
 def _begin(directory: bytes, known: Heartbeat) -> None:
     """Begin a new log where nothing of the one before is left; what it numbers is above all that is ``known``."""
-    _put(directory, BEAT, encode(known._replace(seq=known.seq + 1)))
+    _put(directory, BEAT, encode_beat(known._replace(seq=known.seq + 1)))
     _put(directory, _MARK, _VERSION)
 
 

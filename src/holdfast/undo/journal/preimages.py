@@ -102,12 +102,12 @@ class Preimages:
     def move_in(self, dir_fd: int, name: bytes, number: int) -> None:
         """Rename an object into the log. Its name is gone from the tree at the same moment."""
         rename_to_free(dir_fd, name, self.fd, place_of(number))
-        self._named.add(number, self.look)
+        self._named.add(number, self.metadata_of)
 
     def link_in(self, dir_fd: int, name: bytes, number: int) -> None:
         """Give an object a second name, in the log."""
         os.link(name, place_of(number), src_dir_fd=dir_fd, dst_dir_fd=self.fd, follow_symlinks=False)
-        self._named.add(number, self.look)
+        self._named.add(number, self.metadata_of)
 
     def copy_in(self, src_fd: int, number: int) -> int:
         """Copy the content of the open file; whole or not there at all. Returns the bytes that were copied."""
@@ -214,7 +214,7 @@ class Preimages:
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         return os.open(place_of(number), flags, dir_fd=self.fd)
 
-    def look(self, number: int) -> os.stat_result | None:
+    def metadata_of(self, number: int) -> os.stat_result | None:
         """The metadata of a preimage; None if it is not there."""
         try:
             return os.stat(place_of(number), dir_fd=self.fd, follow_symlinks=False)
@@ -227,7 +227,7 @@ class Preimages:
 
     def discard(self, number: int) -> None:
         """Remove a preimage for good; none there is no error."""
-        found = self.look(number)
+        found = self.metadata_of(number)
         if found is None:
             return
         if stat.S_ISDIR(found.st_mode):

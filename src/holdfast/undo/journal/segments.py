@@ -15,7 +15,7 @@ from zlib import crc32
 
 from holdfast.model.errors import FormatError, StorageError, room_hint
 from holdfast.model.paths import display
-from holdfast.undo.journal.records import Anew, AnyRecord, decode, encode
+from holdfast.undo.journal.records import AnyRecord, JournalRestart, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -71,7 +71,7 @@ class Journal:
         those, what is left of them says nothing any more.
         """
         old = self._fd
-        self._begin((Anew(0), *records))
+        self._begin((JournalRestart(0), *records))
         os.close(old)
         for number in segments(self._directory):
             if number != self._number:
@@ -92,7 +92,7 @@ class Journal:
     def _path(self, number: int) -> bytes:
         return os.path.join(self._directory, b"journal-%08d" % number)
 
-    def _begin(self, records: Iterable[AnyRecord | Anew]) -> None:
+    def _begin(self, records: Iterable[AnyRecord | JournalRestart]) -> None:
         number = self._number + 1
         path = self._path(number)
         temporary = path + b".new"
@@ -148,7 +148,7 @@ def read_journal(directory: bytes) -> JournalContents:
         at = _HEAD_BYTES
         for body in _bodies(data, at):
             record = decode(body)
-            if isinstance(record, Anew):
+            if isinstance(record, JournalRestart):
                 records.clear()
             else:
                 records.append(record)
@@ -166,7 +166,7 @@ def segments(directory: bytes) -> list[int]:
     return [int(match[1]) for match in found if match]
 
 
-def _frame(record: AnyRecord | Anew) -> bytes:
+def _frame(record: AnyRecord | JournalRestart) -> bytes:
     body = encode(record)
     size = len(body)
     if size > _MAX_BODY:

@@ -14,23 +14,23 @@ from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.message_text import named_steps
 from holdfast.model.paths import display
 from holdfast.undo.completion.late_writes import settle
-from holdfast.undo.completion.step_sealer import damaged
-from holdfast.undo.foreign_edits.detection import changed, changed_elsewhere
+from holdfast.undo.completion.step_sealer import damaged_preimages
+from holdfast.undo.foreign_edits.detection import changed_by_other_name, changed_paths
 from holdfast.undo.journal.records import OURSELVES, Content, Made, Meta
-from holdfast.undo.journal.step_footprint import first_contacts, reach, whereabouts
+from holdfast.undo.journal.step_footprint import first_contacts, footprint_of, objects_by_path
 from holdfast.undo.leased_writes import AT_ONCE, TRY_AGAIN, leased
 from holdfast.undo.local_service._content_match import adopt_matching
 from holdfast.undo.local_service._step_dependencies import refuse_overlaps
 from holdfast.undo.recovery.interrupted_reversals import finish_failed
 from holdfast.undo.reversal.durable_reversal import ReversalResult, ordered_records, reverse
-from holdfast.undo.tree.signatures import is_left, is_unknown, signature
+from holdfast.undo.tree.signatures import is_as_left, is_unknown, signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
     from holdfast.files.linux.file_handle import Identity
-    from holdfast.undo.journal.records import Outside, Signature, StepId
-    from holdfast.undo.journal.step_file import Head, Sealed, State
+    from holdfast.undo.journal.records import ForeignEdit, Signature, StepId
+    from holdfast.undo.journal.step_file import SealedStep, State, StepHead
     from holdfast.undo.log import UndoLog
 
 _LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -65,7 +65,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
         if not force:
             _refuse(log, sealed)
         for one in sealed:
-            if bad := damaged(log.preimages, one.head, one.records):
+            if bad := damaged_preimages(log.preimages, one.head, one.records):
                 raise IntegrityError(
                     f"step {one.head.id} cannot be reversed: {len(bad)} of its preimages are missing or damaged",
                     hint="the other steps are not affected",
@@ -87,7 +87,7 @@ def foresee(log: UndoLog, steps: Iterable[StepId], *, forward: bool) -> None:
         _refuse(log, adopt_matching(log, _read(log, steps, "undone" if forward else "done"), keep=False))
 
 
-def _read(log: UndoLog, steps: Iterable[StepId], state: str) -> list[Sealed]:
+def _read(log: UndoLog, steps: Iterable[StepId], state: str) -> list[SealedStep]:
     sealed = [log.read(step) for step in steps]
     for one in sealed:
         if one.head.state != state:
@@ -96,26 +96,26 @@ def _read(log: UndoLog, steps: Iterable[StepId], state: str) -> list[Sealed]:
     return sealed
 
 
-def _refuse(log: UndoLog, sealed: Sequence[Sealed]) -> None:
+def _refuse(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     _refuse_unprotected(sealed)
     refuse_overlaps(log, [one.head.id for one in sealed])
     _refuse_writers(log, sealed)
-    lost = list(dict.fromkeys(path for path, _ in changed(log, sealed)))
+    lost = list(dict.fromkeys(path for path, _ in changed_paths(log, sealed)))
     _refuse_barriers(log, sealed, frozenset(lost))
     _refuse_strangers(log, sealed, lost)
 
 
-def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed]:
+def _note_what_is_crossed(log: UndoLog, sealed: Sequence[SealedStep]) -> list[SealedStep]:
     """What others have changed is overwritten, and is back if the reversal is reversed: then it is theirs again."""
-    lost = {path for path, _ in changed(log, sealed)}
-    noted: list[Sealed] = []
+    lost = {path for path, _ in changed_paths(log, sealed)}
+    noted: list[SealedStep] = []
     for one in sealed:
         head = one.head
         found = log.barriers.found(head.id, _since(one))
         mine = [
             (head.state, path)
             for path, left in head.left
-            if path in lost or (not found.isdisjoint((path, b"")) and not is_left(log.directories, path, left))
+            if path in lost or (not found.isdisjoint((path, b"")) and not is_as_left(log.directories, path, left))
         ]
         if mine:
             known = msgspec.structs.replace(head, crossed=tuple(sorted({*head.crossed, *mine})))
@@ -125,7 +125,7 @@ def _note_what_is_crossed(log: UndoLog, sealed: Sequence[Sealed]) -> list[Sealed
     return noted
 
 
-def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
+def _refuse_unprotected(sealed: Sequence[SealedStep]) -> None:
     for one in sealed:
         if one.head.protected:
             done = "undone" if one.head.state == "done" else "redone"
@@ -135,13 +135,13 @@ def _refuse_unprotected(sealed: Sequence[Sealed]) -> None:
             )
 
 
-def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -> None:
+def _refuse_barriers(log: UndoLog, sealed: Sequence[SealedStep], lost: Set[bytes]) -> None:
     left = {path for one in sealed for path, _ in one.head.left}
 
     def is_back(own: Mapping[bytes, Signature | None], path: bytes, is_found: bool) -> bool:
         if is_found:
             # That step may have been undone: what it gave back is the edit.
-            return path not in own or is_left(log.directories, path, own[path])
+            return path not in own or is_as_left(log.directories, path, own[path])
         if is_unknown(own.get(path)):
             # No step came upon the edit, as nothing was known of the path: one that gave it back does not vouch for it.
             return False
@@ -162,15 +162,15 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[Sealed], lost: Set[bytes]) -
             )
 
 
-def _crossed(log: UndoLog, one: Sealed, is_back: Callable[[bytes, bool], bool]) -> Outside | None:
+def _crossed(log: UndoLog, one: SealedStep, is_back: Callable[[bytes, bool], bool]) -> ForeignEdit | None:
     if not log.barriers.records:
         return None
     came = first_contacts(one.records, log.recorder.aliases)
-    elsewhere = {*changed_elsewhere(log, one), *_edited_since(log, one)}
-    return log.barriers.crossed(one.head.id, _since(one), reach(one.records), is_back, came, elsewhere)
+    elsewhere = {*changed_by_other_name(log, one), *_edited_since(log, one)}
+    return log.barriers.crossed(one.head.id, _since(one), footprint_of(one.records), is_back, came, elsewhere)
 
 
-def _edited_since(log: UndoLog, one: Sealed) -> Iterator[Identity]:
+def _edited_since(log: UndoLog, one: SealedStep) -> Iterator[Identity]:
     """What the step wrote to, described or made, and outsiders edited after that, by whatever name, if it is not as the
     step left it. (Whatever later steps left there, or gave back, has the edit in it.)
     """
@@ -180,13 +180,13 @@ def _edited_since(log: UndoLog, one: Sealed) -> Iterator[Identity]:
     for record in one.records if objects else ():
         if isinstance(record, Content | Meta | Made):
             began.setdefault(record.identity, record.seq)
-    for path, object_ in whereabouts(one.records).items() if objects else ():
+    for path, object_ in objects_by_path(one.records).items() if objects else ():
         if object_ is None or object_ not in began or now(object_) not in objects:
             continue
         # (Where a step beside it had moved it by its end, nothing is said of the path.)
         was = own.get(path)
-        is_as_left = was is not None and is_left(log.directories, path, was)
-        if not is_as_left and now(object_) in log.barriers.edited_objects(began[object_]):
+        is_untouched = was is not None and is_as_left(log.directories, path, was)
+        if not is_untouched and now(object_) in log.barriers.edited_objects(began[object_]):
             yield now(object_)
 
 
@@ -196,7 +196,7 @@ def _by_force(state: State) -> str:
     return f"--force {done} it nevertheless; {back} gives their version back"
 
 
-def _since(sealed: Sealed) -> int:
+def _since(sealed: SealedStep) -> int:
     """When a step came to where it is now."""
     return min((record.seq for record in sealed.records), default=sealed.head.first)
 
@@ -209,7 +209,7 @@ def _told(paths: Iterable[bytes]) -> dict[str, object]:
     return {"paths": [display(path) for path in sorted(set(paths))[:_TOLD]]}
 
 
-def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[bytes]) -> None:
+def _refuse_strangers(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequence[bytes]) -> None:
     last = {path: one.head for one in sealed for path, _ in one.head.left}
     unsaid = [path for path in lost if path in last and is_unknown(dict(last[path].left)[path])]
     if unsaid:
@@ -229,7 +229,7 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[Sealed], lost: Sequence[byt
         )
 
 
-def _why_unknown(log: UndoLog, head: Head, path: bytes) -> str:
+def _why_unknown(log: UndoLog, head: StepHead, path: bytes) -> str:
     if path in dict(head.late):
         return "a later step wrote to it too"
     left, now = dict(head.left)[path], signature(log.directories, path)
@@ -238,7 +238,7 @@ def _why_unknown(log: UndoLog, head: Head, path: bytes) -> str:
     return "a process could still write to it when the keeper was killed"
 
 
-def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
+def _refuse_writers(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     """What is written through a descriptor that a step opened belongs to it, and would go on after its undo."""
     written = {record.path for one in sealed for record in one.records if isinstance(record, Content)}
     # (What one of these left may be what another one, that was denied, still writes to.)
@@ -263,11 +263,11 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[Sealed]) -> None:
             )
 
 
-def _refuse_leases(log: UndoLog, sealed: Sequence[Sealed]) -> None:
+def _refuse_leases(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     """Refuse files that cannot be written to at once: a lease would stop the reversal in the middle, and all wait."""
     records = ordered_records(sealed)
     written = {record.identity for record in records if isinstance(record, Content)}
-    for path in sorted(path for path, object_ in whereabouts(records).items() if object_ in written):
+    for path in sorted(path for path, object_ in objects_by_path(records).items() if object_ in written):
         try:
             place = log.directories.place(path)
             if stat.S_ISREG(os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False).st_mode):

@@ -27,7 +27,7 @@ from holdfast.undo.local_service._step_dependencies import connected, refuse_ove
 from holdfast.undo.local_service._undo_redo import foresee, redo, undo
 from holdfast.undo.local_service.file_writer import write_file
 from holdfast.undo.log import no_step
-from holdfast.undo.reports.step_changes import changes
+from holdfast.undo.reports.step_changes import path_changes
 from holdfast.undo.reports.step_views import (
     all_steps,
     barrier_infos,
@@ -38,28 +38,28 @@ from holdfast.undo.reports.step_views import (
     undo_report,
 )
 from holdfast.undo.safeguards.tickets import Safeguards
-from holdfast.undo.service import Parting
+from holdfast.undo.service import RunEnding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
 
     from holdfast.files.linux.file_handle import Identity
     from holdfast.undo.journal.records import StepId, StepKind
-    from holdfast.undo.journal.step_file import Head
+    from holdfast.undo.journal.step_file import StepHead
     from holdfast.undo.log import UndoLog
     from holdfast.undo.reversal.durable_reversal import ReversalResult
     from holdfast.undo.safeguards.open_step import OpenStep
     from holdfast.undo.service import (
         BarrierInfo,
         ConflictInfo,
-        GoingOn,
-        Limits,
+        LogLimits,
         PathChange,
         ProcessInfo,
         StepInfo,
         Thresholds,
         TicketInfo,
         UndoReport,
+        UnfinishedStep,
     )
 
 AMBIENT_QUIET = 5.0
@@ -128,10 +128,10 @@ class LocalUndoService:
         with self._recorder.gate:
             self._safeguards.begin(run)
 
-    def parting(self, run: str) -> Parting:
+    def parting(self, run: str) -> RunEnding:
         """What a run is told that has ended, once its steps are finished."""
         with self._recorder.gate:
-            return Parting(
+            return RunEnding(
                 unanswered=self._safeguards.unanswered(run), forgotten=self._undo_log.forgotten_steps.pop(run, 0)
             )
 
@@ -193,7 +193,7 @@ class LocalUndoService:
         for another thread; it takes long if the step is large. None if there is nothing more to do.
         """
         with self._recorder.gate:
-            if self._recorder.forgive(step):
+            if self._recorder.lift_denial(step):
                 self._leave(step)
                 return partial(self._finisher.tell_exit, step, exit_code) if exit_code is not None else None
             opened = self._end(step)
@@ -203,7 +203,7 @@ class LocalUndoService:
                     self._recorder.note(End(self._recorder.next_seq(), step, exit_code, 0))
                 self._undo_log.restart()
                 return None
-            return self._finisher.finishing(opened, exit_code, take_back=take_back)
+            return self._finisher.begin_finish(opened, exit_code, take_back=take_back)
 
     def closing_ambient(self) -> Callable[[], StepInfo | None] | None:
         """`closing` for the ambient step; None as well if none is open."""
@@ -252,7 +252,7 @@ class LocalUndoService:
         that is known: they may have other names. Raises `StorageError`.
         """
         if not self.is_quiet:
-            self._undo_log.outside(paths, who, blocks=blocks, objects=objects)
+            self._undo_log.record_foreign_edit(paths, who, blocks=blocks, objects=objects)
 
     # The service ------------------------------------------------------------------------------------------------
 
@@ -270,9 +270,9 @@ class LocalUndoService:
         """See `UndoService.changes`."""
         with self._recorder.gate:
             if any(opened.id == step for opened in self._recorder.open_steps):
-                return changes(self._recorder.step(step).records)
+                return path_changes(self._recorder.step(step).records)
             sealed = self._undo_log.read(step)
-        return changes(sealed.records, backward=sealed.head.state == "undone")
+        return path_changes(sealed.records, backward=sealed.head.state == "undone")
 
     def conflicts(self, step: StepId) -> Sequence[ConflictInfo]:
         """See `UndoService.conflicts`."""
@@ -304,7 +304,7 @@ class LocalUndoService:
         with self._recorder.gate:
             return mixed_since(self._undo_log, at, seq)
 
-    def going_on(self) -> Sequence[GoingOn]:
+    def going_on(self) -> Sequence[UnfinishedStep]:
         """See `UndoService.going_on`."""
         with self._recorder.gate:
             settle(self._undo_log)
@@ -412,7 +412,7 @@ class LocalUndoService:
                     step = self.open("api", run=run, command=(b"write", path), directory=directory)
                 is_own = step != self.explicit("")
                 try:
-                    with self._undo_log.looking() as directories:
+                    with self._undo_log.open_directories() as directories:
                         write_file(self._recorder, directories, find_own(self._own), step, path, content, expected)
                 except HeldError:
                     raise
@@ -438,11 +438,11 @@ class LocalUndoService:
         """See `UndoService.thresholds`."""
         return self._safeguards.thresholds
 
-    def limits(self) -> Limits:
+    def limits(self) -> LogLimits:
         """See `UndoService.limits`."""
         return self._undo_log.limits
 
-    def configure(self, limits: Limits) -> None:
+    def configure(self, limits: LogLimits) -> None:
         """See `UndoService.configure`."""
         with self._recorder.gate:
             self._undo_log.limits = limits
@@ -512,7 +512,7 @@ class LocalUndoService:
         if opened.begin.kind == "explicit" and opened.begin.run:
             self._explicit[opened.begin.run] = step
             self._denied[step] = open_step_info(opened)
-        finish = self._finisher.finishing(opened, None, take_back=True) if opened.records else None
+        finish = self._finisher.begin_finish(opened, None, take_back=True) if opened.records else None
 
         def take_back() -> None:
             try:
@@ -543,7 +543,7 @@ class LocalUndoService:
             self._ambient = None
 
     def _forgive(self, step: StepId) -> None:
-        self._recorder.forgive(step)
+        self._recorder.lift_denial(step)
         self._leave(step)
 
     def _quiet_ambient(self) -> StepId | None:
@@ -553,7 +553,7 @@ class LocalUndoService:
         is_quiet = self._undo_log.clock.monotonic() - step.last >= self._ambient_quiet
         return step.id if is_quiet and not step.busy and not step.held else None
 
-    def _close_explicit(self, step: StepId, run: str | None) -> Head:
+    def _close_explicit(self, step: StepId, run: str | None) -> StepHead:
         with self._recorder.gate:
             if step not in self._explicit.values():
                 raise NotFoundError(f"step {step} is no explicit step that is open")
@@ -568,7 +568,7 @@ class LocalUndoService:
                 raise RefusedError(f"step {step} was denied: what it had done was taken back", code="denied")
             opened = self._end(step)
             self._undo_log.unsealed[step] = opened
-            finish = self._finisher.finishing(opened, None, take_back=bool(opened.held))
+            finish = self._finisher.begin_finish(opened, None, take_back=bool(opened.held))
         finish()
         self._finisher.catch_up()
         if opened.held:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.message_text import named_steps
 from holdfast.model.paths import display
-from holdfast.undo.completion.late_writes import forsake
+from holdfast.undo.completion.late_writes import abandon_writers
 from holdfast.undo.completion.step_sealer import StepEnd, seal
-from holdfast.undo.foreign_edits.detection import theirs
-from holdfast.undo.journal.records import Outside
+from holdfast.undo.foreign_edits.detection import foreign_objects
+from holdfast.undo.journal.records import ForeignEdit
 from holdfast.undo.recovery.interrupted_reversals import StepRecords, finish, sort_records, unfinished
 from holdfast.undo.reports.step_views import conflict_info
 from holdfast.undo.reversal.durable_reversal import ReversalResult, reverse
@@ -22,7 +22,7 @@ from holdfast.undo.reversal.durable_reversal import ReversalResult, reverse
 if TYPE_CHECKING:
     from holdfast.undo.journal.quarantine import Quarantine
     from holdfast.undo.journal.records import StepId
-    from holdfast.undo.journal.step_file import Sealed
+    from holdfast.undo.journal.step_file import SealedStep
     from holdfast.undo.log import UndoLog
 
 
@@ -101,7 +101,7 @@ def recover(log: UndoLog) -> Recovered:
     story = sort_records(log.found)
     finished = finish(log, story)
     reversed_ = {step for note in story.reversals for step in note.steps}
-    opened: list[Sealed] = []
+    opened: list[SealedStep] = []
     for part in story.parts.get(0, {}).values():
         step = part.begin.step
         if not part.records:
@@ -110,8 +110,8 @@ def recover(log: UndoLog) -> Recovered:
             _seal_as_found(log, part)
         if part.end is None and step not in reversed_:
             opened.append(log.read(step))
-    rolled_back = reverse(log, opened, theirs=theirs(log, opened)) if opened else None
-    forsake(log)
+    rolled_back = reverse(log, opened, theirs=foreign_objects(log, opened)) if opened else None
+    abandon_writers(log)
     log.found = []
     log.restart()
     if was_cut_off and not log.has_damage:
@@ -121,7 +121,7 @@ def recover(log: UndoLog) -> Recovered:
 
 def is_cut_off(log: UndoLog) -> bool:
     """Whether the journal tells of anything but barriers: its keeper was killed, and `recover` has work."""
-    return any(not isinstance(record, Outside) for record in log.found)
+    return any(not isinstance(record, ForeignEdit) for record in log.found)
 
 
 class Outstanding(NamedTuple):
@@ -133,7 +133,7 @@ class Outstanding(NamedTuple):
     """Those of which an undo or a redo was cut short."""
 
 
-def outstanding(log: UndoLog) -> Outstanding:
+def find_outstanding(log: UndoLog) -> Outstanding:
     """What a killed keeper has left to `recover`. Changes nothing."""
     story = sort_records(log.found)
     reversed_ = {step for note in story.reversals for step in note.steps}
@@ -150,7 +150,7 @@ def _seal_as_found(log: UndoLog, part: StepRecords) -> None:
     closed = log.recorder.drop(part.begin.step)
     closed.looked_at = log.recorder.seq
     for record in log.found:
-        if isinstance(record, Outside) and record.finder is None:
+        if isinstance(record, ForeignEdit) and record.finder is None:
             closed.edited(record)
     seal(log, closed, StepEnd("done", at, code), alive_until=log.last_sign + _SLACK)
 

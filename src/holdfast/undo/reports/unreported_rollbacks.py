@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 _log = Log(__name__)
 
-UNTOLD: Final = b"untold"
+UNREPORTED: Final = b"untold"
 MOST_REPORTS: Final = 16
 MOST_CONFLICTS: Final = 1000
 """Of one report."""
 
 _FILE: Final = NoteFile(
-    name=UNTOLD,
+    name=UNREPORTED,
     magic=b"HFUR 1 ",
     what="a note of what was rolled back",
     max_bytes=1 << 28,

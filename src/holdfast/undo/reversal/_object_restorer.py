@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import Metadata, apply_metadata, through
 from holdfast.undo.journal.preimages import place_of
-from holdfast.undo.journal.records import FileType, How, Keeping, Make
+from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, Make
 from holdfast.undo.reversal.reversal_context import (
     APART,
     ELSE,
     OBJECT,
     THEIRS,
     UNPROTECTED,
+    conflict_reason,
     is_pristine,
     lstat_of,
-    stands_in_the_way,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ObjectRestorer:
         try:
             return self._is_brought_back(path, type_, object_, keeping, metadata)
         except OSError as error:
-            if (reason := stands_in_the_way(error)) is None:
+            if (reason := conflict_reason(error)) is None:
                 raise
             self._context.put_aside(path, reason, type_, keeping, metadata)
             return False
@@ -55,19 +55,19 @@ class ObjectRestorer:
         self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata
     ) -> bool:
         match keeping.how:
-            case How.NOT:
+            case KeepMethod.NOT:
                 if keeping.shared and self._is_named_again(path, object_):
                     return True
                 if object_ not in self._context.created:
                     self._context.note(path, UNPROTECTED)
                 return False
-            case How.MOVED | How.LINKED:
+            case KeepMethod.MOVED | KeepMethod.LINKED:
                 try:
                     actual = identity(self._context.preimages.fd, place_of(keeping.number))
                 except FileNotFoundError:
                     return False  # it was not taken, or given back already
                 place = self._directories.place(path)
-                if keeping.how is How.LINKED and self._context.holds(place, object_):
+                if keeping.how is KeepMethod.LINKED and self._context.holds(place, object_):
                     self._context.preimages.discard(keeping.number)  # the name was never removed
                     self._context.has_changed(place)
                     return False
@@ -81,9 +81,9 @@ class ObjectRestorer:
                     self._context.other_links.directories_moved()
                     self._set_mtime(place, metadata)
                 self._context.has_changed(place)
-            case How.RELATED:
+            case KeepMethod.RELATED:
                 return self._is_linked_again(path, object_, keeping.content)
-            case How.COPIED | How.INLINE:
+            case KeepMethod.COPIED | KeepMethod.INLINE:
                 place = self._directories.place(path)
                 if lstat_of(place) is not None and not self._is_half_made(place, type_):
                     if self._made_again(place) in self._context.theirs:

@@ -25,35 +25,35 @@ from holdfast.undo.foreign_edits.other_links import OtherLinks
 from holdfast.undo.journal.records import (
     Content,
     FileType,
-    How,
     Keeping,
+    KeepMethod,
     Link,
     Made,
     Make,
     Meta,
     Move,
     Mutation,
-    Put,
+    PutBack,
     Remove,
     Signature,
     StepId,
     Touch,
 )
-from holdfast.undo.journal.step_footprint import whereabouts
+from holdfast.undo.journal.step_footprint import objects_by_path
 from holdfast.undo.leased_writes import leased
 from holdfast.undo.reversal._object_restorer import ObjectRestorer
-from holdfast.undo.reversal.access_grants import granted
+from holdfast.undo.reversal.access_grants import grant_access
 from holdfast.undo.reversal.reversal_context import (
     ELSE,
     OBJECT,
     THEIRS,
     UNPROTECTED,
     ReversalContext,
+    conflict_reason,
     is_pristine,
     lstat_of,
-    stands_in_the_way,
 )
-from holdfast.undo.tree.signatures import NOT_OURS, place_in, signature
+from holdfast.undo.tree.signatures import NOT_OURS, place_at, signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -133,7 +133,7 @@ class Reversal:
                 except BlockingIOError as error:
                     raise StorageError(leased(record.path)) from error
                 except OSError as error:
-                    if (reason := stands_in_the_way(error)) is None:
+                    if (reason := conflict_reason(error)) is None:
                         raise
                     self._give_up(record, reason)
                 finally:
@@ -163,7 +163,7 @@ class Reversal:
             described = {
                 self._aliases.now(one.identity) for one in records[: position + 1] if isinstance(one, Meta | Content)
             }
-            with granted(self._recorder, self._directories, record, described) as opened:
+            with grant_access(self._recorder, self._directories, record, described) as opened:
                 if not opened:
                     raise
                 self._look_into(opened, records[: position + 1], note)
@@ -180,7 +180,7 @@ class Reversal:
         if not anew or not self._unseen:
             return
         found: list[Signature] = []
-        for path, object_ in whereabouts(records).items():
+        for path, object_ in objects_by_path(records).items():
             if (
                 object_ is not None
                 and object_ in self._unseen
@@ -216,7 +216,7 @@ class Reversal:
                 self._unmake(record.path, record.type, self._made.get(record.seq))
             case Link():
                 self._unmake(record.path, record.type, record.identity, record.source)
-            case Put():
+            case PutBack():
                 self._unmake(record.path, record.type, record.identity)
             case Remove():
                 self._bring_back(record.path, record.type, record.identity, record.keeping, record.metadata)
@@ -278,7 +278,7 @@ class Reversal:
             try:
                 self._rename(target, source, RENAME_NOREPLACE, record)
             except OSError as error:
-                if (reason := stands_in_the_way(error)) is None:
+                if (reason := conflict_reason(error)) is None:
                     raise
                 self._context.note(record.path, reason)
         elif swapped and record.exchanged:
@@ -311,10 +311,10 @@ class Reversal:
         self.paths += 1
 
     def _rewrite(self, record: Content) -> None:
-        if record.keeping.how is How.NOT:
+        if record.keeping.how is KeepMethod.NOT:
             self._context.note(record.path, UNPROTECTED)
             return
-        if record.keeping.number and self._context.preimages.look(record.keeping.number) is None:
+        if record.keeping.number and self._context.preimages.metadata_of(record.keeping.number) is None:
             return  # cut off before there was a whole copy: nobody was let to write
         place = self._directories.place(record.path)
         fd, reason = _open_object(place, self._aliases.now(record.identity))
@@ -335,7 +335,7 @@ class Reversal:
         self.paths += 1
 
     def _describe(self, path: bytes, object_: Identity, metadata: Metadata) -> None:
-        place = place_in(self._directories, path)
+        place = place_at(self._directories, path)
         fd, reason = _open_object(place, self._aliases.now(object_))
         if fd < 0:
             if object_ not in self._context.created:

@@ -13,7 +13,7 @@ from holdfast.files.linux.metadata import Metadata, read_xattrs, through
 from holdfast.files.linux.reflink import duplicate
 from holdfast.undo.foreign_edits.other_links import OtherLinks
 from holdfast.undo.journal.preimages import is_empty
-from holdfast.undo.journal.records import Conflicted, FileType, How, Keeping, Signature, StepId, file_type
+from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, ReversalConflict, Signature, StepId, file_type
 from holdfast.undo.leased_writes import AT_ONCE, write_whole
 from holdfast.undo.tree.signatures import signature_of
 
@@ -123,14 +123,14 @@ class ReversalContext:
         """Note a conflict, once; ``aside`` if what belongs there is kept beside."""
         conflict = Conflict(self.step, path, reason, self.seq if aside else None)
         if conflict not in self.conflicts:
-            self.recorder.note(Conflicted(self.recorder.next_seq(), self.step, self.seq, path, reason, aside))
+            self.recorder.note(ReversalConflict(self.recorder.next_seq(), self.step, self.seq, path, reason, aside))
             self.conflicts.append(conflict)
 
     def fill(self, fd: int, keeping: Keeping) -> None:
         """Give a regular file, open in any way, the content that was kept. Raises `BlockingIOError` if it is leased."""
         target = os.open(through(fd), os.O_RDWR | AT_ONCE)
         try:
-            if keeping.how is How.INLINE:
+            if keeping.how is KeepMethod.INLINE:
                 # (Emptied first, ext4 would write it to the disk at once.)
                 write_whole(target, keeping.content)
                 os.ftruncate(target, len(keeping.content))
@@ -144,7 +144,7 @@ class ReversalContext:
             os.close(target)
 
 
-def stands_in_the_way(error: OSError) -> str | None:
+def conflict_reason(error: OSError) -> str | None:
     """How the tree differs from what the step left, if ``error`` says that; None if the system failed."""
     if error.errno in _GONE:
         return "its directory is not there any more"

@@ -11,7 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from holdfast.files.linux.file_handle import Identity
-    from holdfast.undo.journal.records import Bare, Begin, Link, Move, Mutation, ObjectKey, Outside, Signature, StepId
+    from holdfast.undo.journal.records import (
+        Begin,
+        ForeignEdit,
+        Link,
+        Move,
+        Mutation,
+        ObjectKey,
+        Signature,
+        StepId,
+        Unprotected,
+    )
     from holdfast.undo.safeguards.guard import Rule
     from holdfast.undo.safeguards.losses import Weight
 
@@ -40,7 +50,7 @@ class EditsInStep:
         self.is_bounded = False
         """There were more than are kept: then the root's path stands for anything."""
 
-    def add(self, edit: Outside, acted: int) -> None:
+    def add(self, edit: ForeignEdit, acted: int) -> None:
         """One more edit; the step has recorded nothing after the sequence number ``acted`` yet."""
         if self.is_bounded or _ANYTHING in edit.paths:
             self._bound(edit.seq)
@@ -95,7 +105,7 @@ class OpenStep:
     """Files whose content is recorded."""
     described: set[Identity] = field(default_factory=set["Identity"])
     """Objects whose metadata is recorded."""
-    met: set[ObjectKey] = field(default_factory=set["ObjectKey"])
+    contacts: set[ObjectKey] = field(default_factory=set["ObjectKey"])
     """What it has come upon."""
     removed: set[Signature] = field(default_factory=set["Signature"])
     """What it has removed of its own, as another step that ended meanwhile found it."""
@@ -129,7 +139,7 @@ class OpenStep:
     """What a person was asked about, and let happen."""
     reverses: bool = False
     """It records a reversal: no person is asked, and no limit holds, so that everything can be had back."""
-    unprotected: Bare | None = None
+    unprotected: Unprotected | None = None
     """From when on it is not protected, and why."""
     busy: int = 0
     """Operations in flight outside of the gate."""
@@ -144,7 +154,7 @@ class OpenStep:
     last: float = 0.0
     """When it last did something, on the monotonic clock."""
 
-    def edited(self, edit: Outside) -> None:
+    def edited(self, edit: ForeignEdit) -> None:
         """Others have changed something, which is known by the number of the record."""
         was_bounded = self.edits.is_bounded
         self.edits.add(edit, self.records[-1].seq if self.records else 0)
@@ -156,12 +166,12 @@ class OpenStep:
             )
 
     @property
-    def note(self) -> tuple[Bare, ...]:
+    def note(self) -> tuple[Unprotected, ...]:
         """What the journal says of it besides."""
         return (self.unprotected,) if self.unprotected else ()
 
     @property
-    def bare(self) -> str:
+    def unprotected_reason(self) -> str:
         """Why it is not protected; empty if it is."""
         return self.unprotected.reason if self.unprotected else ""
 

@@ -21,7 +21,7 @@ import msgspec
 from holdfast.model.errors import HeldError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.undo.safeguards.guard import Danger, Rule, nothing
+from holdfast.undo.safeguards.guard import Danger, Rule, count_nothing
 from holdfast.undo.safeguards.losses import Losses
 from holdfast.undo.service import OFF, Thresholds, TicketInfo
 
@@ -87,7 +87,7 @@ class Safeguards:
         limits = self.thresholds
         weight = self._losses.weigh(step, loss)
         if weight is None:
-            return nothing
+            return count_nothing
         files, lost = step.lost_files + weight.files, step.lost_bytes + weight.bytes
         if (limits.deletes and files >= limits.deletes) or (limits.overwrite_bytes and lost >= limits.overwrite_bytes):
             about = f"{_VERBS[loss.danger]} its file number {files}: {display(loss.path)} ({lost} bytes in all)"

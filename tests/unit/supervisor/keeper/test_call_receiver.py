@@ -25,7 +25,7 @@ from holdfast.supervisor.keeper._call_dispatcher import (
 )
 from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.process_tree.members import Processes, Run
-from holdfast.supervisor.resolution.handler_context import Supervision
+from holdfast.supervisor.resolution.handler_context import HandlerContext
 from holdfast.supervisor.syscalls.pending_call import PendingCall, Reply
 
 from ....waiting import wait_until
@@ -121,7 +121,7 @@ def test_a_call_that_comes_while_another_is_carried_out_is_not_interrupted(selec
     listener = Listener(fds[0])
     begun, goes_on = threading.Event(), threading.Event()
 
-    def rmdir(call: PendingCall, world: Supervision) -> Reply:
+    def rmdir(call: PendingCall, world: HandlerContext) -> Reply:
         begun.set()
         assert goes_on.wait(60)
         return Reply(error=errno.ENOTEMPTY)

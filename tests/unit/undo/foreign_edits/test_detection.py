@@ -440,7 +440,7 @@ def test_what_was_told_is_known_again_where_nobody_acted_meanwhile(
         heads = log.heads | {second: msgspec.structs.replace(log.heads[second], first=ended + after)}
         known = LastState(log.directories.device)
         load_last_state(known, heads, log.barriers.records)
-        assert known.strange(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
+        assert known.foreign_paths(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
 
 
 def test_what_was_left_where_a_step_has_told_already_is_told_again(bench: Bench) -> None:
@@ -471,7 +471,7 @@ def test_what_only_has_got_the_number_of_what_a_step_left_is_not_taken_for_that(
         assert found is not None
         known = LastState(log.directories.device)
         known.note([(b"file", msgspec.structs.replace(found, ctime=left_at, mtime=left_at))])
-        assert known.strange(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
+        assert known.foreign_paths(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
 
 
 def test_what_a_step_left_while_the_one_that_told_went_on_is_told_again(bench: Bench) -> None:
@@ -512,7 +512,7 @@ def test_an_edit_by_another_name_that_an_undone_step_gave_back_is_not_taken_back
     with bench.keeper() as log:
         first = bench.step(log, write_and_remove)
         bench.tree.joinpath("f").write_bytes(b"edited")
-        log.outside([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
+        log.record_foreign_edit([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
         second = bench.step(log, save)
         undo(log, [second])
         assert bench.tree.joinpath("f").read_bytes() == b"edited"
@@ -529,7 +529,7 @@ def test_where_an_edit_gets_its_name_back_the_redo_leaves_what_the_step_had_left
     with bench.keeper() as log:
         first = bench.step(log, lambda actor: actor.rename(b"own", b"x"))
         bench.tree.joinpath("f").write_bytes(b"edited")
-        log.outside([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
+        log.record_foreign_edit([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
         second = bench.step(log, lambda actor: actor.unlink(b"x"))
         undo(log, [second])
         undo(log, [first])
@@ -552,7 +552,7 @@ def test_an_edit_by_another_name_of_what_is_still_written_to_is_seen(bench: Benc
             actor.write(b"f", b"step")
         desk.close(step, 0)
         bench.tree.joinpath("x").write_bytes(b"edited")
-        log.outside([b"x"], "vim", objects=[object_of(bench.tree, b"x")])
+        log.record_foreign_edit([b"x"], "vim", objects=[object_of(bench.tree, b"x")])
         os.close(fd)
         log.writers = lambda _: frozenset()
         with pytest.raises(RefusedError) as refused:

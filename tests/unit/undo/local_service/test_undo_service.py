@@ -14,13 +14,13 @@ from holdfast.testing.clocks import ManualClock
 from holdfast.testing.tree_actor import Actor
 from holdfast.undo.completion import step_sealer
 from holdfast.undo.journal.records import StepId
-from holdfast.undo.journal.step_file import Head
+from holdfast.undo.journal.step_file import StepHead
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
 from holdfast.undo.safeguards import tickets as safeguards
 from holdfast.undo.safeguards.tickets import Safeguards
-from holdfast.undo.service import OFF, Limits, Thresholds
+from holdfast.undo.service import OFF, LogLimits, Thresholds
 
 from ..conftest import Bench
 
@@ -47,7 +47,7 @@ class Office:
 
 
 @contextmanager
-def opened(bench: Bench, thresholds: Thresholds = OFF, limits: Limits | None = None) -> Generator[Office]:
+def opened(bench: Bench, thresholds: Thresholds = OFF, limits: LogLimits | None = None) -> Generator[Office]:
     root = os.open(bench.tree, os.O_RDONLY | os.O_DIRECTORY)
     clock = ManualClock()
     safeguards = Safeguards(clock, thresholds)
@@ -289,7 +289,7 @@ def test_a_denied_step_that_ends_before_it_is_taken_back_keeps_its_exit_code(
         with pytest.raises(HeldError) as held:
             office.act(step, removals(3))
 
-        def end_first(*arguments: Any, **options: Any) -> Head:
+        def end_first(*arguments: Any, **options: Any) -> StepHead:
             monkeypatch.undo()
             assert desk.close(step, 7) is None
             return step_sealer.seal(*arguments, **options)
@@ -397,7 +397,7 @@ def test_who_is_refused_finds_nothing_of_the_step_any_more(three: Bench, monkeyp
         with pytest.raises(HeldError) as held:
             office.act(step, removals(3))
 
-        def try_first(*arguments: Any, **options: Any) -> Head:
+        def try_first(*arguments: Any, **options: Any) -> StepHead:
             monkeypatch.undo()
             with pytest.raises(HeldError) as waits:
                 office.act(step, write(b"new"))
@@ -524,7 +524,7 @@ def test_a_step_over_its_limit_goes_on_unprotected_and_says_what_is_lost(
         actor.write(b"large", b"gone")
         actor.unlink(b"small")
 
-    with opened(bench, limits=Limits(max_step_bytes=50_000)) as office:
+    with opened(bench, limits=LogLimits(max_step_bytes=50_000)) as office:
         step = office.step(work)
         assert "large" in office.desk.steps()[0].unprotected
         with pytest.raises(RefusedError, match="cannot be undone whole"):
@@ -537,7 +537,7 @@ def test_a_step_over_its_limit_goes_on_unprotected_and_says_what_is_lost(
 
 
 def test_the_oldest_steps_are_forgotten_at_the_limit(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    with opened(bench, limits=Limits(max_steps=2)) as office:
+    with opened(bench, limits=LogLimits(max_steps=2)) as office:
         steps = [office.step(write(b"%d" % at)) for at in range(3)]
         assert [info.id for info in office.desk.steps()] == steps[1:]
         assert "cannot be undone any more" in caplog.text
@@ -549,7 +549,7 @@ def test_the_oldest_steps_are_forgotten_at_the_limit(bench: Bench, caplog: pytes
 def test_the_steps_of_a_run_count_as_one_while_it_goes_on_and_after(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with opened(bench, limits=Limits(max_steps=2)) as office:
+    with opened(bench, limits=LogLimits(max_steps=2)) as office:
         desk = office.desk
 
         def work(name: bytes, run: str) -> StepId:
@@ -578,7 +578,7 @@ def test_the_steps_of_a_run_count_as_one_while_it_goes_on_and_after(
 def test_bytes_alone_limit_the_steps_of_a_run(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     for at in range(6):
         (bench.tree / f"{at}").write_bytes(bytes(10_000))
-    with opened(bench, limits=Limits(max_steps=1, max_bytes=40_000)) as office:
+    with opened(bench, limits=LogLimits(max_steps=1, max_bytes=40_000)) as office:
         desk, steps = office.desk, list[StepId]()
         for at in range(6):
             steps.append(desk.open("command", run="run"))
@@ -588,7 +588,7 @@ def test_bytes_alone_limit_the_steps_of_a_run(bench: Bench, caplog: pytest.LogCa
         assert [info.id for info in desk.steps()] == steps[-3:]
         assert desk.forgotten() == ["run"]
         assert "1 of its oldest steps cannot be undone any more, and so not all of run run" in caplog.text
-        desk.configure(Limits(max_steps=1, max_bytes=1))
+        desk.configure(LogLimits(max_steps=1, max_bytes=1))
         assert [info.id for info in desk.steps()] == steps[-1:]  # the newest never goes
         desk.undo(steps[-1:])
         assert os.listdir(bench.tree) == ["5"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.ids import hash_bytes
-from holdfast.undo.reports.unreported_rollbacks import MOST_CONFLICTS, MOST_REPORTS, UNTOLD, note, take
+from holdfast.undo.reports.unreported_rollbacks import MOST_CONFLICTS, MOST_REPORTS, UNREPORTED, note, take
 from holdfast.undo.service import ConflictInfo, UndoReport
 
 
@@ -51,7 +51,7 @@ def noted(body: bytes) -> bytes:
 )
 def test_a_damaged_note_is_left_out_and_said(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """I12."""
-    (tmp_path / UNTOLD.decode()).write_bytes(damage)
+    (tmp_path / UNREPORTED.decode()).write_bytes(damage)
     assert take(os.fsencode(tmp_path)) == []
     assert "is damaged" in caplog.text
     caplog.clear()

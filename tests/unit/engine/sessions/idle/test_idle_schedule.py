@@ -189,7 +189,7 @@ def test_a_process_that_ends_before_it_has_saved_is_told_of_and_not_started_agai
 ) -> None:
     for name in (ONE, TWO):
         place.use(name)
-    real, started = idle_schedule.start, []
+    real, started = idle_schedule.start_module, []
 
     def start(_module: str, **streams: Any) -> Any:
         started.append(real("sched", **streams))  # (which does nothing)
