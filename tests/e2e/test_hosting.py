@@ -450,7 +450,7 @@ def process(name: bytes) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", [b"sandbox/shim.py", b"engine.hosting._launcher", b"supervisor.keeper", b"supervisor.launch.tree_parent"]
+    "name", [b"sandbox/shim.py", b"engine.hosting.launcher", b"supervisor.keeper", b"supervisor.launch.tree_parent"]
 )
 def test_whatever_is_killed_the_next_command_works(stage: Stage, name: bytes) -> None:
     """I3."""

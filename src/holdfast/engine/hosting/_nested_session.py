@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.engine.hosting._launcher import wait_for
+from holdfast.engine.hosting.launcher import wait_for
 from holdfast.engine.opening.undo_log import open_step
 from holdfast.files.protected_directories import find_own
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
 
-    from holdfast.engine.hosting._launcher import Launch
+    from holdfast.engine.hosting.launcher import Launch
     from holdfast.undo.interceptor import Place
     from holdfast.undo.journal.records import FileType
     from holdfast.undo.safeguards.guard import Risk

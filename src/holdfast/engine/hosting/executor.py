@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from holdfast.engine.hosting._launcher import Launch, Launcher
+from holdfast.engine.hosting.launcher import Launch, Launcher
 from holdfast.engine.opening.child_environment import handed_on
 from holdfast.engine.running.run import new_run_id
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, StorageError

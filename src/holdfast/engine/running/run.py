@@ -208,7 +208,7 @@ def _entry(
     context: Context, settings: KeeperSettings, directory: bytes, command: Sequence[bytes]
 ) -> Callable[[int], Sequence[bytes]]:
     """What to execute with a channel, so that the command sees the workspace by a mount."""
-    from holdfast.engine.running._mount_entry import arguments
+    from holdfast.engine.running.mount_entry import arguments
 
     root = os.path.realpath(settings.root)
     others = [os.path.join(one.path, UNDO_LOG_IN_TREE) for one in context.catalog.workspaces() if one.path != root]

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine.sessions.holder.lock import is_held, lock_path
-from holdfast.engine.sessions.idle import _save_process as save_process
+from holdfast.engine.sessions.idle import save_process
 from holdfast.model.errors import HoldfastError, LockedError, unexpected
 from holdfast.model.log import Log, inherited
 from holdfast.processes.module_process import start_module

@@ -4,7 +4,7 @@ the workspace's path, hands the device out, and becomes the command.
 It is `arguments`, executed as `holdfast.supervisor.confinement.filter_shim` says: the device is in the place of the
 listener. Who is not root does it in a user namespace of their own, in which they remain themselves; from there, nothing
 can be unmounted. Holdfast's own directories cannot be changed by it, nor moved
-(`holdfast.engine.running._mount_entry`). Sources: mount_namespaces(7), user_namespaces(7), mount(2).
+(`holdfast.engine.running.mount_entry`). Sources: mount_namespaces(7), user_namespaces(7), mount(2).
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ _NEEDED: Final = (
 )
 _START: Final = (
     "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); "
-    "from holdfast.engine.running._mount_entry import main; main(sys.argv[1:])"
+    "from holdfast.engine.running.mount_entry import main; main(sys.argv[1:])"
 )
 
 
