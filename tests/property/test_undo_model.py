@@ -22,7 +22,6 @@ from holdfast.testing.tree_actor import act_at_random
 from holdfast.testing.tree_state import Seen, differences, photograph
 from holdfast.undo.completion.step_sealer import StepEnd, seal
 from holdfast.undo.journal.records import StepId
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -91,12 +90,12 @@ def test_steps_are_undone_and_brought_forward_exactly(base: Path, feeder: Feeder
     for at in range(3):
         steps.append(do(base, seed * 10 + at, 30, feeder))
         photos.append(photograph(base / "tree"))
-    for direction, order in ((undo, (2, 1, 0)), (redo, (0, 1, 2)), (undo, (2, 1, 0))):
+    for direction, order in (("undo", (2, 1, 0)), ("redo", (0, 1, 2)), ("undo", (2, 1, 0))):
         for at in order:
             with keeper(base) as log:
-                done = direction(log, [steps[at]])
+                done = getattr(LocalUndoService(log), direction)([steps[at]])
             assert done.conflicts == ()
-            expected = photos[at if direction is undo else at + 1]
+            expected = photos[at if direction == "undo" else at + 1]
             assert differences(expected, photograph(base / "tree")) == []
 
 
@@ -106,9 +105,9 @@ def test_several_steps_are_undone_together(base: Path, feeder: Feeder, seed: int
     steps = [do(base, seed * 10 + at, 20, feeder) for at in range(3)]
     after = photograph(base / "tree")
     with keeper(base) as log:
-        assert undo(log, steps).conflicts == ()
+        assert LocalUndoService(log).undo(steps).conflicts == ()
         assert differences(before, photograph(base / "tree")) == []
-        assert redo(log, steps).conflicts == ()
+        assert LocalUndoService(log).redo(steps).conflicts == ()
         assert differences(after, photograph(base / "tree")) == []
 
 
@@ -124,11 +123,11 @@ def test_an_earlier_step_is_refused_while_a_later_one_stands_on_it(base: Path, f
             finish(log, step)
     with keeper(base) as log:
         with pytest.raises(RefusedError, match=f"step {steps[1]} has to do with file too"):
-            undo(log, steps[:1])
+            LocalUndoService(log).undo(steps[:1])
         assert path.read_bytes() == b"two"
-        undo(log, steps[1:])
+        LocalUndoService(log).undo(steps[1:])
         assert path.read_bytes() == b"one"
-        undo(log, steps[:1])
+        LocalUndoService(log).undo(steps[:1])
         assert not path.exists()
 
 
@@ -145,11 +144,11 @@ def test_an_edit_by_somebody_else_is_not_overwritten(base: Path, feeder: Feeder)
         wait_until_settled(log)
         path.write_bytes(b"somebody else's")
         with pytest.raises(RefusedError, match="somebody else has changed"):
-            undo(log, [step])
+            LocalUndoService(log).undo([step])
         assert path.read_bytes() == b"somebody else's"
-        undo(log, [step], force=True)
+        LocalUndoService(log).undo([step], force=True)
         assert path.read_bytes() == b"before"
-        redo(log, [step], force=True)
+        LocalUndoService(log).redo([step], force=True)
         assert path.read_bytes() == b"somebody else's"
 
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux import syscalls
 from holdfast.undo.journal.preimages import Preimages
-from holdfast.undo.local_service._undo_redo import redo, undo
 
 if TYPE_CHECKING:
     import pytest
 
     from holdfast.testing.tree_actor import Actor
 
-    from ..conftest import Bench
+    from ..conftest import Bench, redo, undo
 
 FILES = [b"d/%d" % number for number in range(20)]
 

@@ -12,10 +12,9 @@ import pytest
 from holdfast.testing.tree_actor import Actor
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.records import Touch
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 @pytest.fixture

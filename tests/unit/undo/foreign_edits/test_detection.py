@@ -14,15 +14,13 @@ from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._content_match import note_contents
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recorder.last_state import LastState, load_last_state
 from holdfast.undo.recovery.keeper_recovery import recover
 from holdfast.undo.tree.signatures import signature
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 def object_of(tree: Path, path: bytes) -> Identity:
@@ -197,7 +195,7 @@ def test_an_edit_that_was_taken_back_is_none(bench: Bench) -> None:
     before = path.stat()
     with bench.keeper() as log:
         first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
-        note_contents(log, first, [(b"file", hash_bytes(b"the first step's"))])
+        LocalUndoService(log).note_contents(first, [(b"file", hash_bytes(b"the first step's"))])
         in_place(path)
         undo(log, [bench.step(log, lambda actor: actor.write(b"file", b"B"))])
         refused(log, first)

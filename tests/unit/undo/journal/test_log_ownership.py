@@ -21,11 +21,10 @@ from holdfast.undo.journal.log_ownership import (
     last_of_others,
     set_aside,
 )
-from holdfast.undo.local_service._undo_redo import undo
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
 
-from ..conftest import Bench
+from ..conftest import Bench, undo
 
 
 class Killed(BaseException):

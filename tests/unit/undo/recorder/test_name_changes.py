@@ -10,10 +10,9 @@ import pytest
 
 from holdfast.model.errors import RefusedError
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.tree.signatures import CHECKED_BYTES
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 @pytest.fixture(name="file")

@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.reports.step_changes import path_changes
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 def both(*work: Callable[[Actor], object]) -> Callable[[Actor], None]:

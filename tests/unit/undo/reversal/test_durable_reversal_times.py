@@ -8,10 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 
-from .conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 def come_and_go(actor: Actor) -> None:

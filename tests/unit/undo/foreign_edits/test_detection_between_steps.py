@@ -17,7 +17,7 @@ from holdfast.undo.journal.records import StepId
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 
-from .conftest import Bench
+from ..conftest import Bench
 
 
 @contextmanager

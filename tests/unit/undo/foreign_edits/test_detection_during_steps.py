@@ -17,8 +17,8 @@ from holdfast.undo.journal.step_footprint import filled_paths, touched_before
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.safeguards.open_step import MOST_EDITS, EditsInStep
 
-from .conftest import Bench
-from .local_service.test_undo_service import Office, opened, write
+from ..conftest import Bench
+from ..local_service.test_undo_service import Office, opened, write
 
 Work = Callable[[Actor], object]
 

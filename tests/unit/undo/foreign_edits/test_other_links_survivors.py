@@ -12,11 +12,10 @@ import pytest
 from holdfast.model.errors import RefusedError
 from holdfast.testing.permissions import permissions_hold
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 WHERE = ["", "the log is elsewhere", "the log is elsewhere, without privileges"]
 

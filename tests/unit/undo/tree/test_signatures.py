@@ -13,10 +13,9 @@ import pytest
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.log import UndoLog
 
-from .conftest import Bench
+from ..conftest import Bench, redo, undo
 
 by_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives things away")
 

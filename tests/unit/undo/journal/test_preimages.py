@@ -12,10 +12,9 @@ from holdfast.testing.tree_actor import Actor
 from holdfast.undo.completion.late_writes import settle
 from holdfast.undo.completion.step_sealer import StepEnd, seal
 from holdfast.undo.interceptor import Place
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 
-from .conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 def test_a_removed_file_with_a_writer_when_the_step_ends(bench: Bench) -> None:

@@ -16,8 +16,8 @@ from holdfast.undo.local_service import _step_dependencies as step_dependencies
 from holdfast.undo.reports.step_changes import path_changes
 from holdfast.undo.service import LogLimits
 
-from .conftest import Bench
-from .local_service.test_undo_service import Office, opened
+from ..conftest import Bench
+from ..local_service.test_undo_service import Office, opened
 
 
 def work(office: Office, number: int, beside: StepId | None) -> StepId:
