@@ -184,7 +184,7 @@ def test_what_is_written_after_the_step_belongs_to_it(site: Site, how: str) -> N
         desk.redo([step])
         assert differences(after, photograph(site.tree)) == []
         (site.tree / "log").write_text("by hand")
-        with pytest.raises(RefusedError, match="somebody else has changed what step"):
+        with pytest.raises(RefusedError, match="another process has changed what step"):
             desk.undo([step])
 
 

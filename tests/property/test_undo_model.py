@@ -143,7 +143,7 @@ def test_an_edit_by_somebody_else_is_not_overwritten(base: Path, feeder: Feeder)
         finish(log, step)
         wait_until_settled(log)
         path.write_bytes(b"somebody else's")
-        with pytest.raises(RefusedError, match="somebody else has changed"):
+        with pytest.raises(RefusedError, match="another process has changed"):
             LocalUndoService(log).undo([step])
         assert path.read_bytes() == b"somebody else's"
         LocalUndoService(log).undo([step], force=True)

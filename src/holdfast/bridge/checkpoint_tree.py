@@ -224,7 +224,7 @@ class CheckpointTree:
     def _attributes(self, node: int, entry: entries.Entry | None) -> Attributes:
         looks = self._looks
         if entry is None:
-            # One link: whoever counts directories by it is told that it cannot be done, as by Btrfs.
+            # One link: a program that counts directories by it is told that it cannot be done, as by Btrfs.
             permissions = looks.root_permissions if node == ROOT else looks.permissions
             size, mode = 0, stat.S_IFDIR | permissions
         else:
@@ -330,7 +330,7 @@ def _opendir(header: Header, _: request_bodies.Open) -> Reply:
 
 
 def _no_attributes(header: Header, body: request_bodies.GetXattr) -> Reply:
-    # (To GETXATTR nobody answers, so that the kernel asks once for all: it would for each file that `ls -l` lists.)
+    # (GETXATTR is not answered, so that the kernel asks once for all: it would for each file that `ls -l` lists.)
     return replies.data(header.unique) if body.size else replies.size(header.unique, 0)
 
 

@@ -3,7 +3,8 @@
 Where that is sound it is a copy of this process, which is there in a millisecond; else a new interpreter, which takes a
 hundred. A copy is sound of a process with a single thread (the locks that others hold would be held for ever), and
 which has not even loaded SQLite: what that knows of its open files is wrong in a copy, so that a database which both
-use would be damaged. That is so at the beginning of a command: whoever wants a copy starts it before anything else.
+use would be damaged. That is so at the beginning of a command: a command that wants a copy starts it before anything
+else.
 """
 
 from __future__ import annotations

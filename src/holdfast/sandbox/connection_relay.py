@@ -138,7 +138,7 @@ class _NameServerRelay(asyncio.DatagramProtocol):
             task.add_done_callback(self._waiting.discard)
 
     def error_received(self, exc: Exception) -> None:
-        """Whoever asked has gone."""
+        """The process that asked has gone."""
 
     async def _ask(self, question: bytes, asker: tuple[str, int]) -> None:
         loop = asyncio.get_running_loop()

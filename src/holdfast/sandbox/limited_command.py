@@ -81,7 +81,7 @@ def watch_command(said: int, limits: CommandLimits) -> list[str | bytes]:
     """What to put before a command so that nothing of it lives on, neither after its end nor after that of this
     process; how it ended is written to the descriptor ``said``, which is to be passed on, and read by `read_end`.
 
-    Ends all of it on SIGTERM. Of ``limits``, the output is up to whoever reads that.
+    Ends all of it on SIGTERM. Of ``limits``, the output is up to the caller, who reads it.
     """
     order = {"seconds": limits.seconds, "memory": limits.memory, "grace": limits.grace, "parent": os.getpid()}
     reaper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "reaper.py")

@@ -2,7 +2,7 @@
 
 It makes a user namespace in which it may do what a box needs and the command will not be, as bubblewrap makes another
 one below it. There the mounts are cut off from the host's, so that nothing that is mounted later turns up inside; and
-there is the network namespace of a policy that lets some connections out, whose rules nobody inside may change.
+there is the network namespace of a policy that lets some connections out, whose rules no process inside may change.
 All of it has no name anywhere: the kernel takes it back when the last process in it has ended, however that happens.
 
 Only the standard library is needed here, and of it little: this is on the way of every command.
@@ -158,7 +158,7 @@ def _set_up(way: EntryPlan, network: AllowedConnections, channel: socket.socket)
         raise OSError(f"ip: {four}")
     tcp4 = _listening(socket.AF_INET, socket.SOCK_STREAM)
     tcp_port = tcp4.getsockname()[1]
-    # (One number for both families, as one rule redirects both. Nobody else is here to have taken it.)
+    # (One number for both families, as one rule redirects both. No other process is here to have taken it.)
     tcp6 = tcp4.dup() if six else _listening(socket.AF_INET6, socket.SOCK_STREAM, tcp_port)
     asked = [
         _listening(socket.AF_INET if server.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM)

@@ -184,7 +184,7 @@ def _check(text: str, found: Range, *, loopback: bool = False) -> None:
         or (found.is_unspecified and found.num_addresses == 1)
         or found.is_multicast
     ):
-        raise _bad(text, "inside, that is the box itself or nobody in particular")
+        raise _bad(text, "inside, that is the box itself or no address in particular")
     if isinstance(found, IPv6Network) and found.network_address.ipv4_mapped:
         raise _bad(text, "write it as the IPv4 address that it is")
 

@@ -263,7 +263,7 @@ class RunningCommand:
         return code if code >= 0 else 128 - code
 
     def _signal(self, number: signal.Signals) -> None:
-        # Until the last question its process is not waited for, so that the number of the group means nobody else.
+        # Until the last question its process is not waited for, so that the number of the group means no other.
         try:
             os.killpg(self._process.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -271,7 +271,7 @@ class RunningCommand:
 
 
 def group_lives(group: int) -> bool:
-    """Whether a process of the group runs, or may. (To `os.killpg` those that nobody has waited for are there too.)"""
+    """Whether a process of the group runs, or may. (To `os.killpg` those that were not waited for are there too.)"""
     try:
         names = os.listdir("/proc")
     except OSError:
@@ -378,8 +378,8 @@ class Shim:
             self._say("step_started", id=request["id"])
         elif request["type"] == "cancel" and running is not None and running.id == request["id"]:
             running.cancel()
-        # One that has ended needs no cancelling. And of a rollback nobody here has to be told: nothing is cached, and
-        # what the command does about it is between the host and those who gave it the command.
+        # One that has ended needs no cancelling. And of a rollback there is nothing to be told here: nothing is cached,
+        # and what the command does about it is between the host and those who gave it the command.
 
     def _follow(self, command: RunningCommand, ready: dict[int, int]) -> None:
         for stream in command.streams:

@@ -52,7 +52,7 @@ class Interceptor(Protocol):
     """See the module. Methods may be called from several threads; each is atomic towards the others.
 
     ``own`` says that the operation is performed with the keeper's own credentials, so that renaming into the log is
-    allowed to whoever asked if the removal is. It is called right before that, in place of ``perform``, and may raise
+    allowed to the caller if the removal is. It is called right before that, in place of ``perform``, and may raise
     `OSError`: then nothing happens. None, if the credentials are another's.
     """
 
@@ -124,7 +124,7 @@ class Interceptor(Protocol):
         """Before anything is done to an object that ``fd`` refers to and that has lost its name in the tree.
 
         If the log keeps the object itself, it keeps a copy from now on. False if the object must be left alone: it may
-        have another name, by which nobody has recorded anything.
+        have another name, by which no step has recorded anything.
         """
         ...
 

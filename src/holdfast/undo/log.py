@@ -243,7 +243,8 @@ class UndoLog:
             return self.barriers.records[-1]
 
     def _record_found_edit(self, step: OpenStep, paths: tuple[bytes, ...], who: str) -> None:
-        # (What the same step is said to have come upon already is not said again, whoever has left something since.)
+        # (What the same step is said to have come upon already is not said again, whichever step has left something
+        # since.)
         if self.record_foreign_edit(paths, who, finder=step.id).seq == self.recorder.seq:
             self.recorder.last_state.note_reported(paths)
 

@@ -1,7 +1,7 @@
 """What is asked of the process that has a session open: one JSON object a line, in UTF-8, over a private socket. Pure:
 no I/O.
 
-``{"v": 1, "agent": …, "hook": …, "ask": {"op": …, …}}``. An answer is as that of a watcher. Whoever asks shows with
+``{"v": 1, "agent": …, "hook": …, "ask": {"op": …, …}}``. An answer is as that of a watcher. The caller shows with
 each line that it may write in the home: a descriptor of the session's lock file, open for writing.
 """
 
@@ -23,7 +23,7 @@ _Text = Annotated[str, msgspec.Meta(max_length=10_000)]
 
 
 class PingRequest(msgspec.Struct, frozen=True, kw_only=True, tag_field="op", tag="ping", forbid_unknown_fields=True):
-    """Is anybody there who answers? The answer is empty."""
+    """Is a process there that answers? The answer is empty."""
 
 
 class SaveRequest(
@@ -81,7 +81,7 @@ class SessionCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     agent: _Name
     """Who asks. A name, no authentication."""
     hook: Annotated[str, msgspec.Meta(max_length=100)] = ""
-    """What `HOLDFAST_HOOK` says, if whoever asks is run by a hook."""
+    """What `HOLDFAST_HOOK` says, if the caller is run by a hook."""
     v: int = VERSION
 
 

@@ -1,6 +1,6 @@
 """``/dev/fuse``: getting a file system mounted on a directory, and gone again.
 
-As root by mount(2); for anybody else by `holdfast.bridge.mount._fusermount`.
+As root by mount(2); for other users by `holdfast.bridge.mount._fusermount`.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def is_mounted(directory: bytes) -> bool:
 def clear_dead(directory: bytes) -> bool:
     """Detach a mount of ours that is served no more, as after its server was killed; True if there was one.
 
-    Raises `RefusedError` if it is somebody else's that is dead.
+    Raises `RefusedError` if it is another program's that is dead.
     """
     try:
         # (What stat(2) says of the root may be remembered by the kernel.)
@@ -155,7 +155,7 @@ def clear_dead(directory: bytes) -> bool:
         os.statvfs(directory)
     except OSError as error:
         raise RefusedError(
-            f"{display(directory)} is a mount that nobody serves any more",
+            f"{display(directory)} is a mount that no process serves any more",
             hint=f"unmount it: umount -l {display(directory)}",
         ) from error
     return True

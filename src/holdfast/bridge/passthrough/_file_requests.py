@@ -180,7 +180,7 @@ class OpenRequests:
                 try:
                     fd = self._world.interceptor.create(self._world.step(header.pid), place, "f", perform)
                 except FileExistsError:
-                    # Somebody outside was quicker, and it is not to be created at any price.
+                    # Another process was quicker, and it is not to be created at any price.
                     if body.flags & os.O_EXCL:
                         raise
                 else:

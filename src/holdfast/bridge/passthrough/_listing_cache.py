@@ -29,7 +29,7 @@ _EXACT: Final = frozenset(
         0x794C7630,  # overlayfs
     )
 )
-"""File systems where a directory's times change with what is in it, for whoever asks next (linux/magic.h)."""
+"""File systems where a directory's times change with what is in it, for the process that asks next (linux/magic.h)."""
 _MARGIN_NS: Final = 100_000_000
 _COARSE_MARGIN_NS: Final = 4_000_000_000
 """Where times seem to be whole seconds."""
@@ -79,7 +79,7 @@ class CachedListing:
     def __init__(self) -> None:
         self._handles = 0
         self._is_mixed = False
-        """Something of another state may be kept, or on its way: until nobody has the directory open."""
+        """Something of another state may be kept, or on its way: until no process has the directory open."""
         self._stamp: Stamp | None = None
         """Of the state that readers were told."""
         self._until = 0.0

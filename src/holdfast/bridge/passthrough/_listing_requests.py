@@ -161,7 +161,7 @@ class ListingRequests:
                     except OSError as error:
                         if error.errno == errno.ENOENT:
                             continue  # it was removed meanwhile, or is not to be seen
-                        # (What it is like is said when somebody asks.)
+                        # (What it is like is said when a process asks.)
                     except RefusedError as error:
                         if error.code != TOO_MANY:
                             raise

@@ -3,7 +3,7 @@
 By its file handle root can open an object whatever has become of its names. Without that privilege, or where the file
 system opens no handles, it is reached by the name that it was last found under, in a directory that is reached
 likewise, and is taken for itself only if it is the same object. Some directories stay open. No link is ever followed,
-nor anybody's ``..``.
+nor by any ``..``.
 """
 
 from __future__ import annotations

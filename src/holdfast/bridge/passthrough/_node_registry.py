@@ -311,7 +311,7 @@ class NodeRegistry:
             with self.descriptor(node) as fd:
                 file = os.open(through(fd), os.O_RDONLY | AT_ONCE)
         except (FormatError, OSError):
-            return Writer.UNTOLD  # it is forgotten, has no name, or somebody has a lease on it
+            return Writer.UNTOLD  # it is forgotten, has no name, or a process has a lease on it
         try:
             writer = writer_of(file)
         finally:

@@ -8,7 +8,7 @@ kept.
   While the keeper lives that is refused, and afterwards the tree's filter and its domain let it open nothing for
   writing at all. The tree of another keeper, of which this log is no business, might open it.
 - A Landlock rule set: the filter of *every* tree, of whichever keeper, refuses to make one, and no keeper makes one for
-  somebody else. Where a kernel has no Landlock, nobody can show one, and the first has to do. What others use to shut
+  another. Where a kernel has no Landlock, no process can show one, and the first has to do. What others use to shut
   programs in (containers, sandboxes) lets rule sets be made, since these only ever take rights away.
 
 Sources: unix(7), ``SCM_RIGHTS``; fcntl(2), ``F_GETFL``; landlock_create_ruleset(2).

@@ -149,7 +149,7 @@ class SupervisedTrees:
         if joined is None:
             raise NotFoundError(f"no run {id_} is served here")
         if not _is_above(client.peer.pid, joined.peer.pid):
-            raise RefusedError(f"the run {id_} was started by somebody else, who alone changes its safeguards")
+            raise RefusedError(f"the run {id_} was started by another process, which alone changes its safeguards")
         self._runs[joined].thresholds = thresholds
         self._guard()
 

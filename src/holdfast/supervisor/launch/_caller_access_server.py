@@ -1,8 +1,8 @@
 """What the parent of a tree does for the keeper: it may look into the tree's processes where the keeper may not.
 
-`holdfast.supervisor.syscalls.caller_access` is the other side, and says what is asked. Whoever holds the other end of
-the socket is trusted: it never comes into the tree, and all that can be had here is what a process of this user could
-have anyway.
+`holdfast.supervisor.syscalls.caller_access` is the other side, and says what is asked. The process that holds the other
+end of the socket is trusted: it never comes into the tree, and all that can be had here is what a process of this user
+could have anyway.
 """
 
 from __future__ import annotations

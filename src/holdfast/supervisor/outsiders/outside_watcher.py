@@ -206,7 +206,7 @@ class OutsideWatcher:
             try:
                 self._service.outside(tuple(edits.paths), who, blocks=self._blocks, objects=tuple(edits.objects))
             except HoldfastError as error:
-                _log.warning("an edit by %s cannot be noted: %s", who or "somebody else", error.message)
+                _log.warning("an edit by %s cannot be noted: %s", who or "another process", error.message)
 
     # Events -----------------------------------------------------------------------------------------------------
 

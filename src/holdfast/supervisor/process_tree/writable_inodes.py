@@ -129,7 +129,7 @@ def _tables(threads: Iterable[int]) -> Iterator[bytes]:
 
 def _opened(table: bytes, room: _Room) -> Iterator[int]:
     names = os.listdir(table)
-    if not os.stat(table).st_size:  # before Linux 6.2, nobody has said how many there are
+    if not os.stat(table).st_size:  # before Linux 6.2, the kernel has not said how many there are
         room.take(len(names))
     for name in names:
         path = b"%b/%b" % (table, name)

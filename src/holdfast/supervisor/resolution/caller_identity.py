@@ -7,7 +7,7 @@ no later thread with the same number has, but for one of its process that execut
 thread's place.
 
 Only a keeper that is root can meet callers with other credentials than its own: nothing below a filter can gain any
-(``no_new_privs``), and whoever makes a user namespace keeps, towards files, the ids that it had.
+(``no_new_privs``), and a process that makes a user namespace keeps, towards files, the ids that it had.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Caller:
         if self.credentials == keeper.credentials:
             self.credentials = None
         self.lasting = self.credentials is None and (status.uniform or not privileged)
-        """What it executes is not left with less, which nobody is told."""
+        """What it executes is not left with less, of which nothing tells."""
         root = os.stat("root", dir_fd=self.fd)
         self.view = os.readlink("ns/mnt", dir_fd=self.fd), root.st_dev, root.st_ino
         """What it sees of the file systems, told from what others see."""

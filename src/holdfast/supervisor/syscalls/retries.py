@@ -3,7 +3,7 @@
 Who waits in the kernel to open a named pipe for writing counts as a writer of it already: a reader sees its end only
 when all of them have come and gone. Those who wait here are opened one after the other, a few at a time, and the first
 may have written and gone before the last one's turn: so a descriptor of the pipe is kept from the first that is opened
-until nobody waits for that pipe any more (pipe(7), fifo(7)).
+until no call waits for that pipe any more (pipe(7), fifo(7)).
 """
 
 from __future__ import annotations

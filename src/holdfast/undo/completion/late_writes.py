@@ -1,7 +1,7 @@
 """Files that are still written to, through descriptors from before, when a step ends: they are looked at once more.
 
 A descriptor that was opened for writing belongs, with all its later writes and mappings, to the step that opened it.
-While one of those who are served has it, nobody can say what the step leaves: until it is gone the finished step says
+While one of those who are served has it, it is not known what the step leaves: until it is gone the finished step says
 that this is not known, and if the keeper is killed before, that stays so.
 """
 
@@ -59,8 +59,8 @@ def filter_writable(log: UndoLog, left: Mapping[bytes, Signature | None]) -> dic
 def settle(log: UndoLog, *, eagerly: bool = True) -> None:
     """Look again at what could still be written to when its step ended, as far as it cannot be any more.
 
-    If not ``eagerly``, files that anybody writes to are left for later, and what it would take long to know. The gate
-    is held meanwhile. What somebody else is known to have changed stays unknown. Raises `StorageError`.
+    If not ``eagerly``, files that any process writes to are left for later, and what it would take long to know. The
+    gate is held meanwhile. What another process is known to have changed stays unknown. Raises `StorageError`.
     """
     if not (log.unsettled or log.unsettled_others):
         return
@@ -288,7 +288,7 @@ def _settle(
     hashed = list(head.contents)
     for path, was in ready.items():
         if log.recorder.last_state.last_signature(was.key) is not None:
-            # A later step has left it since, and says what is there; but who wrote last, nobody can tell.
+            # A later step has left it since, and says what is there; but who wrote last is not known.
             late.append((path, log.recorder.seq))
             continue
         at = path

@@ -92,10 +92,10 @@ def find_remains(
     theirs: Collection[bytes] = frozenset(),
     together: ConcurrentSteps | None = None,
 ) -> StepRemains:
-    """What the step left at each path that it touched, before anybody else changes it: the gate is held. See `seal`.
+    """What the step left at each path that it touched, before anything else changes it: the gate is held. See `seal`.
 
     What is still written to through its descriptors, or others', is not known yet
-    (`holdfast.undo.completion.late_writes`). At ``theirs`` there is what somebody else has changed, if anything.
+    (`holdfast.undo.completion.late_writes`). At ``theirs`` there is what another process has changed, if anything.
     ``together`` are all steps that are finished at once, this one among them: what it left may have been moved or
     replaced by another of them.
     """
@@ -400,7 +400,7 @@ def _is_written(preimages: Preimages, number: int) -> bool:
     try:
         fd = preimages.open(number)
     except PermissionError:
-        return False  # nobody can be asked, nor could it be copied: its owner may not read it
+        return False  # no lease tells, nor could it be copied: its owner may not read it
     try:
         return is_written(fd)
     finally:

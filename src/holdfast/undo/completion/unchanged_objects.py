@@ -3,7 +3,7 @@ And what it made and removed again.
 
 A file is as it was if its size, its mtime and its ctime are: whatever changes content or metadata sets the ctime. That
 was asked only of files whose ctime had been at rest for longer than the clock of a file system is coarse, and a file
-that somebody still has open for writing may yet change.
+that a process still has open for writing may yet change.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _is_as_before(directories: Directories, path: bytes, object_: Identity, befo
         if (found.st_size, found.st_mtime_ns, found.st_ctime_ns) != before:
             return False
         if stat.S_ISFIFO(found.st_mode):
-            return False  # somebody may have it open, and nobody can be asked
+            return False  # a process may have it open, and no lease tells
         if not stat.S_ISREG(found.st_mode):
             return identity(place.dir_fd, place.name) == object_
         fd = os.open(place.name, _READ, dir_fd=place.dir_fd)

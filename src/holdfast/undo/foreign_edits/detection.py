@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 # The directories that a reversal works in, and those that it removes: looked at before it touches anything.
 #
-# A directory that somebody has moved away, or has put something into, would stop the reversal in the middle. That is of
-# no path that a step has left something at, so what the steps left does not tell of it.
+# A directory that another process has moved away, or has put something into, would stop the reversal in the middle.
+# That is of no path that a step has left something at, so what the steps left does not tell of it.
 
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def missing_directories(directories: Directories, records: Sequence[Mutation]) -> Iterator[bytes]:
     """The directories in which the records changed names, and that are not there any more. Where that cannot be seen,
-    as somebody has closed a directory, nothing is said.
+    as another process has closed a directory, nothing is said.
     """
     for path in sorted(renamed_directories(records)):
         try:
@@ -148,7 +148,7 @@ def changed_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[tuple[
         return now is not None and is_same(objects.get(now.key), now, partial(place_at, log.directories, path))
 
     for path, object_ in places.items():
-        # (Where it can be looked at: what could not be, then and now, is nobody's for that.)
+        # (Where it can be looked at: what could not be, then and now, is no edit for that.)
         if path in theirs and signature(log.directories, path) != NOT_OURS:
             if path not in spared or not is_as_left(log.directories, path, spared[path]):
                 yield path, object_
@@ -220,7 +220,7 @@ def _edited(
         made = {record.identity for record in one.records if isinstance(record, Made)}
         for object_, path in last_paths(one.records).items():
             now = log.recorder.aliases.now(object_)
-            # (What a step made, and is gone again, it takes from nobody.)
+            # (What a step made, and is gone again, it takes from no other step.)
             if now in objects and (now in there or object_ not in made):
                 yield there.get(now, path), object_
 

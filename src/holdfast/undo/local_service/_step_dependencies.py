@@ -57,7 +57,7 @@ def dependencies(log: UndoLog, steps: Iterable[StepId]) -> list[Dependency]:
     found: dict[StepId, Dependency] = {}
     while chosen:
         head = log.heads[chosen.pop()]
-        # (What ended before all that is looked at began is in nobody's way, and there may be very much of it.)
+        # (What ended before all that is looked at began is in no step's way, and there may be very much of it.)
         while waiting and _until(waiting[-1]) > head.first:
             other = waiting.pop()
             met.add(other, other.reach())

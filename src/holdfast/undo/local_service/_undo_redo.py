@@ -153,7 +153,7 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[SealedStep], lost: Set[bytes
         back = partial(is_back, dict(one.head.left))
         if (barrier := _crossed(log, one, back)) is not None:
             what = _listed(barrier.paths) if b"" not in barrier.paths else "the workspace"
-            who = "a restore or an undo" if barrier.who == OURSELVES else barrier.who or "somebody else"
+            who = "a restore or an undo" if barrier.who == OURSELVES else barrier.who or "another process"
             raise RefusedError(
                 f"{who} has changed {what} since step {one.head.id}",
                 hint=_by_force(one.head.state),
@@ -222,7 +222,7 @@ def _refuse_strangers(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequence
         )
     if lost:
         raise RefusedError(
-            f"somebody else has changed what {named_steps(one.head.id for one in sealed)} left: {_listed(lost)}",
+            f"another process has changed what {named_steps(one.head.id for one in sealed)} left: {_listed(lost)}",
             hint=_by_force(sealed[0].head.state),
             code="barrier",
             data=_told(lost),

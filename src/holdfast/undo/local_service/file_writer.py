@@ -119,7 +119,7 @@ def _make_directories(
         try:
             interceptor.create(step, place, "d", make)
         except FileExistsError:
-            continue  # somebody else has just made it
+            continue  # another process has just made it
         made = directories.directory(each)
         _inherit(made, above, above.st_mode & 0o777)
 
@@ -142,7 +142,7 @@ def _overwrite(interceptor: FileInterceptor, step: StepId, place: Place, content
                 return
             if expected is not None:
                 break
-        raise _changed(place.path, "somebody has changed it")
+        raise _changed(place.path, "another process has changed it")
     finally:
         os.close(held)
 
@@ -163,12 +163,12 @@ def _rewrite(
         with keeping_others_out(fd):
             if looked is None or _look(place, held) != looked:
                 if is_kept_now and not interceptor.spare(step, held):
-                    raise _changed(place.path, "somebody has changed it")
+                    raise _changed(place.path, "another process has changed it")
                 return False
             os.ftruncate(fd, 0)
             _copy(content, fd)
         if _look(place, held) is None:
-            raise _changed(place.path, "somebody has put another file in its place")
+            raise _changed(place.path, "another process has put another file in its place")
         return True
     finally:
         os.close(fd)

@@ -373,7 +373,7 @@ class LocalUndoService:
                     "nothing is intercepted here: a step would hold nothing", hint="holdfast run -- COMMAND intercepts"
                 )
             if (denied := self._explicit.get(run)) in self._denied:
-                self._forgive(denied)  # whoever had opened it never came back
+                self._forgive(denied)  # the process that had opened it never came back
             if (found := self.explicit(run)) is not None:
                 raise RefusedError(f"step {found} is open", hint="holdfast step commit or rollback closes it")
             command = (label.encode("utf-8", "surrogateescape"),) if label else ()
@@ -560,7 +560,7 @@ class LocalUndoService:
             if step not in self.explicit_steps(run):
                 raise RefusedError(
                     f"step {step} was not begun by the run {run}, which cannot close it",
-                    hint="whoever has begun it closes it; a person can do so from another terminal",
+                    hint="the process that has begun it closes it; a person can do so from another terminal",
                     code="other_run",
                 )
             if step in self._denied:
@@ -572,7 +572,7 @@ class LocalUndoService:
         finish()
         self._finisher.catch_up()
         if opened.held:
-            raise RefusedError(f"step {step} was held, and nobody had allowed it: it was taken back", code="denied")
+            raise RefusedError(f"step {step} was held, and was not allowed: it was taken back", code="denied")
         with self._recorder.gate:
             head = self._undo_log.heads[step]
             if head.run and not head.paths:

@@ -106,7 +106,7 @@ class ContentChanges:
                         return False
                     number = None if is_at(place, found) else self._preimages.number_of(fd)
                     if number is not None:
-                        # Somebody still knows it by a descriptor. What they write is not in the tree.
+                        # A process still knows it by a descriptor. What it writes is not in the tree.
                         opened.copied += self._preimages.break_off(number)
                         if found.st_nlink == 1:
                             return False
@@ -139,7 +139,7 @@ class ContentChanges:
                     break
             copying.wait()
         try:
-            # A large copy takes its time; nobody else waits for it but who wants to write to the same file.
+            # A large copy takes its time; nothing else waits for it but what wants to write to the same file.
             copied = copy_preimage(self._preimages, source, seq)
             with self._recorder.gate:
                 opened.copied += copied

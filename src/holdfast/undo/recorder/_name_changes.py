@@ -71,7 +71,7 @@ class NameChanges:
             make = Make(self._recorder.take_number(), step, place.path, type_, self._clock.now() * 1000)
             if exists(place):
                 # No record may say that this is going to be created: killed now, it would be taken for the step's.
-                result = perform()  # which is an error, unless somebody has just removed it
+                result = perform()  # which is an error, unless another process has just removed it
                 self._recorder.append(opened, make)
             else:
                 self._recorder.record_contact(opened, place, None)
@@ -92,7 +92,7 @@ class NameChanges:
             try:
                 self._recorder.note(record)
             except StorageError as error:
-                # It is there by now. Only if this process is killed nobody will know who made it.
+                # It is there by now. Only if this process is killed it is not known who made it.
                 _log.warning("%s", error.message)
 
     def link(self, step: StepId, source_fd: int, place: Place, perform: Callable[[], T]) -> T:
@@ -345,7 +345,7 @@ class NameChanges:
         own()
         self._preimages.move_in(place.dir_fd, place.name, seq)
         if not self._preimages.is_empty(seq):
-            # Somebody was quicker: what they made must not end in the log.
+            # Another process was quicker: what it made must not end in the log.
             self._preimages.put_back(seq, place.dir_fd, place.name)
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
 

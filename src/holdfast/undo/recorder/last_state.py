@@ -138,7 +138,7 @@ class LastState:
         if found is not None and left.inode == found.st_ino and self._is_same(left, found, place, fd):
             return ()  # the same on a device that has got another number
         # (What is not known is strange wherever it is. Else, in another directory, a directory has been moved; where
-        # only the object is at hand, nobody can tell.)
+        # only the object is at hand, it is not known.)
         is_there = left.mode == 0 or place.dir_fd < 0 or left.parent == os.fstat(place.dir_fd).st_ino
         return (place.path,) if is_there else ()
 
@@ -165,7 +165,7 @@ def _is_younger(left: Signature, place: Place, fd: int) -> bool:
 def load_last_state(known: LastState, heads: Mapping[StepId, StepHead], barriers: Iterable[ForeignEdit]) -> None:
     """Let ``known`` know what it knew before the log was closed: what the steps left, and what of that was told of.
 
-    When a step came upon what a barrier names is not kept: it counts where nobody can have left anything meanwhile.
+    When a step came upon what a barrier names is not kept: it counts where no step can have left anything meanwhile.
     """
     found = [(heads[one.finder], one.paths) for one in barriers if one.finder is not None and one.finder in heads]
     found.sort(key=lambda one: one[0].first, reverse=True)

@@ -164,7 +164,7 @@ class Recorder:
 
     def deny(self, step: StepId, *, is_back: bool = False) -> None:
         """From here on mutations of the step, which is closed, fail with EPERM; a command's until `lift_denial`. They
-        wait until ``is_back``: whoever is refused finds nothing any more of what the step had done.
+        wait until ``is_back``: a caller that is refused finds nothing any more of what the step had done.
         """
         with self.gate:
             if not is_back or step in self._denied:
@@ -269,7 +269,7 @@ class Recorder:
                 raise HeldError(0, f"step {step} is taken back")
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
         if self.is_paused and not opened.reverses:
-            raise HeldError(0, "somebody else changes the tree")
+            raise HeldError(0, "another process changes the tree")
         if opened.held:
             raise HeldError(opened.held, f"step {step} waits for a person")
         opened.last = self._clock.monotonic()
@@ -366,7 +366,7 @@ class Recorder:
 
     def open_source(self, opened: OpenStep, place: Place, fd: int, size: int, ready: int | None = None) -> int:
         """A descriptor for copying the content of the file ``fd``, ``size`` bytes; -1 if the step is to go on without,
-        unprotected. ``ready`` is one that stays the caller's own, or -1 if there can be none; None if nobody has tried.
+        unprotected. ``ready`` is one that stays the caller's own, or -1 if there can be none; None if it was not tried.
         """
         if not self._has_room(opened, place, size):
             return -1

@@ -43,7 +43,7 @@ def note(directory: bytes, report: UndoReport) -> None:
     try:
         _FILE.write(directory, msgspec.msgpack.encode(kept[-MOST_REPORTS:]))
     except HoldfastError as error:
-        _log.warning("what was rolled back cannot be noted for whoever comes next: %s", error.message)
+        _log.warning("what was rolled back cannot be noted for the next command: %s", error.message)
 
 
 def take(directory: bytes) -> Sequence[UndoReport]:

@@ -172,8 +172,8 @@ class Reversal:
     def _look_into(
         self, opened: Iterable[bytes], records: Sequence[Mutation], note: Callable[[tuple[Signature, ...]], None]
     ) -> None:
-        """Note how that looks which comes to light as directories are opened: if this is cut short, what somebody
-        changes there meanwhile is told from it. ``records`` are those that are not reversed yet.
+        """Note how that looks which comes to light as directories are opened: if this is cut short, what another
+        process changes there meanwhile is told from it. ``records`` are those that are not reversed yet.
         """
         anew = [path for path in opened if path not in self._opened]
         self._opened.update(anew)
@@ -238,7 +238,8 @@ class Reversal:
         if found is None:
             return  # it never was, or is gone already
         if object_ is None:
-            # The step was cut off between the creation and the note of what was created: nobody can have written to it.
+            # The step was cut off between the creation and the note of what was created: no process can have written to
+            # it.
             if not is_pristine(place, found, type_):
                 self._context.note(path, "it is not known who made it")
                 return
@@ -315,7 +316,7 @@ class Reversal:
             self._context.note(record.path, UNPROTECTED)
             return
         if record.keeping.number and self._context.preimages.metadata_of(record.keeping.number) is None:
-            return  # cut off before there was a whole copy: nobody was let to write
+            return  # cut off before there was a whole copy: no process was let to write
         place = self._directories.place(record.path)
         fd, reason = _open_object(place, self._aliases.now(record.identity))
         if fd < 0:

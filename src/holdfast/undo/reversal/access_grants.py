@@ -61,7 +61,7 @@ def revoke_access(directories: Directories, noted: Sequence[Mutation], described
     """Give what a reversal had opened when its keeper was killed the mode back that it had.
 
     ``noted`` is what the reversal has recorded, ``described`` what the records that it reverses say themselves how it
-    is to be. What somebody has changed since stays.
+    is to be. What another process has changed since stays.
     """
     for record in reversed(noted):  # (what is beneath a directory, before that)
         if not isinstance(record, Meta) or record.identity in described:

@@ -30,7 +30,7 @@ OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 ELSE: Final = "something else is there now"
-THEIRS: Final = "somebody else has changed it since"
+THEIRS: Final = "another process has changed it since"
 UNPROTECTED: Final = "it was not kept, as the step was not protected any more"
 APART: Final = "its other names were not found: it is an object of its own now"
 MOVED: Final = "another step has brought it here"
@@ -116,7 +116,7 @@ class ReversalContext:
             place = self.directories.place(path)
             found = lstat_of(place)
             if found is not None and stat.S_ISDIR(found.st_mode):
-                return  # it has become somebody else's, but there it is: nothing is lost
+                return  # it has become another step's or process's, but there it is: nothing is lost
         self.note(path, reason, aside=self.quarantine.keep(self.seq, type_, keeping, metadata))
 
     def note(self, path: bytes, reason: str, *, aside: bool = False) -> None:

@@ -167,7 +167,7 @@ class Safeguards:
         for info in late:
             self._note_unanswered(info.id)
             _log.warning(
-                "nobody has answered in time, so it is denied: %s", info.message, step_id=info.step, ticket=info.id
+                "it was not answered in time, so it is denied: %s", info.message, step_id=info.step, ticket=info.id
             )
         return [info.id for info in late]
 

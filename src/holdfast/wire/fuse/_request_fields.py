@@ -1,4 +1,4 @@
-"""What several requests have: numbers, names, targets; each checked before anybody uses it."""
+"""What several requests have: numbers, names, targets; each checked before it is used."""
 
 from __future__ import annotations
 

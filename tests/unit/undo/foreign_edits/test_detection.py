@@ -70,7 +70,7 @@ LATER: dict[str, Callable[[Actor], object]] = {
 
 
 def refused(log: UndoLog, *steps: int) -> None:
-    with pytest.raises(RefusedError, match=r"somebody else has changed .*file") as error:
+    with pytest.raises(RefusedError, match=r"another process has changed .*file") as error:
         undo(log, steps)
     assert error.value.code == "barrier"
 

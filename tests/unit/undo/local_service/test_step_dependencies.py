@@ -209,7 +209,7 @@ def test_what_others_change_where_another_step_has_moved_it_is_theirs(office: Of
     office.act(one, lambda actor: actor.write(b"f", b"1"))
     office.close(one, two)
     (office.bench.tree / "e/x").write_bytes(b"theirs")
-    with pytest.raises(RefusedError, match=r"somebody else has changed .*: e/x"):
+    with pytest.raises(RefusedError, match=r"another process has changed .*: e/x"):
         office.desk.undo([one, two])
 
 

@@ -94,7 +94,7 @@ CASES = [
 
 
 def refused(log: UndoLog, step: int) -> None:
-    with pytest.raises(RefusedError, match=r"somebody else has changed .*it") as error:
+    with pytest.raises(RefusedError, match=r"another process has changed .*it") as error:
         undo(log, [step])
     assert error.value.code == "barrier"
 
