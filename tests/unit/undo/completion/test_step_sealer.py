@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from holdfast.files.linux import syscalls
 from holdfast.undo.journal.preimages import Preimages
 
+from ..conftest import redo, undo
+
 if TYPE_CHECKING:
     import pytest
 
     from holdfast.testing.tree_actor import Actor
 
-    from ..conftest import Bench, redo, undo
+    from ..conftest import Bench
 
 FILES = [b"d/%d" % number for number in range(20)]
 
