@@ -155,7 +155,7 @@ class Callers:
             _check(not found, f"a barrier: {found}")
 
     def _actor(self, caller: Caller) -> Actor:
-        explicit = self.desk.explicit(_RUN)
+        explicit = self.desk.explicit_step(_RUN)
         step = explicit
         if step is None:
             if not caller.group.step:
@@ -228,8 +228,8 @@ class Callers:
         place, flags = self._place_of(fd), os.O_RDWR | (0, os.O_TRUNC)[c % 2]
         with self._actor(caller) as actor, _opened(fd) as found:
             if place is not None:
-                self.log.recorder.opening(actor.step, place, found, risk_of(flags))
-            elif not self.log.recorder.removed(actor.step, found):
+                self.log.recorder.before_open(actor.step, place, found, risk_of(flags))
+            elif not self.log.recorder.release_removed(actor.step, found):
                 return
             again = os.open(through(found), flags)
             caller.held.append((again, True))
@@ -242,8 +242,8 @@ class Callers:
         place = self._place_of(fd)
         with self._actor(caller) as actor, _opened(fd) as found:
             if place is not None:
-                self.log.recorder.changing(actor.step, place, found)
-            elif not self.log.recorder.removed(actor.step, found):
+                self.log.recorder.before_metadata_change(actor.step, place, found)
+            elif not self.log.recorder.release_removed(actor.step, found):
                 return
             os.chmod(fd, (0o600, 0o644, 0o755)[c % 3])
 
@@ -362,7 +362,7 @@ class Callers:
     def _tell(self) -> None:
         news, self._news = self._news, []
         for path, object_ in news:
-            self.desk.outside([path], "vim (12)", objects=[object_])
+            self.desk.record_foreign_edit([path], "vim (12)", objects=[object_])
 
     def _marks(self) -> set[bytes]:
         """Which edits are in the tree."""
@@ -411,7 +411,7 @@ class Callers:
 
     def _end(self, group: Group) -> None:
         step, group.step = group.step, 0
-        if step and (finish := self.desk.closing(step, 0)) is not None:
+        if step and (finish := self.desk.begin_close(step, 0)) is not None:
             self._pending.append(finish)
 
     def _finish(self, a: int, b: int, c: int) -> None:
@@ -443,7 +443,7 @@ class Callers:
         if not self._callers or (caller := self._callers[a % len(self._callers)]).group.barred:
             return
         self.desk.guard(Thresholds(deletes=1))
-        explicit = self.desk.explicit(_RUN)
+        explicit = self.desk.explicit_step(_RUN)
         try:
             with self._actor(caller) as actor:
                 actor.unlink(_file(b))
@@ -474,12 +474,12 @@ class Callers:
 
     def _begin(self, a: int, b: int, c: int) -> None:
         del a, b, c
-        if self.desk.explicit(_RUN) is None:
+        if self.desk.explicit_step(_RUN) is None:
             self.desk.begin("")
 
     def _commit(self, a: int, b: int, c: int) -> None:
         del a, b
-        if (step := self.desk.explicit(_RUN)) is not None:
+        if (step := self.desk.explicit_step(_RUN)) is not None:
             self._finish_all()
             if c % 3:
                 self.desk.commit(step)
@@ -535,7 +535,7 @@ class Callers:
         self._keep()
 
     def _end_all(self) -> None:
-        if (step := self.desk.explicit(_RUN)) is not None:
+        if (step := self.desk.explicit_step(_RUN)) is not None:
             self._finish_all()
             self.desk.commit(step)
         for caller in self._callers:

@@ -67,7 +67,7 @@ class History:
             actor.write(b"always", self.random.randbytes(16))
             for _ in range(self.random.randrange(3)):
                 self._change(actor)
-        if (finish := self.desk.closing(step, 0)) is not None:
+        if (finish := self.desk.begin_close(step, 0)) is not None:
             self.pending.append(finish)
         self.done.append(Did(step, run, before, photograph(self.tree)))
         self.undone.clear()

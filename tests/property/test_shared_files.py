@@ -78,7 +78,7 @@ class History:
 
     def close_step(self, group: Group) -> None:
         if group.step:
-            finish = self.desk.closing(group.step, 0)
+            finish = self.desk.begin_close(group.step, 0)
             group.step = 0
             self.unfinished += [] if finish is None else [finish]
 

@@ -140,7 +140,7 @@ class Hand:
             self._count += 1
             os.write(fd, b"<%d>" % self._count)
             os.close(fd)
-            self._desk.outside([path], "vim (12)", objects=[whose(self._tree, path)])
+            self._desk.record_foreign_edit([path], "vim (12)", objects=[whose(self._tree, path)])
 
     def _move(self) -> None:
         path, other = self._chance.choice(DIRECTORIES), self._chance.choice((*DIRECTORIES, b"away"))
@@ -148,7 +148,7 @@ class Hand:
             return
         with suppress(OSError):
             os.rename(self._tree / os.fsdecode(path), self._tree / os.fsdecode(other))
-            self._desk.outside([path, other], "mv (13)")
+            self._desk.record_foreign_edit([path, other], "mv (13)")
 
 
 def whose(tree: Path, path: bytes) -> Identity:

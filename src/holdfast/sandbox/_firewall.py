@@ -1,7 +1,7 @@
 """The rules of a network namespace that lets only some connections out, in the words of nft(8). Pure.
 
 No interface leads out of that namespace. Every address is local to it, and what is allowed is redirected to sockets
-there that belong to a process outside (`holdfast.sandbox.connection_relay`), which makes the connection in its place
+there that belong to a process outside (`holdfast.sandbox._connection_relay`), which makes the connection in its place
 and checks the address again. All else is refused at once, so that programs need not wait. The namespace belongs to a
 user namespace above the command's, so that no process inside may change the rules.
 """

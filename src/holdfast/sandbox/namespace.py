@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.errors import UnsupportedError
 from holdfast.sandbox import _firewall as firewall
-from holdfast.sandbox import _resource_limits as quota
 from holdfast.sandbox import _seccomp_filter as seccomp_filter
 from holdfast.sandbox import bubblewrap, namespace_entry
+from holdfast.sandbox._resource_limits import check_quota, enforce_quota
 from holdfast.sandbox.bubblewrap import HostFiles, SandboxMount
 from holdfast.sandbox.policy import AllowedConnections, FileAccess, NoNetwork
 from holdfast.supervisor.launch.sandbox_port import PreparedCommand
@@ -50,7 +50,7 @@ class Namespace:
         """See `Box.prepare`. Raises `UsageError` for a policy that contradicts itself."""
         policy = self._policy
         network = policy.network
-        quota.check(policy.quota, policy.files.tmp)
+        check_quota(policy.quota, policy.files.tmp)
         files = _without_links(policy.files)
         with ExitStack() as context:
 
@@ -80,7 +80,7 @@ class Namespace:
                 gid=os.getegid(),
                 filter_fd=filter_fd,
             )
-            group, limits = context.enter_context(quota.enforce(policy.quota))
+            group, limits = context.enter_context(enforce_quota(policy.quota))
             way = _entry_plan(policy, [*keep, *fds])._replace(group=group, limits=limits)
             yield PreparedCommand(
                 namespace_entry.arguments(way, [*arguments, *command]), policy.let_through(environment), fds

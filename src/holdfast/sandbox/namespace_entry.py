@@ -138,7 +138,7 @@ def _start_relay(way: EntryPlan) -> socket.socket:
 
 def relay(channel: str, way_text: str, starter: str) -> None:
     """What that process does."""
-    from holdfast.sandbox.connection_relay import main
+    from holdfast.sandbox._connection_relay import main
 
     way = EntryPlan(*json.loads(way_text))
     network = parse_network(way.mode, way.allow, way.dns)

@@ -9,8 +9,8 @@ import stat
 import struct
 from typing import TYPE_CHECKING, Final
 
-from holdfast.files.linux import syscalls as system
 from holdfast.files.linux.metadata import through
+from holdfast.files.linux.syscalls import birth_time_at, syncfs
 from holdfast.undo.safeguards.guard import Risk
 from holdfast.wire.fuse import protocol_constants, replies
 from holdfast.wire.fuse.protocol_constants import Opcode
@@ -53,9 +53,9 @@ class AttributeRequests:
     """See the module."""
 
     def __init__(
-        self, world: BridgeHost, objects: NodeRegistry, shown: CacheValidity, callers: Callers, opening: OpenRequests
+        self, host: BridgeHost, objects: NodeRegistry, shown: CacheValidity, callers: Callers, opening: OpenRequests
     ) -> None:
-        self._world = world
+        self._host = host
         self._objects = objects
         self._shown = shown
         self._callers = callers
@@ -89,7 +89,7 @@ class AttributeRequests:
 
     def _statx(self, header: Header, body: request_bodies.StatX) -> Reply:
         with self._objects.descriptor(header.node, self._opening.descriptor(header, body.handle)) as fd:
-            found, born = os.fstat(fd), system.birth_time_at(fd, b"")
+            found, born = os.fstat(fd), birth_time_at(fd, b"")
         told = self._shown.attributes(found)
         mask = _BASIC if born is None else _BASIC | _BTIME
         answer = StatX(
@@ -137,7 +137,7 @@ class AttributeRequests:
                 os.close(fd)
                 raise
         else:
-            self._opening.losing(header, header.node, fd, os.fstat(fd).st_size - body.size)
+            self._opening.before_loss(header, header.node, fd, os.fstat(fd).st_size - body.size)
         try:
             with self._callers.stripping(header, body.valid & protocol_constants.FATTR_KILL_SUIDGID):
                 os.ftruncate(fd, body.size)
@@ -160,10 +160,10 @@ class AttributeRequests:
 
     def note(self, header: Header, thing: LocatedNode) -> None:
         """Keep what an object is like, before that changes. Raises `OSError`."""
-        interceptor, step = self._world.interceptor, self._world.step(header.pid)
+        interceptor, step = self._host.interceptor, self._host.step(header.pid)
         if thing.path is not None:
-            interceptor.changing(step, thing.place, thing.fd)
-        elif not interceptor.removed(step, thing.fd):
+            interceptor.before_metadata_change(step, thing.place, thing.fd)
+        elif not interceptor.release_removed(step, thing.fd):
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # the kernel looks it up again
 
     # -- extended attributes --------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ class AttributeRequests:
             return replies.statfs(header.unique, os.statvfs(through(fd)))
 
     def _syncfs(self, header: Header, _: request_bodies.Nothing) -> Reply:
-        system.syncfs(self._world.root_fd)
+        syncfs(self._host.root_fd)
         return replies.done(header.unique)
 
 

@@ -87,7 +87,7 @@ class OpenRequests:
 
     def __init__(
         self,
-        world: BridgeHost,
+        host: BridgeHost,
         objects: NodeRegistry,
         shown: CacheValidity,
         callers: Callers,
@@ -98,7 +98,7 @@ class OpenRequests:
         most: int,
     ) -> None:
         """At most ``most`` files may be open at a time, and as many as the mount's ``share`` has room for."""
-        self._world = world
+        self._host = host
         self._objects = objects
         self._shown = shown
         self._callers = callers
@@ -178,7 +178,7 @@ class OpenRequests:
             )
             for _ in range(_TRIES):
                 try:
-                    fd = self._world.interceptor.create(self._world.step(header.pid), place, "f", perform)
+                    fd = self._host.interceptor.create(self._host.step(header.pid), place, "f", perform)
                 except FileExistsError:
                     # Another process was quicker, and it is not to be created at any price.
                     if body.flags & os.O_EXCL:
@@ -256,23 +256,23 @@ class OpenRequests:
         os.set_blocking(opened, True)
         return opened
 
-    def losing(self, header: Header, node: int, fd: int, lost: int) -> None:
+    def before_loss(self, header: Header, node: int, fd: int, lost: int) -> None:
         """Before so many bytes are lost by a descriptor that is open. Raises `OSError` and `HeldError`."""
-        if self._world.interceptor.is_guarded and lost > 0:
+        if self._host.interceptor.is_guarded and lost > 0:
             with self._objects.located(node, fd) as thing:
                 if thing.path is not None:
-                    self._world.interceptor.losing(self._world.step(header.pid), thing.place, thing.fd, lost)
+                    self._host.interceptor.before_loss(self._host.step(header.pid), thing.place, thing.fd, lost)
 
     def capture(self, header: Header, thing: LocatedNode, found: os.stat_result, risk: Risk) -> None:
         """Keep what a file holds before that may change. Raises `OSError`, `LaterError` and `HeldError`."""
-        interceptor, step = self._world.interceptor, self._world.step(header.pid)
+        interceptor, step = self._host.interceptor, self._host.step(header.pid)
         if thing.path is None:
-            if not interceptor.removed(step, thing.fd):
+            if not interceptor.release_removed(step, thing.fd):
                 raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))  # the kernel looks it up again
             return
         if not is_patient() and (found.st_size > SLOW_BYTES or takes_long(found)):
             raise LaterError
-        interceptor.opening(step, thing.place, thing.fd, risk)
+        interceptor.before_open(step, thing.place, thing.fd, risk)
 
 
 class ContentRequests:
@@ -319,7 +319,7 @@ class ContentRequests:
         handle = self._opening.handle(header.node, body.handle)
         if body.mode & LOSING_MODES:
             size = os.fstat(handle.fd).st_size
-            self._opening.losing(header, header.node, handle.fd, min(body.length, size - body.offset))
+            self._opening.before_loss(header, header.node, handle.fd, min(body.length, size - body.offset))
         offset, length = ctypes.c_int64(body.offset), ctypes.c_int64(body.length)
         with self._callers.stripping(header, header.uid):
             failed = _libc.fallocate(handle.fd, body.mode, offset, length)

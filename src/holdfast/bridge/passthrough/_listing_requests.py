@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from holdfast.bridge.passthrough import _listing_cache as listed
+from holdfast.bridge.passthrough._listing_cache import is_settled, stamp
 from holdfast.files.linux.directory_entries import dirents
 from holdfast.files.linux.metadata import through
 from holdfast.model.errors import RefusedError
@@ -115,7 +115,7 @@ class ListingRequests:
         flags = 0
         if kept is not None:
             flags = FOPEN_CACHE_DIR
-            if kept.note_opened(listed.stamp(os.fstat(opened)), time.monotonic()):
+            if kept.note_opened(stamp(os.fstat(opened)), time.monotonic()):
                 flags |= FOPEN_KEEP_CACHE
         return replies.opened(header.unique, OpenedFile(number, flags))
 
@@ -176,9 +176,9 @@ class ListingRequests:
         if body.offset > OFFSET_MAX:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         if not body.offset and directory.listed is not None:
-            found = listed.stamp(os.fstat(directory.fd))
+            found = stamp(os.fstat(directory.fd))
             until = time.monotonic() + self._shown.good_for
-            directory.listed.note_reading(found, until, is_settled=listed.is_settled(found, time.time_ns()))
+            directory.listed.note_reading(found, until, is_settled=is_settled(found, time.time_ns()))
         return directory
 
     @staticmethod

@@ -15,7 +15,7 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from holdfast.bridge.passthrough._node import OBJECT, stale
+from holdfast.bridge.passthrough._node import OBJECT, stale_error
 from holdfast.files.linux.file_handle import handle_of, identity
 from holdfast.files.linux.metadata import through
 from holdfast.files.linux.syscalls import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, openat2
@@ -178,7 +178,7 @@ class NodeAccess:
         seen: set[int] = set()
         while node != ROOT:
             if node in seen:
-                raise stale()  # what was known of some of them is long out of date
+                raise stale_error()  # what was known of some of them is long out of date
             seen.add(node)
             way.append(kept)
             node, kept = kept.parent, self._nodes[kept.parent]
@@ -187,13 +187,13 @@ class NodeAccess:
             try:
                 inner = os.open(each.name, OBJECT | os.O_DIRECTORY, dir_fd=fd)
             except (FileNotFoundError, NotADirectoryError):
-                raise stale() from None
+                raise stale_error() from None
             finally:
                 os.close(fd)
             fd = inner
             if identity(fd, b"") != each.identity:
                 os.close(fd)
-                raise stale()
+                raise stale_error()
         return fd
 
 

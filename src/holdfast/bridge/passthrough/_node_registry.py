@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.passthrough._listing_cache import CachedListing, drops_when_opened, is_exact
-from holdfast.bridge.passthrough._node import OBJECT, LocatedNode, Node, stale
+from holdfast.bridge.passthrough._node import OBJECT, LocatedNode, Node, stale_error
 from holdfast.bridge.passthrough._node_access import NodeAccess, NodePaths
 from holdfast.files.linux.file_handle import identity
 from holdfast.files.linux.file_lease import Writer, writer_of
@@ -23,7 +23,7 @@ from holdfast.files.linux.metadata import through
 from holdfast.files.linux.syscalls import mount_id
 from holdfast.model.errors import FormatError, RefusedError
 from holdfast.undo.interceptor import Place
-from holdfast.undo.leased_writes import AT_ONCE
+from holdfast.undo.whole_writes import AT_ONCE
 from holdfast.wire.fuse.node_table import Nodes
 from holdfast.wire.fuse.protocol_constants import ROOT
 
@@ -47,7 +47,7 @@ class NodeRegistry:
         self._is_exact = is_exact(root_fd) and drops_when_opened(os.uname().release)
         self._device = os.fstat(root_fd).st_dev
         self._mount = mount_id(root_fd)
-        self.whereabouts = NodePaths(root_fd)
+        self.paths = NodePaths(root_fd)
         self._hidden = frozenset(self._key(os.fstat(fd), identity(fd, b"")) for fd in hidden)
         self._hidden_fds = hidden
         self._hidden_inodes = frozenset(os.fstat(fd).st_ino for fd in hidden)
@@ -235,7 +235,7 @@ class NodeRegistry:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
         path = b"%b/%b" % (path, name) if path else name
         for fd in self._hidden_fds:
-            hidden = self.whereabouts.path(fd)
+            hidden = self.paths.path(fd)
             if hidden is not None and (hidden == path or hidden.startswith(path + b"/")):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return Place(dir_fd, name, path)
@@ -245,7 +245,7 @@ class NodeRegistry:
         below: list[bytes] = []
         while True:
             try:
-                path = self.whereabouts.path(fd) if not below else self._known_path(node)
+                path = self.paths.path(fd) if not below else self._known_path(node)
             except OSError as error:
                 if error.errno != errno.ENAMETOOLONG:
                     raise
@@ -254,13 +254,13 @@ class NodeRegistry:
             # (The name that it was found under last may be gone, and another one be left.)
             other, node, name = self._reach.last_name(self._nodes[node])
             if other < 0:
-                raise stale()
+                raise stale_error()
             os.close(other)
             below.append(name)
 
     def _known_path(self, node: int) -> bytes | None:
         with self.directory(node) as fd:
-            return self.whereabouts.path(fd)
+            return self.paths.path(fd)
 
     def _open_file(self, kept: Node) -> int:
         # By a name first: then the kernel knows where it is.
@@ -271,7 +271,7 @@ class NodeRegistry:
                 return os.dup(next(iter(kept.open)))
         if (fd := self._reach.by_handle(kept)) >= 0:
             return fd
-        raise stale()
+        raise stale_error()
 
     # -- what is open ---------------------------------------------------------------------------------------------
 

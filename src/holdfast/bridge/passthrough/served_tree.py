@@ -41,15 +41,15 @@ class PassthroughTree:
     """`FileSystem` of a directory."""
 
     def __init__(
-        self, world: BridgeHost, kept: LogNames, device: int, *, passes: bool = True, is_told: bool = False
+        self, host: BridgeHost, kept: LogNames, device: int, *, passes: bool = True, is_told: bool = False
     ) -> None:
         """``device`` is the mounted one, borrowed; if it ``passes``, the kernel reads and writes itself where it can.
         ``is_told``: `teller` hears of all that others change, at once.
         """
-        self._world = world
+        self._host = host
         self._device = device if passes else None
-        self.objects = NodeRegistry(world.root_fd, world.hidden)
-        self.invalidator = CacheInvalidator(device, world.root_fd, self.objects)
+        self.objects = NodeRegistry(host.root_fd, host.hidden)
+        self.invalidator = CacheInvalidator(device, host.root_fd, self.objects)
         self.objects.crowded = self.invalidator.thin_out
         self._shown = CacheValidity(self.objects, kept, is_told=is_told)
         self._opening: OpenRequests | None = None
@@ -65,19 +65,19 @@ class PassthroughTree:
 
     def operations(self, terms: Terms) -> Mapping[int, Operation]:
         """See `FileSystem.operations`."""
-        world, objects, shown = self._world, self.objects, self._shown
+        host, objects, shown = self._host, self.objects, self._shown
         callers = Callers(masks=bool(terms.flags & Init.DONT_MASK))
         self.invalidator.expires = bool(terms.flags & Init.HAS_EXPIRE_ONLY)
         backings = BackingFiles(self._device if terms.flags & Init.PASSTHROUGH else None)
         self._opening = opening = OpenRequests(
-            world, objects, shown, callers, backings, self._share, self.invalidator, most=MOST_HANDLES
+            host, objects, shown, callers, backings, self._share, self.invalidator, most=MOST_HANDLES
         )
         return {
             Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._forget,
             Opcode.INTERRUPT: _go_on,
-            **NameRequests(world, objects, shown, callers).operations(),
-            **AttributeRequests(world, objects, shown, callers, opening).operations(),
+            **NameRequests(host, objects, shown, callers).operations(),
+            **AttributeRequests(host, objects, shown, callers, opening).operations(),
             **opening.operations(),
             **ContentRequests(opening, callers).operations(),
             **self._listings.operations(),

@@ -173,13 +173,15 @@ class _Recorded:
         del step, place, type_
         return perform()
 
-    def opening(self, step: int, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
-        """See `Interceptor.opening`."""
+    def before_open(self, step: int, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
+        """See `Interceptor.before_open`."""
         del step, place, fd, risk
         return True
 
-    def spare(self, step: int, fd: int) -> bool:
-        """See `Interceptor.spare`. The supervisor has kept what the opening would lose, and nobody can take it back."""
+    def cancel_open(self, step: int, fd: int) -> bool:
+        """See `Interceptor.cancel_open`. The supervisor has kept what the opening would lose, and nobody can take it
+        back.
+        """
         del step, fd
         self.is_spared = True
         return False

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from holdfast.supervisor.confinement.seccomp_notify import Listener
-    from holdfast.supervisor.keeper.keeper_context import KeeperContext
+    from holdfast.supervisor.keeper._keeper_context import KeeperContext
     from holdfast.supervisor.process_tree.members import Processes, Run
     from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext
     from holdfast.supervisor.resolution.territory import ReadOnly
@@ -172,7 +172,7 @@ def handler_table(machine: str, handlers: Mapping[str, Handler]) -> dict[int, tu
     return {number: (name, handlers.get(name, _refuse)) for number, name in numbers(machine, NOTIFIED | LOSING).items()}
 
 
-def _refuse(_call: PendingCall, _world: HandlerContext) -> Reply:
+def _refuse(_call: PendingCall, _context: HandlerContext) -> Reply:
     return Reply(error=errno.ENOSYS)
 
 

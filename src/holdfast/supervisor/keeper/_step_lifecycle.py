@@ -55,7 +55,7 @@ class StepLifecycle:
 
         Raises `PermissionError` if it may change nothing any more, `StorageError`.
         """
-        explicit = self._service.explicit(group.run.id)
+        explicit = self._service.explicit_step(group.run.id)
         if group.explicit and group.explicit != explicit:
             if self._recorder.is_denied(group.explicit):
                 self._bar(group)
@@ -66,7 +66,7 @@ class StepLifecycle:
             group.explicit = explicit
             return explicit
         if group.ambient:
-            return self._service.ambient()
+            return self._service.ambient_step()
         if not group.step:
             group.step = self._service.open(
                 "command", run=group.run.id, command=group.command, directory=group.directory
@@ -117,7 +117,7 @@ class StepLifecycle:
 
     def is_of(self, group: StepGroup, step: StepId) -> bool:
         """Whether what the group would change now belongs to the step."""
-        if step == self._service.explicit(group.run.id):
+        if step == self._service.explicit_step(group.run.id):
             return True
         return step < 0 if group.ambient else step == group.step
 
@@ -146,11 +146,11 @@ class StepLifecycle:
         rolled back.
         """
         self._close_each(self._service.explicit_steps(None))
-        self._finish(0, self._service.closing_ambient)
+        self._finish(0, self._service.begin_close_ambient)
 
     def _close_each(self, steps: Sequence[StepId]) -> None:
         for step in steps:
-            self._finish(step, partial(self._service.closing, step))
+            self._finish(step, partial(self._service.begin_close, step))
 
     def _close(self, group: StepGroup) -> None:
         self._finish(group.step, lambda: self._closing(group))
@@ -170,7 +170,7 @@ class StepLifecycle:
         del self._open[step]
         self._expected.discard(step)
         self._denied.pop(step, None)
-        return self._service.closing(step, group.exit_code)
+        return self._service.begin_close(step, group.exit_code)
 
     @staticmethod
     def _bar(group: StepGroup) -> None:

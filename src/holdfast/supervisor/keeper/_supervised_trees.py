@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from holdfast.supervisor.control.frames import JoinRequest
     from holdfast.supervisor.control.socket_server import KeeperClient
-    from holdfast.supervisor.keeper.keeper_context import KeeperContext
+    from holdfast.supervisor.keeper._keeper_context import KeeperContext
     from holdfast.supervisor.keeper.mounted_trees import MountedTree, MountedTrees
     from holdfast.supervisor.syscalls.caller_access import Freezer
     from holdfast.undo.journal.records import StepId

@@ -33,9 +33,9 @@ from holdfast.supervisor.control.frames import GONE, SUPERVISED, JoinRequest, en
 from holdfast.supervisor.control.socket_server import LATER, SocketServer
 from holdfast.supervisor.keeper._background_thread import BackgroundThread
 from holdfast.supervisor.keeper._call_dispatcher import DispatchLock, raise_priority, receive
+from holdfast.supervisor.keeper._keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.keeper._step_lifecycle import StepLifecycle
 from holdfast.supervisor.keeper._supervised_trees import SupervisedTrees
-from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
 from holdfast.supervisor.keeper.mounted_trees import MountedTrees
 from holdfast.supervisor.keeper.stderr_log import log_to_stderr
@@ -70,7 +70,7 @@ _SWITCH_SECONDS = 0.0005
 """How long the second thread may keep the first one waiting, at most."""
 
 
-def _locked_in_time(open_log: Callable[[], UndoLog]) -> UndoLog:
+def _open_log_in_time(open_log: Callable[[], UndoLog]) -> UndoLog:
     """Open the log once no command has it any more: those that only look at it, again and again, have it for a moment
     each, and to start anew for each try would be to lose against them. Raises `LockedError` if it is kept for longer.
     """
@@ -98,7 +98,7 @@ class Keeper:
             clock, losses=Losses(lambda: _rules(settings), GitObjects(os.path.realpath(settings.root)).hold)
         )
         least = Heartbeat(*settings.least)
-        self._undo_log = _locked_in_time(
+        self._undo_log = _open_log_in_time(
             lambda: UndoLog(settings.log, root_fd, clock, safeguards, settings.limits, least=least)
         )
         recovered = recover(self._undo_log).rolled_back
@@ -266,7 +266,7 @@ class Keeper:
                 return None
             case "leave":
                 run = self._runs.leave(client)
-                return self._ask(client, lambda: self._service.parting(run))
+                return self._ask(client, lambda: self._service.run_ending(run))
             case "visit":
                 if self._over:
                     raise HoldfastError("the keeper is ending", code=GONE)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from holdfast.supervisor.control.socket_server import KeeperClient
-    from holdfast.supervisor.keeper.keeper_context import KeeperContext
+    from holdfast.supervisor.keeper._keeper_context import KeeperContext
     from holdfast.supervisor.process_tree.members import Processes, Run, StepGroup
     from holdfast.undo.journal.records import StepId
 
@@ -121,7 +121,7 @@ class MountHost:
 
     def _is_plain(self, group: StepGroup) -> bool:
         """Whether its step is its own, as nearly always."""
-        explicit = self._keeper.service.explicit(self._run.id)
+        explicit = self._keeper.service.explicit_step(self._run.id)
         return not (group.ambient or group.explicit or group.barred or explicit is not None)
 
     def _find(self, tid: int) -> StepId:

@@ -64,13 +64,13 @@ def object_argument(call: PendingCall, dirfd: int, address: int, flags: int = 0)
     return ObjectArgument(dirfd, path, follow=not flags & AT_SYMLINK_NOFOLLOW, empty=bool(flags & AT_EMPTY_PATH))
 
 
-def change(call: PendingCall, world: HandlerContext, target: ObjectArgument, perform: Callable[[int], None]) -> Reply:
+def change(call: PendingCall, context: HandlerContext, target: ObjectArgument, perform: Callable[[int], None]) -> Reply:
     """Let ``perform`` change the metadata of what the target names, which it is given as a descriptor."""
-    with PathResolver(call, world) as resolver:
+    with PathResolver(call, context) as resolver:
         opened = target.find(resolver)
         resolver.check_writable(opened)
         if opened.path is not None:
-            world.interceptor.changing(world.step(call), opened.place, opened.fd)
+            context.interceptor.before_metadata_change(context.step(call), opened.place, opened.fd)
         with resolver.caller_credentials():
             resolver.check_waiting()
             perform(opened.fd)
@@ -86,7 +86,7 @@ def check(result: int) -> None:
 # Mode -------------------------------------------------------------------------------------------------------------
 
 
-def _chmod(call: PendingCall, world: HandlerContext, target: ObjectArgument, mode: int) -> Reply:
+def _chmod(call: PendingCall, context: HandlerContext, target: ObjectArgument, mode: int) -> Reply:
     mode &= 0o7777
 
     def perform(fd: int) -> None:
@@ -96,65 +96,65 @@ def _chmod(call: PendingCall, world: HandlerContext, target: ObjectArgument, mod
                 raise failure(number)
             os.chmod(through(fd), mode)
 
-    return change(call, world, target, perform)
+    return change(call, context, target, perform)
 
 
-def chmod(call: PendingCall, world: HandlerContext) -> Reply:
+def chmod(call: PendingCall, context: HandlerContext) -> Reply:
     """``chmod``."""
-    return _chmod(call, world, object_argument(call, AT_FDCWD, call.args[0]), unsigned(call.args[1]))
+    return _chmod(call, context, object_argument(call, AT_FDCWD, call.args[0]), unsigned(call.args[1]))
 
 
-def fchmod(call: PendingCall, world: HandlerContext) -> Reply:
+def fchmod(call: PendingCall, context: HandlerContext) -> Reply:
     """``fchmod``."""
-    return _chmod(call, world, ObjectArgument(integer(call.args[0]), None), unsigned(call.args[1]))
+    return _chmod(call, context, ObjectArgument(integer(call.args[0]), None), unsigned(call.args[1]))
 
 
-def fchmodat(call: PendingCall, world: HandlerContext) -> Reply:
+def fchmodat(call: PendingCall, context: HandlerContext) -> Reply:
     """``fchmodat``, which has no flags."""
-    return _chmod(call, world, object_argument(call, integer(call.args[0]), call.args[1]), unsigned(call.args[2]))
+    return _chmod(call, context, object_argument(call, integer(call.args[0]), call.args[1]), unsigned(call.args[2]))
 
 
-def fchmodat2(call: PendingCall, world: HandlerContext) -> Reply:
+def fchmodat2(call: PendingCall, context: HandlerContext) -> Reply:
     """``fchmodat2``."""
     target = object_argument(call, integer(call.args[0]), call.args[1], integer(call.args[3]))
-    return _chmod(call, world, target, unsigned(call.args[2]))
+    return _chmod(call, context, target, unsigned(call.args[2]))
 
 
 # Owner ------------------------------------------------------------------------------------------------------------
 
 
-def _chown(call: PendingCall, world: HandlerContext, target: ObjectArgument, uid: int, gid: int) -> Reply:
+def _chown(call: PendingCall, context: HandlerContext, target: ObjectArgument, uid: int, gid: int) -> Reply:
     owner, group = ctypes.c_uint(uid), ctypes.c_uint(gid)
-    return change(call, world, target, lambda fd: check(_libc.fchownat(fd, b"", owner, group, AT_EMPTY_PATH)))
+    return change(call, context, target, lambda fd: check(_libc.fchownat(fd, b"", owner, group, AT_EMPTY_PATH)))
 
 
-def chown(call: PendingCall, world: HandlerContext) -> Reply:
+def chown(call: PendingCall, context: HandlerContext) -> Reply:
     """``chown``."""
-    return _chown(call, world, object_argument(call, AT_FDCWD, call.args[0]), call.args[1], call.args[2])
+    return _chown(call, context, object_argument(call, AT_FDCWD, call.args[0]), call.args[1], call.args[2])
 
 
-def lchown(call: PendingCall, world: HandlerContext) -> Reply:
+def lchown(call: PendingCall, context: HandlerContext) -> Reply:
     """``lchown``."""
     target = object_argument(call, AT_FDCWD, call.args[0], AT_SYMLINK_NOFOLLOW)
-    return _chown(call, world, target, call.args[1], call.args[2])
+    return _chown(call, context, target, call.args[1], call.args[2])
 
 
-def fchown(call: PendingCall, world: HandlerContext) -> Reply:
+def fchown(call: PendingCall, context: HandlerContext) -> Reply:
     """``fchown``."""
-    return _chown(call, world, ObjectArgument(integer(call.args[0]), None), call.args[1], call.args[2])
+    return _chown(call, context, ObjectArgument(integer(call.args[0]), None), call.args[1], call.args[2])
 
 
-def fchownat(call: PendingCall, world: HandlerContext) -> Reply:
+def fchownat(call: PendingCall, context: HandlerContext) -> Reply:
     """``fchownat``."""
     target = object_argument(call, integer(call.args[0]), call.args[1], integer(call.args[4]))
-    return _chown(call, world, target, call.args[2], call.args[3])
+    return _chown(call, context, target, call.args[2], call.args[3])
 
 
 # Times ------------------------------------------------------------------------------------------------------------
 
 
-def _utime(call: PendingCall, world: HandlerContext, target: ObjectArgument, times: bytes | None) -> Reply:
-    return change(call, world, target, lambda fd: check(_libc.utimensat(fd, b"", times, AT_EMPTY_PATH)))
+def _utime(call: PendingCall, context: HandlerContext, target: ObjectArgument, times: bytes | None) -> Reply:
+    return change(call, context, target, lambda fd: check(_libc.utimensat(fd, b"", times, AT_EMPTY_PATH)))
 
 
 def _microseconds(call: PendingCall, address: int) -> bytes | None:
@@ -167,52 +167,52 @@ def _microseconds(call: PendingCall, address: int) -> bytes | None:
     return _TIMES.pack(accessed, a * 1000, modified, m * 1000)
 
 
-def utime(call: PendingCall, world: HandlerContext) -> Reply:
+def utime(call: PendingCall, context: HandlerContext) -> Reply:
     """``utime``."""
     times = None
     if call.args[1]:
         accessed, modified = _SECONDS.unpack(read(call, call.args[1], _SECONDS.size))
         times = _TIMES.pack(accessed, 0, modified, 0)
-    return _utime(call, world, object_argument(call, AT_FDCWD, call.args[0]), times)
+    return _utime(call, context, object_argument(call, AT_FDCWD, call.args[0]), times)
 
 
-def utimes(call: PendingCall, world: HandlerContext) -> Reply:
+def utimes(call: PendingCall, context: HandlerContext) -> Reply:
     """``utimes``."""
     times = _microseconds(call, call.args[1])
-    return _utime(call, world, object_argument(call, AT_FDCWD, call.args[0]), times)
+    return _utime(call, context, object_argument(call, AT_FDCWD, call.args[0]), times)
 
 
-def futimesat(call: PendingCall, world: HandlerContext) -> Reply:
+def futimesat(call: PendingCall, context: HandlerContext) -> Reply:
     """``futimesat``."""
     times = _microseconds(call, call.args[2])
     dirfd = integer(call.args[0])
     if not call.args[1] and dirfd != AT_FDCWD:
-        return _utime(call, world, ObjectArgument(dirfd, None), times)
-    return _utime(call, world, object_argument(call, dirfd, call.args[1]), times)
+        return _utime(call, context, ObjectArgument(dirfd, None), times)
+    return _utime(call, context, object_argument(call, dirfd, call.args[1]), times)
 
 
-def utimensat(call: PendingCall, world: HandlerContext) -> Reply:
+def utimensat(call: PendingCall, context: HandlerContext) -> Reply:
     """``utimensat``, and with it ``futimens``."""
     dirfd, flags = integer(call.args[0]), integer(call.args[3])
     times = read(call, call.args[2], _TIMES.size) if call.args[2] else None
     if times is not None and _TIMES.unpack(times)[1::2] == (_UTIME_OMIT, _UTIME_OMIT):
         return Reply()  # whatever else is asked
     if call.args[1] or dirfd == AT_FDCWD:
-        return _utime(call, world, object_argument(call, dirfd, call.args[1], flags), times)
+        return _utime(call, context, object_argument(call, dirfd, call.args[1], flags), times)
     check_flags(flags, 0)
-    return _utime(call, world, ObjectArgument(dirfd, None), times)
+    return _utime(call, context, ObjectArgument(dirfd, None), times)
 
 
 # Size -------------------------------------------------------------------------------------------------------------
 
 
-def truncate(call: PendingCall, world: HandlerContext) -> Reply:
+def truncate(call: PendingCall, context: HandlerContext) -> Reply:
     """``truncate``. (``ftruncate`` needs a descriptor that was opened for writing.)"""
     size = (call.args[1] ^ 1 << 63) - (1 << 63)
     if size < 0:
         raise failure(errno.EINVAL)
     path = read_path(call, call.args[0])
-    with PathResolver(call, world) as resolver:
+    with PathResolver(call, context) as resolver:
         opened = resolver.object(AT_FDCWD, path)
         found = os.fstat(opened.fd)
         if not stat.S_ISREG(found.st_mode):
@@ -223,7 +223,7 @@ def truncate(call: PendingCall, world: HandlerContext) -> Reply:
         # (To open it tells whether it may be done at all; and while it is open no process gets a lease on it.)
         fd = resolver.keep_open(reopen_in_time(resolver, opened.fd, os.O_WRONLY | os.O_CLOEXEC, LEASED))
         if opened.path is not None:
-            world.interceptor.opening(world.step(call), opened.place, opened.fd, Risk(cut=size))
+            context.interceptor.before_open(context.step(call), opened.place, opened.fd, Risk(cut=size))
         with resolver.caller_credentials():
             resolver.check_waiting()
             os.ftruncate(fd, size)

@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 
-def umask(call: PendingCall, _world: HandlerContext) -> Reply:
+def umask(call: PendingCall, _context: HandlerContext) -> Reply:
     """``umask``."""
     CALLERS.note_umask(call.tid, unsigned(call.args[0]) & 0o777)
     return Reply(native=True)
 
 
-def credentials(call: PendingCall, _world: HandlerContext) -> Reply:
+def credentials(call: PendingCall, _context: HandlerContext) -> Reply:
     """``setuid`` and its like: they are of the thread, which makes no other call before this one is done."""
     CALLERS.forget(call.tid)
     return Reply(native=True)
 
 
-def distrust(_call: PendingCall, _world: HandlerContext) -> Reply:
+def distrust(_call: PendingCall, _context: HandlerContext) -> Reply:
     """``chroot``, ``unshare``, ``setns``; and ``prctl``, where it says what an ``exec`` leaves of capabilities, to
     children too.
     """

@@ -48,11 +48,11 @@ def _check_fixed(fixed: int) -> None:
         raise failure(errno.EPERM)
 
 
-def ioctl(call: PendingCall, world: HandlerContext) -> Reply:
+def ioctl(call: PendingCall, context: HandlerContext) -> Reply:
     """``ioctl``, of the flags and numbers of an inode."""
     command = unsigned(call.args[1])
     if command in LOSING_IOCTLS:
-        return cut_by_ioctl(call, world)
+        return cut_by_ioctl(call, context)
     name = _COMMANDS.get(command)
     if name is None:
         return Reply(native=True)
@@ -67,10 +67,10 @@ def ioctl(call: PendingCall, world: HandlerContext) -> Reply:
         finally:
             os.close(opened)
 
-    return change(call, world, ObjectArgument(integer(call.args[0]), None), perform)
+    return change(call, context, ObjectArgument(integer(call.args[0]), None), perform)
 
 
-def file_setattr(call: PendingCall, world: HandlerContext) -> Reply:
+def file_setattr(call: PendingCall, context: HandlerContext) -> Reply:
     """``file_setattr``."""
     dirfd, path, address, size, flags, _ = call.args
     raw = read_structure(call, address, size, _FILE_ATTR.size)
@@ -78,11 +78,11 @@ def file_setattr(call: PendingCall, world: HandlerContext) -> Reply:
     target = object_argument(call, integer(dirfd), path, unsigned(flags))
     length = ctypes.c_size_t(size)
     return change(
-        call, world, target, lambda fd: check(_libc.syscall(_SYS_FILE_SETATTR, fd, b"", raw, length, AT_EMPTY_PATH))
+        call, context, target, lambda fd: check(_libc.syscall(_SYS_FILE_SETATTR, fd, b"", raw, length, AT_EMPTY_PATH))
     )
 
 
-def bind(call: PendingCall, world: HandlerContext) -> Reply:
+def bind(call: PendingCall, context: HandlerContext) -> Reply:
     """``bind``, which makes a node for a local socket that has a path."""
     length = unsigned(call.args[2])
     if not _FAMILY.size < length <= _ADDRESS_MAX:
@@ -92,14 +92,14 @@ def bind(call: PendingCall, world: HandlerContext) -> Reply:
     if _FAMILY.unpack_from(address)[0] != socket.AF_UNIX or not path:
         if landlock.version():
             return Reply(native=True)
-        with PathResolver(call, world) as resolver:
+        with PathResolver(call, context) as resolver:
             bound = _socket_of(resolver, call)
             with resolver.caller_credentials():
                 check(_libc.bind(bound, address, length))
             return Reply()
     if length > _UNIX_MAX:
         raise failure(errno.EINVAL)
-    with PathResolver(call, world) as resolver:
+    with PathResolver(call, context) as resolver:
         resolved = resolver.locate_writable(AT_FDCWD, path, makes=True)
         bound = _socket_of(resolver, call)
 
@@ -114,7 +114,7 @@ def bind(call: PendingCall, world: HandlerContext) -> Reply:
                 os.fchdir(before)
                 os.close(before)
 
-        return make(resolver, call, world, resolved, "s", perform)
+        return make(resolver, call, context, resolved, "s", perform)
 
 
 def _socket_of(resolver: PathResolver, call: PendingCall) -> int:
@@ -125,7 +125,7 @@ def _socket_of(resolver: PathResolver, call: PendingCall) -> int:
     return found
 
 
-def open_by_handle_at(call: PendingCall, world: HandlerContext) -> Reply:
+def open_by_handle_at(call: PendingCall, context: HandlerContext) -> Reply:
     """``open_by_handle_at``, for writing."""
     wish = open_request(integer(call.args[2]), 0)
     if not wish.writes:
@@ -134,14 +134,14 @@ def open_by_handle_at(call: PendingCall, world: HandlerContext) -> Reply:
     if not 0 < size <= _HANDLE_MAX:
         raise failure(errno.EINVAL)
     handle = read(call, call.args[1], _HANDLE.size + size)
-    with PathResolver(call, world) as resolver:
+    with PathResolver(call, context) as resolver:
         mount = integer(call.args[0])
         anywhere = resolver.start(AT_FDCWD) if mount == AT_FDCWD else resolver.descriptor(mount).fd
         usable = resolver.keep_open(reopen(anywhere, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC))
         with resolver.caller_credentials():
             fd = _libc.open_by_handle_at(usable, handle, os.O_PATH | os.O_CLOEXEC)
         check(fd)
-        return open_found(resolver, call, world, resolver.check_reachable(resolver.keep_open(fd)), wish)
+        return open_found(resolver, call, context, resolver.check_reachable(resolver.keep_open(fd)), wish)
 
 
 HANDLERS: dict[str, Handler] = {

@@ -75,24 +75,24 @@ class OpenRequest(NamedTuple):
         return bool(self.flags & (_WRITING | os.O_TRUNC))
 
 
-def open_path(call: PendingCall, world: HandlerContext, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
+def open_path(call: PendingCall, context: HandlerContext, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
     """Open what ``path`` leads to."""
     flags = wish.flags
     if flags & os.O_PATH or not (wish.writes or flags & (os.O_CREAT | O_TMPFILE)):
         # Nothing comes of it that could change anything, whatever a thread makes of the path meanwhile. (Of `openat2`
         # it could change the flags as well.)
-        return _read_confined(call, world, dirfd, path, wish) if call.name == "openat2" else Reply(native=True)
+        return _read_confined(call, context, dirfd, path, wish) if call.name == "openat2" else Reply(native=True)
     if flags & os.O_CREAT and flags & os.O_DIRECTORY:
         raise failure(errno.EINVAL)
-    with PathResolver(call, world) as resolver:
+    with PathResolver(call, context) as resolver:
         look = Confined(resolver, wish.resolve) if wish.resolve else resolver
         if flags & O_TMPFILE or not flags & os.O_CREAT:
             follow = not flags & os.O_NOFOLLOW
-            return open_found(resolver, call, world, look.object(dirfd, path, follow=follow), wish)
+            return open_found(resolver, call, context, look.object(dirfd, path, follow=follow), wish)
         resolved = look.locate(dirfd, path)
         for _ in range(_TRIES):
             try:
-                return _open_or_create(resolver, call, world, look, resolved, wish)
+                return _open_or_create(resolver, call, context, look, resolved, wish)
             except FileExistsError:
                 # A process outside was quicker, and with O_EXCL what is there is an error.
                 if flags & os.O_EXCL:
@@ -100,11 +100,11 @@ def open_path(call: PendingCall, world: HandlerContext, dirfd: int, path: bytes,
         raise failure(errno.EAGAIN)
 
 
-def _read_confined(call: PendingCall, world: HandlerContext, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
+def _read_confined(call: PendingCall, context: HandlerContext, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
     """`openat2` without writing. What cannot be handed over fails as where the call is unknown: programs fall back."""
     if wish.flags & os.O_PATH:
         raise failure(errno.ENOSYS)
-    with PathResolver(call, world) as resolver:
+    with PathResolver(call, context) as resolver:
         look = Confined(resolver, wish.resolve) if wish.resolve else resolver
         opened = look.object(dirfd, path, follow=not wish.flags & os.O_NOFOLLOW)
         mode = os.fstat(opened.fd).st_mode
@@ -120,7 +120,7 @@ def _read_confined(call: PendingCall, world: HandlerContext, dirfd: int, path: b
 def _open_or_create(
     resolver: PathResolver,
     call: PendingCall,
-    world: HandlerContext,
+    context: HandlerContext,
     look: PathResolver | Confined,
     resolved: ResolvedName,
     wish: OpenRequest,
@@ -130,21 +130,21 @@ def _open_or_create(
             if resolved.slash:
                 raise failure(errno.EISDIR)
             if wish.flags & os.O_EXCL or (resolver.is_own and not _is_there(resolved)):
-                return _create(resolver, call, world, resolved, wish)
+                return _create(resolver, call, context, resolved, wish)
         try:
             fd = step(resolver, resolved.dir_fd, resolved.name, _LINK)
         except FileNotFoundError:
-            return _create(resolver, call, world, resolved, wish)
+            return _create(resolver, call, context, resolved, wish)
         mode = os.fstat(fd).st_mode
         if not stat.S_ISLNK(mode):
             if wish.flags & os.O_EXCL:
                 raise failure(errno.EEXIST)
-            return open_found(resolver, call, world, ResolvedObject(fd, resolved.where), wish)
+            return open_found(resolver, call, context, ResolvedObject(fd, resolved.where), wish)
         if wish.flags & os.O_NOFOLLOW:
             raise failure(errno.ELOOP)
         following = look.follow(resolved, fd)
         if isinstance(following, ResolvedObject):
-            return open_found(resolver, call, world, following, wish)
+            return open_found(resolver, call, context, following, wish)
         resolved = following
     raise failure(errno.ELOOP)
 
@@ -155,7 +155,7 @@ def _is_there(resolved: ResolvedName) -> bool:
 
 
 def _create(
-    resolver: PathResolver, call: PendingCall, world: HandlerContext, resolved: ResolvedName, wish: OpenRequest
+    resolver: PathResolver, call: PendingCall, context: HandlerContext, resolved: ResolvedName, wish: OpenRequest
 ) -> Reply:
     resolver.check_writable(resolved, makes=True)
     flags, mode = wish.flags | os.O_EXCL, wish.mode & 0o7777  # which follows no link
@@ -163,12 +163,12 @@ def _create(
     if resolved.path is None:
         fd = performed()
     else:
-        fd = world.interceptor.create(world.step(call), resolved.place, "f", performed)
+        fd = context.interceptor.create(context.step(call), resolved.place, "f", performed)
     return _reply(fd, wish)
 
 
 def open_found(
-    resolver: PathResolver, call: PendingCall, world: HandlerContext, opened: ResolvedObject, wish: OpenRequest
+    resolver: PathResolver, call: PendingCall, context: HandlerContext, opened: ResolvedObject, wish: OpenRequest
 ) -> Reply:
     """Open an object that is there, as ``wish`` says."""
     found = os.fstat(opened.fd)
@@ -200,7 +200,7 @@ def open_found(
             # Only the caller itself could open it; and by then, the path might lead into the workspace.
             raise failure(errno.ENOSYS if call.name == "openat2" else errno.EACCES)
     if kind == stat.S_IFREG:
-        return _open_file(resolver, call, world, opened, wish, found)
+        return _open_file(resolver, call, context, opened, wish, found)
     flags = wish.flags & ~(_NAMING | os.O_TRUNC) | os.O_NOCTTY
     if kind == stat.S_IFIFO:
         fd = _open_pipe(resolver, opened, flags)
@@ -209,7 +209,7 @@ def open_found(
     if opened.path is not None:
         try:
             # What goes through it does not lie in the tree, but the mtime tells of it.
-            world.interceptor.changing(world.step(call), opened.place, opened.fd)
+            context.interceptor.before_metadata_change(context.step(call), opened.place, opened.fd)
         except BaseException:
             os.close(fd)
             raise
@@ -255,7 +255,7 @@ def _is_harmless(call: PendingCall, wish: OpenRequest) -> bool:
 def _open_file(
     resolver: PathResolver,
     call: PendingCall,
-    world: HandlerContext,
+    context: HandlerContext,
     opened: ResolvedObject,
     wish: OpenRequest,
     found: os.stat_result,
@@ -268,7 +268,7 @@ def _open_file(
     fd = reopen_in_time(resolver, opened.fd, wish.flags & ~(_NAMING | os.O_TRUNC), LEASED)
     try:
         if wish.writes:
-            world.interceptor.opening(world.step(call), opened.place, opened.fd, risk_of(wish.flags))
+            context.interceptor.before_open(context.step(call), opened.place, opened.fd, risk_of(wish.flags))
             if wish.flags & os.O_TRUNC:
                 with resolver.caller_credentials():
                     resolver.check_waiting()
@@ -304,25 +304,25 @@ def open_request(flags: int, mode: int) -> OpenRequest:
     return OpenRequest(flags, mode & 0o7777)
 
 
-def open_(call: PendingCall, world: HandlerContext) -> Reply:
+def open_(call: PendingCall, context: HandlerContext) -> Reply:
     """``open``."""
     wish = open_request(integer(call.args[1]), unsigned(call.args[2]))
-    return open_path(call, world, AT_FDCWD, read_path(call, call.args[0]), wish)
+    return open_path(call, context, AT_FDCWD, read_path(call, call.args[0]), wish)
 
 
-def creat(call: PendingCall, world: HandlerContext) -> Reply:
+def creat(call: PendingCall, context: HandlerContext) -> Reply:
     """``creat``."""
     wish = open_request(os.O_CREAT | os.O_WRONLY | os.O_TRUNC, unsigned(call.args[1]))
-    return open_path(call, world, AT_FDCWD, read_path(call, call.args[0]), wish)
+    return open_path(call, context, AT_FDCWD, read_path(call, call.args[0]), wish)
 
 
-def openat(call: PendingCall, world: HandlerContext) -> Reply:
+def openat(call: PendingCall, context: HandlerContext) -> Reply:
     """``openat``."""
     wish = open_request(integer(call.args[2]), unsigned(call.args[3]))
-    return open_path(call, world, integer(call.args[0]), read_path(call, call.args[1]), wish)
+    return open_path(call, context, integer(call.args[0]), read_path(call, call.args[1]), wish)
 
 
-def openat2(call: PendingCall, world: HandlerContext) -> Reply:
+def openat2(call: PendingCall, context: HandlerContext) -> Reply:
     """``openat2``."""
     raw = read_structure(call, call.args[2], call.args[3], _HOW.size)
     if any(raw[_HOW.size :]):
@@ -332,7 +332,7 @@ def openat2(call: PendingCall, world: HandlerContext) -> Reply:
     if flags & ~_KNOWN or mode & ~0o7777 or (mode and not flags & (os.O_CREAT | O_TMPFILE)):
         raise failure(errno.EINVAL)
     check_resolve(resolve)
-    return open_path(call, world, integer(call.args[0]), path, open_request(flags, mode)._replace(resolve=resolve))
+    return open_path(call, context, integer(call.args[0]), path, open_request(flags, mode)._replace(resolve=resolve))
 
 
 HANDLERS: dict[str, Handler] = {"open": open_, "creat": creat, "openat": openat, "openat2": openat2}

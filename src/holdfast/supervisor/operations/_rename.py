@@ -22,14 +22,14 @@ _WHITEOUT = 4
 
 
 def _rename(
-    call: PendingCall, world: HandlerContext, source: tuple[int, int], target: tuple[int, int], flags: int
+    call: PendingCall, context: HandlerContext, source: tuple[int, int], target: tuple[int, int], flags: int
 ) -> Reply:
     old, new = read_paths(call, source[1], target[1])
     check_flags(flags, RENAME_EXCHANGE | RENAME_NOREPLACE | _WHITEOUT)
     if (flags & RENAME_EXCHANGE and flags != RENAME_EXCHANGE) or flags & _WHITEOUT:
         # A whiteout is a device: only overlay file systems make them, and nothing here could reverse it.
         raise failure(errno.EINVAL)
-    with PathResolver(call, world) as resolver:
+    with PathResolver(call, context) as resolver:
         origin, place = resolver.locate_writable(source[0], old), resolver.locate_writable(target[0], new)
         perform = resolver.by_caller(
             lambda: rename_on_descriptors(origin.dir_fd, origin.full, place.dir_fd, place.full, flags)
@@ -40,15 +40,15 @@ def _rename(
         ):
             raise failure(errno.EACCES)
         moved = [(origin, place), (place, origin)] if flags & RENAME_EXCHANGE else [(origin, place)]
-        if any(resolver.territory.makes_log(new.name, old.dir_fd, old.name) for old, new in moved):
+        if any(resolver.territory.would_be_log(new.name, old.dir_fd, old.name) for old, new in moved):
             raise failure(errno.EACCES)
         if any(resolver.territory.holds_read_only(resolved.where.absolute) for resolved in (origin, place)):
             raise failure(errno.EROFS)
         if origin.path is not None and place.path is not None:
             if (origin.slash or place.slash) and not _is_directory(resolver, origin):
                 perform()  # which is an error, and the system knows which
-            world.interceptor.rename(
-                world.step(call), origin.place, place.place, flags, perform, own=resolver.native_guard
+            context.interceptor.rename(
+                context.step(call), origin.place, place.place, flags, perform, own=resolver.native_guard
             )
         elif origin.path is None and place.path is None:
             perform()
@@ -75,20 +75,20 @@ def _crossing(origin: ResolvedName, place: ResolvedName, flags: int) -> OSError:
     return failure(errno.EXDEV)
 
 
-def rename(call: PendingCall, world: HandlerContext) -> Reply:
+def rename(call: PendingCall, context: HandlerContext) -> Reply:
     """``rename``."""
-    return _rename(call, world, (AT_FDCWD, call.args[0]), (AT_FDCWD, call.args[1]), 0)
+    return _rename(call, context, (AT_FDCWD, call.args[0]), (AT_FDCWD, call.args[1]), 0)
 
 
-def renameat(call: PendingCall, world: HandlerContext) -> Reply:
+def renameat(call: PendingCall, context: HandlerContext) -> Reply:
     """``renameat``."""
-    return _rename(call, world, (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3]), 0)
+    return _rename(call, context, (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3]), 0)
 
 
-def renameat2(call: PendingCall, world: HandlerContext) -> Reply:
+def renameat2(call: PendingCall, context: HandlerContext) -> Reply:
     """``renameat2``."""
     source, target = (integer(call.args[0]), call.args[1]), (integer(call.args[2]), call.args[3])
-    return _rename(call, world, source, target, unsigned(call.args[4]))
+    return _rename(call, context, source, target, unsigned(call.args[4]))
 
 
 HANDLERS: dict[str, Handler] = {"rename": rename, "renameat": renameat, "renameat2": renameat2}

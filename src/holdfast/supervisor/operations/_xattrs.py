@@ -36,7 +36,7 @@ def _name(call: PendingCall, address: int) -> bytes:
 
 
 def _set(
-    call: PendingCall, world: HandlerContext, target: ObjectArgument, name: int, value: tuple[int, int, int]
+    call: PendingCall, context: HandlerContext, target: ObjectArgument, name: int, value: tuple[int, int, int]
 ) -> Reply:
     address, size, flags = value
     check_flags(flags, os.XATTR_CREATE | os.XATTR_REPLACE)
@@ -44,34 +44,34 @@ def _set(
     if size > _SIZE_MAX:
         raise failure(errno.E2BIG)
     content = read(call, address, size)
-    return change(call, world, target, lambda fd: os.setxattr(through(fd), attribute, content, flags))
+    return change(call, context, target, lambda fd: os.setxattr(through(fd), attribute, content, flags))
 
 
-def _remove(call: PendingCall, world: HandlerContext, target: ObjectArgument, name: int) -> Reply:
+def _remove(call: PendingCall, context: HandlerContext, target: ObjectArgument, name: int) -> Reply:
     attribute = _name(call, name)
-    return change(call, world, target, lambda fd: os.removexattr(through(fd), attribute))
+    return change(call, context, target, lambda fd: os.removexattr(through(fd), attribute))
 
 
-def setxattr(call: PendingCall, world: HandlerContext) -> Reply:
+def setxattr(call: PendingCall, context: HandlerContext) -> Reply:
     """``setxattr``."""
     path, name, value, size, flags, _ = call.args
-    return _set(call, world, object_argument(call, AT_FDCWD, path), name, (value, size, integer(flags)))
+    return _set(call, context, object_argument(call, AT_FDCWD, path), name, (value, size, integer(flags)))
 
 
-def lsetxattr(call: PendingCall, world: HandlerContext) -> Reply:
+def lsetxattr(call: PendingCall, context: HandlerContext) -> Reply:
     """``lsetxattr``."""
     path, name, value, size, flags, _ = call.args
     target = object_argument(call, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW)
-    return _set(call, world, target, name, (value, size, integer(flags)))
+    return _set(call, context, target, name, (value, size, integer(flags)))
 
 
-def fsetxattr(call: PendingCall, world: HandlerContext) -> Reply:
+def fsetxattr(call: PendingCall, context: HandlerContext) -> Reply:
     """``fsetxattr``."""
     fd, name, value, size, flags, _ = call.args
-    return _set(call, world, ObjectArgument(integer(fd), None), name, (value, size, integer(flags)))
+    return _set(call, context, ObjectArgument(integer(fd), None), name, (value, size, integer(flags)))
 
 
-def setxattrat(call: PendingCall, world: HandlerContext) -> Reply:
+def setxattrat(call: PendingCall, context: HandlerContext) -> Reply:
     """``setxattrat``."""
     dirfd, path, flags, name, arguments, size = call.args
     raw = read_structure(call, arguments, size, _ARGS.size)
@@ -80,28 +80,28 @@ def setxattrat(call: PendingCall, world: HandlerContext) -> Reply:
     target = _at(call, dirfd, path, flags)
     if target.path is None and target.dirfd == AT_FDCWD:
         target = ObjectArgument(AT_FDCWD, b"", empty=True)
-    return _set(call, world, target, name, _ARGS.unpack_from(raw))
+    return _set(call, context, target, name, _ARGS.unpack_from(raw))
 
 
-def removexattr(call: PendingCall, world: HandlerContext) -> Reply:
+def removexattr(call: PendingCall, context: HandlerContext) -> Reply:
     """``removexattr``."""
-    return _remove(call, world, object_argument(call, AT_FDCWD, call.args[0]), call.args[1])
+    return _remove(call, context, object_argument(call, AT_FDCWD, call.args[0]), call.args[1])
 
 
-def lremovexattr(call: PendingCall, world: HandlerContext) -> Reply:
+def lremovexattr(call: PendingCall, context: HandlerContext) -> Reply:
     """``lremovexattr``."""
-    return _remove(call, world, object_argument(call, AT_FDCWD, call.args[0], AT_SYMLINK_NOFOLLOW), call.args[1])
+    return _remove(call, context, object_argument(call, AT_FDCWD, call.args[0], AT_SYMLINK_NOFOLLOW), call.args[1])
 
 
-def fremovexattr(call: PendingCall, world: HandlerContext) -> Reply:
+def fremovexattr(call: PendingCall, context: HandlerContext) -> Reply:
     """``fremovexattr``."""
-    return _remove(call, world, ObjectArgument(integer(call.args[0]), None), call.args[1])
+    return _remove(call, context, ObjectArgument(integer(call.args[0]), None), call.args[1])
 
 
-def removexattrat(call: PendingCall, world: HandlerContext) -> Reply:
+def removexattrat(call: PendingCall, context: HandlerContext) -> Reply:
     """``removexattrat``."""
     dirfd, path, flags, name, _, _ = call.args
-    return _remove(call, world, _at(call, dirfd, path, flags), name)
+    return _remove(call, context, _at(call, dirfd, path, flags), name)
 
 
 def _at(call: PendingCall, dirfd: int, path: int, register: int) -> ObjectArgument:

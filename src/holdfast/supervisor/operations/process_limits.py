@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from holdfast.supervisor.syscalls.pending_call import PendingCall
 
 
-def check_target(call: PendingCall, world: HandlerContext) -> Reply:
+def check_target(call: PendingCall, context: HandlerContext) -> Reply:
     """Every call of `TARGETS` whose target is a process, or thread, that is named by its number."""
-    error = target_errno(call.name, call.tid, call.args, world.holds)
+    error = target_errno(call.name, call.tid, call.args, context.holds)
     return Reply(error=error) if error else Reply(native=True)
 
 

@@ -204,7 +204,9 @@ class OutsideWatcher:
         for who, edits in found.items():
             _log.info("external modification", who=who, paths=list(edits.paths))
             try:
-                self._service.outside(tuple(edits.paths), who, blocks=self._blocks, objects=tuple(edits.objects))
+                self._service.record_foreign_edit(
+                    tuple(edits.paths), who, blocks=self._blocks, objects=tuple(edits.objects)
+                )
             except HoldfastError as error:
                 _log.warning("an edit by %s cannot be noted: %s", who or "another process", error.message)
 
@@ -221,7 +223,7 @@ class OutsideWatcher:
             if not self._pauses:
                 # (Of a file that never gets a name, or has none yet, inotify tells by its number.)
                 is_nameless = not mask & NAMES and _NUMBER.match(path.rpartition(b"/")[2]) is not None
-                self._news.append(_News(path, None, False, None, _NOBODY, is_nameless))
+                self._news.append(_News(path, None, False, None, _UNKNOWN_EDITOR, is_nameless))
         elif not (party := self._who(pid)).is_ours:
             self._news.append(_News(path, object_, bool(mask & NAMES), pid, party))
 
@@ -244,7 +246,7 @@ class OutsideWatcher:
                 explained[each.pid] = explained.get(each.pid, True) and is_explained
         for pid, edits in unsure.items():
             if not explained[pid]:
-                party, until = self._known.get(pid, (_NOBODY, 0.0))
+                party, until = self._known.get(pid, (_UNKNOWN_EDITOR, 0.0))
                 self._known[pid] = party._replace(is_sure=True), until
                 for each in edits:
                     _add(found, party.name, each)
@@ -266,10 +268,10 @@ class OutsideWatcher:
 
     def _who(self, pid: int) -> _Editor:
         now = time.monotonic()
-        party, until = self._known.get(pid, (_NOBODY, 0.0))
+        party, until = self._known.get(pid, (_UNKNOWN_EDITOR, 0.0))
         if until < now:
             found = self._identify(pid)
-            if found.is_sure or party is _NOBODY:
+            if found.is_sure or party is _UNKNOWN_EDITOR:
                 party = found  # (else it was there when it was last seen)
         self._known[pid] = party, now + _KNOWN_SECONDS
         return party
@@ -332,7 +334,7 @@ def _now() -> int:
     return time.clock_gettime_ns(_CLOCK_REALTIME_COARSE)
 
 
-_NOBODY = _Editor("")
+_UNKNOWN_EDITOR = _Editor("")
 _NUMBER = re.compile(rb"#[0-9]+\Z")
 """``d_mark_tmpfile`` in ``fs/dcache.c`` of Linux."""
 _CLOCK_REALTIME_COARSE = 5

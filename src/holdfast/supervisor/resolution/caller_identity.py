@@ -92,7 +92,7 @@ class Callers:
         """
         self._steady = True
 
-    def find(self, call: PendingCall, world: HandlerContext, *, fresh: bool = False) -> Caller:
+    def find(self, call: PendingCall, context: HandlerContext, *, fresh: bool = False) -> Caller:
         """Who calls. It may be one that was there before and had the same number: unless something that its directory
         in ``/proc`` leads to was found there since the call came, ask whether it `is_alive`. ``fresh`` looks anew.
 
@@ -101,7 +101,7 @@ class Callers:
         caller = None if fresh or not self._steady else self._known.get(call.tid)
         if caller is None:
             caller = Caller(call.tid)
-            if not world.is_valid(call):
+            if not context.is_valid(call):
                 raise OSError(errno.ESRCH, os.strerror(errno.ESRCH))
             if caller.lasting:
                 self._known[call.tid] = caller

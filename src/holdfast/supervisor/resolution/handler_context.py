@@ -1,4 +1,4 @@
-"""What a handler of system calls knows of the world, and what a handler is."""
+"""What a handler of system calls knows of the tree that calls, and what a handler is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HandlerContext(Protocol):
-    """What handlers know of the world."""
+    """What handlers know of the tree that calls."""
 
     interceptor: Interceptor
     root_fd: int

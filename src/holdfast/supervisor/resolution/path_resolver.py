@@ -25,7 +25,7 @@ from holdfast.files.linux.syscalls import (
 )
 from holdfast.supervisor.resolution.caller_identity import CALLERS
 from holdfast.supervisor.resolution.directory_cache import DIRECTORIES
-from holdfast.supervisor.resolution.procfs import is_in_proc, is_itself, own_numbers
+from holdfast.supervisor.resolution.procfs import is_caller_itself, is_in_proc, own_numbers
 from holdfast.supervisor.resolution.territory import Location, Territory, absolute, is_deleted
 from holdfast.supervisor.syscalls.pending_call import SlowError
 from holdfast.undo.interceptor import Place
@@ -125,29 +125,29 @@ class PathResolver:
         "_again",
         "_begun",
         "_call",
+        "_context",
         "_fds",
         "_inside",
         "_led",
         "_recalls",
         "_seen",
         "_sure",
-        "_world",
         "caller",
         "meant",
         "territory",
     )
 
-    def __init__(self, call: PendingCall, world: HandlerContext) -> None:
+    def __init__(self, call: PendingCall, context: HandlerContext) -> None:
         """The arguments must have been read before: that the caller is still there is found out afterwards."""
         self._call = call
-        self._world = world
+        self._context = context
         self._fds: list[int] = []
         self._sure = False
         self.meant = -1
         """The last object that a link in ``/proc`` stood for, rather than for a path; -1 if there was none."""
         self._seen = -1, b""  # the last descriptor that was looked at, and where it is
-        self.caller = CALLERS.find(call, world)
-        self.territory = _territory(world)
+        self.caller = CALLERS.find(call, context)
+        self.territory = _territory(context)
         self._recalls = self._look_as_caller()
         # What was found last is not looked for twice: the two names of a rename mostly are in one directory.
         self._begun: tuple[int | None, int] = None, -1  # a descriptor of the caller's, and the one that was got for it
@@ -190,7 +190,7 @@ class PathResolver:
         it had begun happens after that. What dies between this check and the change is left: it is a few microseconds,
         and to end takes a process longer.
         """
-        if not self._world.is_valid(self._call):
+        if not self._context.is_valid(self._call):
             raise _error(errno.EINTR)
 
     def by_caller(self, perform: Callable[[], T]) -> Callable[[], T]:
@@ -364,7 +364,7 @@ class PathResolver:
 
     def _is_detached(self, fd: int) -> bool:
         """Whether what was removed is the caller's alone, and has nothing to do with the undo log any more."""
-        return self._world.interceptor.removed(self._world.step(self._call), fd)
+        return self._context.interceptor.release_removed(self._context.step(self._call), fd)
 
     def keep_open(self, fd: int) -> int:
         """``fd``, which is closed at the end."""
@@ -386,7 +386,7 @@ class PathResolver:
 
     def holds(self, tgid: int) -> bool:
         """Whether a process is of the tree that the call comes from; see `HandlerContext.holds`."""
-        return self._world.holds(tgid)
+        return self._context.holds(tgid)
 
     # The rest ------------------------------------------------------------------------------------------------------
 
@@ -406,7 +406,7 @@ class PathResolver:
         start, led, found = self._again
         if start == dirfd and led == head and found >= 0:
             return found
-        known = DIRECTORIES.find(self._world, self.caller, dirfd, head)
+        known = DIRECTORIES.find(self._context, self.caller, dirfd, head)
         if known is None:
             return None
         self._sure = True
@@ -431,13 +431,13 @@ class PathResolver:
         if dir_fd in self._fds:
             self._fds.remove(dir_fd)
             where = self.directory(dir_fd)
-            self._fds += DIRECTORIES.remember(self._world, self.caller, dirfd, head, dir_fd, where)
+            self._fds += DIRECTORIES.remember(self._context, self.caller, dirfd, head, dir_fd, where)
 
     def _parent(self, start: int, head: bytes, name: bytes, slash: bytes) -> ResolvedName:
         dir_fd = start
         if head:
             dir_fd = self._directory(start, head)
-        if self.caller.credentials is not None and not is_itself(self, dir_fd):
+        if self.caller.credentials is not None and not is_caller_itself(self, dir_fd):
             with self.caller_credentials():
                 os.stat(b".", dir_fd=dir_fd)  # who may not search it does not learn what is in it
         return self.resolve_name(dir_fd, name, slash, head)
@@ -498,7 +498,7 @@ class PathResolver:
         """
         try:
             rules = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS
-            own = self.keep_open(open_below(self._world.root_fd, path, _DIRECTORY, rules))
+            own = self.keep_open(open_below(self._context.root_fd, path, _DIRECTORY, rules))
         except OSError:
             return dir_fd  # it was moved meanwhile: then what is removed is copied
         return own if os.path.samestat(os.fstat(own), os.fstat(dir_fd)) else dir_fd
@@ -516,7 +516,7 @@ class PathResolver:
         return self.keep_open(fd)
 
     def _renew(self) -> None:
-        self.caller = CALLERS.find(self._call, self._world, fresh=True)
+        self.caller = CALLERS.find(self._call, self._context, fresh=True)
         self._recalls = self._look_as_caller()
 
     def root(self) -> int:
@@ -561,7 +561,7 @@ def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool) -> in
     if path.endswith((b"/", b"/.")) and not stat.S_ISDIR(os.fstat(at).st_mode):
         raise _error(errno.ENOTDIR)
     if stat.S_ISDIR(os.fstat(at).st_mode):
-        is_itself(resolver, at)  # (what is done to a name in it would be done by the keeper, too)
+        is_caller_itself(resolver, at)  # (what is done to a name in it would be done by the keeper, too)
     return at
 
 
@@ -571,7 +571,7 @@ def step(resolver: PathResolver, at: int, name: bytes, flags: int) -> int:
     Raises `OSError`: EACCES if the directory is what a ``/proc`` says of a process that is not of the caller's tree.
     """
     # What /proc says of itself is open to the caller, but not to another process in its name.
-    with nullcontext() if is_itself(resolver, at) else resolver.caller_credentials():
+    with nullcontext() if is_caller_itself(resolver, at) else resolver.caller_credentials():
         return resolver.keep_open(os.open(name, flags, dir_fd=at))
 
 
@@ -611,8 +611,8 @@ def split(path: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 @lru_cache(maxsize=4)
-def _territory(world: HandlerContext) -> Territory:
-    return Territory(world)
+def _territory(context: HandlerContext) -> Territory:
+    return Territory(context)
 
 
 def _error(number: int) -> OSError:

@@ -86,7 +86,7 @@ def identify(process: int) -> Process:
     return Process(os.readlink(_NAMESPACE, dir_fd=process), numbers_of(process).processes[-1])
 
 
-def is_itself(resolver: PathResolver, directory: int) -> bool:
+def is_caller_itself(resolver: PathResolver, directory: int) -> bool:
     """Whether the directory is what a ``/proc`` says of the caller itself.
 
     Raises `OSError`: EACCES if it is what one says of a process, or a thread, that is not of the caller's tree.

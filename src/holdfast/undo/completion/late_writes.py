@@ -167,7 +167,7 @@ def awaited_writes(log: UndoLog, step: StepId) -> Mapping[bytes, Signature]:
 
 def edited_since(log: UndoLog, head: StepHead) -> frozenset[bytes]:
     """What others are known to have changed since the step began, also by other names of what it left."""
-    edited, objects = log.barriers.edited(head.first), log.barriers.edited_objects(head.first)
+    edited, objects = log.barriers.edited_paths(head.first), log.barriers.edited_objects(head.first)
     if not objects:
         return edited
     with suppress(IntegrityError):  # of a step that is damaged nothing is known

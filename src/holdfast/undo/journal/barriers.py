@@ -103,7 +103,7 @@ class Barriers:
         """What a journal has to say, from which the same barriers are read with the same dates."""
         return [piece for barrier in self._all for piece in barrier.pieces()]
 
-    def edited(self, since: int) -> frozenset[bytes]:
+    def edited_paths(self, since: int) -> frozenset[bytes]:
         """All paths that others have changed after ``since``."""
         return frozenset(path for barrier in self._all for path in barrier.after(since))
 
@@ -149,7 +149,7 @@ class Barriers:
         """Forget the barriers that are older than the sequence number ``first`` of the oldest step."""
         self._all = [barrier for barrier in self._all if first and barrier.record.seq > first]
 
-    def found(self, step: StepId, since: int) -> frozenset[bytes]:
+    def found_by_steps(self, step: StepId, since: int) -> frozenset[bytes]:
         """What other steps came upon after ``since`` that others had changed; the root's path: anything."""
         return frozenset(
             path
@@ -158,7 +158,7 @@ class Barriers:
             for path in barrier.after(since)
         )
 
-    def crossed(
+    def newest_crossed(
         self,
         step: StepId,
         since: int,

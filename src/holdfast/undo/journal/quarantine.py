@@ -14,7 +14,7 @@ from holdfast.files.linux.exclusive_rename import rename_to_free
 from holdfast.files.linux.metadata import apply_metadata
 from holdfast.undo.journal.preimages import place_of
 from holdfast.undo.journal.records import KeepMethod
-from holdfast.undo.leased_writes import write_whole
+from holdfast.undo.whole_writes import write_whole
 
 if TYPE_CHECKING:
     from holdfast.files.linux.metadata import Metadata

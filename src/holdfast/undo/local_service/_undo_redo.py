@@ -18,12 +18,12 @@ from holdfast.undo.completion.step_sealer import damaged_preimages
 from holdfast.undo.foreign_edits.detection import changed_by_other_name, changed_paths
 from holdfast.undo.journal.records import OURSELVES, Content, Made, Meta
 from holdfast.undo.journal.step_footprint import first_contacts, footprint_of, objects_by_path
-from holdfast.undo.leased_writes import AT_ONCE, TRY_AGAIN, leased
 from holdfast.undo.local_service._content_match import adopt_matching
 from holdfast.undo.local_service._step_dependencies import refuse_overlaps
 from holdfast.undo.recovery.interrupted_reversals import finish_failed
 from holdfast.undo.reversal.durable_reversal import ReversalResult, ordered_records, reverse
 from holdfast.undo.tree.signatures import is_as_left, is_unknown, signature
+from holdfast.undo.whole_writes import AT_ONCE, TRY_AGAIN, leased_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -111,7 +111,7 @@ def _note_what_is_crossed(log: UndoLog, sealed: Sequence[SealedStep]) -> list[Se
     noted: list[SealedStep] = []
     for one in sealed:
         head = one.head
-        found = log.barriers.found(head.id, _since(one))
+        found = log.barriers.found_by_steps(head.id, _since(one))
         mine = [
             (head.state, path)
             for path, left in head.left
@@ -167,7 +167,7 @@ def _crossed(log: UndoLog, one: SealedStep, is_back: Callable[[bytes, bool], boo
         return None
     came = first_contacts(one.records, log.recorder.aliases)
     elsewhere = {*changed_by_other_name(log, one), *_edited_since(log, one)}
-    return log.barriers.crossed(one.head.id, _since(one), footprint_of(one.records), is_back, came, elsewhere)
+    return log.barriers.newest_crossed(one.head.id, _since(one), footprint_of(one.records), is_back, came, elsewhere)
 
 
 def _edited_since(log: UndoLog, one: SealedStep) -> Iterator[Identity]:
@@ -273,6 +273,6 @@ def _refuse_leases(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
             if stat.S_ISREG(os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False).st_mode):
                 os.close(os.open(place.name, _WRITE, dir_fd=place.dir_fd))
         except BlockingIOError:
-            raise RefusedError(leased(path), hint=TRY_AGAIN, code="leased") from None
+            raise RefusedError(leased_reason(path), hint=TRY_AGAIN, code="leased") from None
         except OSError:
             continue  # as with `_refuse_writers`

@@ -1,8 +1,8 @@
 """The port of undo (`holdfast.undo.service`) on a log that this process keeps, and what its keeper does beside it.
 
-The process that feeds the interceptor opens and closes steps here, asks `LocalUndoService.explicit` and
-`LocalUndoService.ambient` where a mutation belongs that is no command's, calls `LocalUndoService.tick` a few times a
-second, and keeps operations back while `LocalUndoService.is_quiet`.
+The process that feeds the interceptor opens and closes steps here, asks `LocalUndoService.explicit_step` and
+`LocalUndoService.ambient_step` where a mutation belongs that is no command's, calls `LocalUndoService.tick` a few times
+a second, and keeps operations back while `LocalUndoService.is_quiet`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class LocalUndoService:
         self._intercepts = intercepts
         self._own = (log.directory, *own)
         self._ambient_quiet = ambient_quiet
-        self._ambient: StepId | None = None
+        self._ambient_id: StepId | None = None
         self._explicit: dict[str, StepId] = {}
         """The explicit steps that are open, by the run of which a process has opened it; "" for a process outside."""
         self._denied: dict[StepId, StepInfo] = {}
@@ -106,7 +106,7 @@ class LocalUndoService:
 
     # For the process that feeds the interceptor ---------------------------------------------------------------------
 
-    def explicit(self, run: str) -> StepId | None:
+    def explicit_step(self, run: str) -> StepId | None:
         """The explicit step that is open and takes in what ``run`` changes: its own, else that of a process outside,
         which takes in everything.
         """
@@ -128,7 +128,7 @@ class LocalUndoService:
         with self._recorder.gate:
             self._safeguards.begin(run)
 
-    def parting(self, run: str) -> RunEnding:
+    def run_ending(self, run: str) -> RunEnding:
         """What a run is told that has ended, once its steps are finished."""
         with self._recorder.gate:
             return RunEnding(
@@ -167,12 +167,12 @@ class LocalUndoService:
             self._undo_log.beat()  # what the history records from now on comes after the step's beginning
             return step
 
-    def ambient(self) -> StepId:
+    def ambient_step(self) -> StepId:
         """The step of what belongs to no command; it is closed by itself. Raises `StorageError`."""
         with self._recorder.gate:
-            if self._ambient is None:
-                self._ambient = self.open("ambient")
-            return self._ambient
+            if self._ambient_id is None:
+                self._ambient_id = self.open("ambient")
+            return self._ambient_id
 
     def close(self, step: StepId, exit_code: int | None = None) -> StepInfo | None:
         """Close a step; one that is held is taken back. None if it changed nothing (then nothing is left of it), or was
@@ -181,10 +181,10 @@ class LocalUndoService:
         Raises `NotFoundError` if it is not open. If the log cannot be written the step stays in the journal, and is
         finished later.
         """
-        finish = self.closing(step, exit_code)
+        finish = self.begin_close(step, exit_code)
         return finish() if finish is not None else None
 
-    def closing(
+    def begin_close(
         self, step: StepId, exit_code: int | None = None, *, take_back: bool = False
     ) -> Callable[[], StepInfo | None] | None:
         """`close`, in two parts: what has to see the tree before another change is done at once.
@@ -205,10 +205,10 @@ class LocalUndoService:
                 return None
             return self._finisher.begin_finish(opened, exit_code, take_back=take_back)
 
-    def closing_ambient(self) -> Callable[[], StepInfo | None] | None:
-        """`closing` for the ambient step; None as well if none is open."""
+    def begin_close_ambient(self) -> Callable[[], StepInfo | None] | None:
+        """`begin_close` for the ambient step; None as well if none is open."""
         with self._recorder.gate:
-            return None if self._ambient is None else self.closing(self._ambient)
+            return None if self._ambient_id is None else self.begin_close(self._ambient_id)
 
     def beat(self) -> None:
         """Give a sign of life. To be called a few times a second while a step is open."""
@@ -243,7 +243,7 @@ class LocalUndoService:
         """Look once more at what steps left and was written to since, as far as that is over. Raises `StorageError`."""
         settle(self._undo_log)
 
-    def outside(
+    def record_foreign_edit(
         self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True, objects: Iterable[Identity] = ()
     ) -> None:
         """Another process changed ``paths`` (the root's: anything). Nothing while `is_quiet`: that is known.
@@ -373,8 +373,8 @@ class LocalUndoService:
                     "nothing is intercepted here: a step would hold nothing", hint="holdfast run -- COMMAND intercepts"
                 )
             if (denied := self._explicit.get(run)) in self._denied:
-                self._forgive(denied)  # the process that had opened it never came back
-            if (found := self.explicit(run)) is not None:
+                self._lift_denial(denied)  # the process that had opened it never came back
+            if (found := self.explicit_step(run)) is not None:
                 raise RefusedError(f"step {found} is open", hint="holdfast step commit or rollback closes it")
             command = (label.encode("utf-8", "surrogateescape"),) if label else ()
             self._explicit[run] = self.open("explicit", run=run, command=command)
@@ -407,10 +407,10 @@ class LocalUndoService:
             failed = None
             with self._recorder.gate:
                 if step is None:
-                    step = self.explicit("")
+                    step = self.explicit_step("")
                 if step is None:
                     step = self.open("api", run=run, command=(b"write", path), directory=directory)
-                is_own = step != self.explicit("")
+                is_own = step != self.explicit_step("")
                 try:
                     with self._undo_log.open_directories() as directories:
                         write_file(self._recorder, directories, find_own(self._own), step, path, content, expected)
@@ -420,7 +420,7 @@ class LocalUndoService:
                     if isinstance(error, KeyError) or self._recorder.is_denied(step):
                         raise RefusedError(f"{display(path)} was not written: it was denied", code="denied") from None
                     failed = error
-                finish = self.closing(step, take_back=failed is not None) if is_own else None
+                finish = self.begin_close(step, take_back=failed is not None) if is_own else None
             info = finish() if finish is not None else None
             if failed is not None:
                 with self._recorder.gate:
@@ -539,17 +539,17 @@ class LocalUndoService:
     def _leave(self, step: StepId) -> None:
         self._explicit = {owner: each for owner, each in self._explicit.items() if each != step}
         self._denied.pop(step, None)
-        if step == self._ambient:
-            self._ambient = None
+        if step == self._ambient_id:
+            self._ambient_id = None
 
-    def _forgive(self, step: StepId) -> None:
+    def _lift_denial(self, step: StepId) -> None:
         self._recorder.lift_denial(step)
         self._leave(step)
 
     def _quiet_ambient(self) -> StepId | None:
-        if self._ambient is None:
+        if self._ambient_id is None:
             return None
-        step = self._recorder.step(self._ambient)
+        step = self._recorder.step(self._ambient_id)
         is_quiet = self._undo_log.clock.monotonic() - step.last >= self._ambient_quiet
         return step.id if is_quiet and not step.busy and not step.held else None
 
@@ -564,7 +564,7 @@ class LocalUndoService:
                     code="other_run",
                 )
             if step in self._denied:
-                self._forgive(step)
+                self._lift_denial(step)
                 raise RefusedError(f"step {step} was denied: what it had done was taken back", code="denied")
             opened = self._end(step)
             self._undo_log.unsealed[step] = opened

@@ -37,8 +37,8 @@ class ContentChanges:
         self._clock = clock
         self._copying: dict[Identity, threading.Event] = {}
 
-    def opening(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
-        """See `Interceptor.opening`."""
+    def before_open(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
+        """See `Interceptor.before_open`."""
         object_ = identity(fd, b"")
         if self._recorder.is_guarded:
             self._ask(step, place, fd, object_, risk)
@@ -60,8 +60,8 @@ class ContentChanges:
         except PermissionError:
             return -1
 
-    def losing(self, step: StepId, place: Place, fd: int, lost: int) -> None:
-        """See `Interceptor.losing`."""
+    def before_loss(self, step: StepId, place: Place, fd: int, lost: int) -> None:
+        """See `Interceptor.before_loss`."""
         with self._recorder.gate:
             opened, found = self._recorder.enter_step(step), os.fstat(fd)
             guard = self._recorder.guard(opened)
@@ -82,7 +82,7 @@ class ContentChanges:
             guard = self._recorder.guard(opened)
             if guard is None or not self._is_in_tree(fd, found):
                 return
-            guard.touches(place.path)
+            guard.note_touch(place.path)
             size = found.st_size
             if not size:
                 return
@@ -162,8 +162,8 @@ class ContentChanges:
                 self._recorder.idle.notify_all()
         return True
 
-    def spare(self, step: StepId, fd: int) -> bool:
-        """See `Interceptor.spare`."""
+    def cancel_open(self, step: StepId, fd: int) -> bool:
+        """See `Interceptor.cancel_open`."""
         with self._recorder.gate:
             opened = self._recorder.enter_step(step)
             object_ = identity(fd, b"")
@@ -178,8 +178,8 @@ class ContentChanges:
                 self._preimages.discard(record.keeping.number)
             return True
 
-    def removed(self, step: StepId, fd: int) -> bool:
-        """See `Interceptor.removed`."""
+    def release_removed(self, step: StepId, fd: int) -> bool:
+        """See `Interceptor.release_removed`."""
         with self._recorder.gate:
             found = os.fstat(fd)
             number = self._preimages.number_of(fd)
@@ -192,8 +192,8 @@ class ContentChanges:
             opened.copied += self._preimages.break_off(number)
             return True
 
-    def changing(self, step: StepId, place: Place, fd: int) -> None:
-        """See `Interceptor.changing`."""
+    def before_metadata_change(self, step: StepId, place: Place, fd: int) -> None:
+        """See `Interceptor.before_metadata_change`."""
         with self._recorder.gate:
             opened = self._recorder.enter_step(step)
             object_ = identity(fd, b"")

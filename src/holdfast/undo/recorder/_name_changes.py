@@ -76,17 +76,17 @@ class NameChanges:
             else:
                 self._recorder.record_contact(opened, place, None)
                 result = self._recorder.perform(opened, make, perform)
-            self.made(step, make, place)
+            self.note_made(step, make, place)
             return result
 
-    def made(self, step: StepId, make: Make, place: Place) -> None:
+    def note_made(self, step: StepId, make: Make, place: Place) -> None:
         """What is at the place is what the step was about to make."""
         with self._recorder.gate:
             opened = self._recorder.enter_step(step)
             made = identity(place.dir_fd, place.name)
             opened.created.add(made)
             if (guard := self._recorder.guard(opened)) is not None:
-                guard.made(opened, place.path, made)
+                guard.note_made(opened, place.path, made)
             record = Made(self._recorder.take_number(), step, make.seq, made)
             opened.records.append(record)
             try:

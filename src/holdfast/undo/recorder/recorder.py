@@ -114,9 +114,10 @@ class Recorder:
         names, contents = NameChanges(self, preimages, clock), ContentChanges(self, preimages, clock)
         # (What every call comes by is not worth another one.)
         self.create, self.link, self.unlink, self.rmdir = names.create, names.link, names.unlink, names.rmdir
-        self.rename, self.put, self.made = names.rename, names.put, names.made
-        self.opening, self.spare = contents.opening, contents.spare
-        self.removed, self.changing, self.losing = contents.removed, contents.changing, contents.losing
+        self.rename, self.put, self.note_made = names.rename, names.put, names.note_made
+        self.before_open, self.cancel_open = contents.before_open, contents.cancel_open
+        self.release_removed, self.before_loss = contents.release_removed, contents.before_loss
+        self.before_metadata_change = contents.before_metadata_change
 
     # Steps ------------------------------------------------------------------------------------------------------
 
@@ -358,7 +359,7 @@ class Recorder:
     def note_moved(self, source: Place, target: Place, *, is_directory: bool, is_exchanged: bool) -> None:
         """Something was moved, by a reversal as well."""
         if self.is_guarded and self._guard is not None:
-            self._guard.moved(source.path, target.path, is_directory=is_directory, is_exchanged=is_exchanged)
+            self._guard.note_moved(source.path, target.path, is_directory=is_directory, is_exchanged=is_exchanged)
 
     def _ask_limit(self, opened: OpenStep, place: Place) -> None:
         if (guard := self.guard(opened)) is not None:
@@ -434,7 +435,7 @@ class Recorder:
     def touch_parent(self, opened: OpenStep, place: Place) -> None:
         """`touch` the directory of a place in which a name comes or goes; the gate is held."""
         if self.is_guarded and self._guard is not None:
-            self._guard.touches(place.path)
+            self._guard.note_touch(place.path)
         if (parent := place.parent) not in opened.touched:
             self._touch(opened, parent, place.dir_fd)
 

@@ -69,7 +69,7 @@ class ObjectRestorer:
                 place = self._directories.place(path)
                 if keeping.how is KeepMethod.LINKED and self._context.holds(place, object_):
                     self._context.preimages.discard(keeping.number)  # the name was never removed
-                    self._context.has_changed(place)
+                    self._context.note_changed_at(place)
                     return False
                 if self._aliases.now(object_) not in (object_, actual) and self._is_named_again(path, object_):
                     # A restore has put another object in place of its other name, perhaps as this one was edited by it.
@@ -80,7 +80,7 @@ class ObjectRestorer:
                 if type_ == "d":
                     self._context.other_links.directories_moved()
                     self._set_mtime(place, metadata)
-                self._context.has_changed(place)
+                self._context.note_changed_at(place)
             case KeepMethod.RELATED:
                 return self._is_linked_again(path, object_, keeping.content)
             case KeepMethod.COPIED | KeepMethod.INLINE:
@@ -134,7 +134,7 @@ class ObjectRestorer:
             place,
             lambda: os.link(through(fd), place.name, dst_dir_fd=place.dir_fd, follow_symlinks=True),
         )
-        self._context.has_changed(place)
+        self._context.note_changed_at(place)
 
     def _is_half_made(self, place: Place, type_: FileType) -> bool:
         """Whether what is there was made by this very reversal before it was cut short."""
@@ -151,7 +151,7 @@ class ObjectRestorer:
         ):
             return False
         # It was cut short before it could say so.
-        self._recorder.made(self._context.step, last, place)
+        self._recorder.note_made(self._context.step, last, place)
         return True
 
     def _made_again(self, place: Place) -> Identity | None:
@@ -197,7 +197,7 @@ class ObjectRestorer:
             apply_metadata(fd, metadata)
         finally:
             os.close(fd)
-        self._context.has_changed(place)
+        self._context.note_changed_at(place)
 
     def _set_mtime(self, place: Place, metadata: Metadata) -> None:
         """Some file systems change the mtime of a directory that gets another parent."""

@@ -40,7 +40,6 @@ from holdfast.undo.journal.records import (
     Touch,
 )
 from holdfast.undo.journal.step_footprint import objects_by_path
-from holdfast.undo.leased_writes import leased
 from holdfast.undo.reversal._object_restorer import ObjectRestorer
 from holdfast.undo.reversal.access_grants import grant_access
 from holdfast.undo.reversal.reversal_context import (
@@ -54,6 +53,7 @@ from holdfast.undo.reversal.reversal_context import (
     lstat_of,
 )
 from holdfast.undo.tree.signatures import NOT_OURS, place_at, signature
+from holdfast.undo.whole_writes import leased_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -131,7 +131,7 @@ class Reversal:
                 try:
                     self._reverse_with_access(records, position, partial(before, position))
                 except BlockingIOError as error:
-                    raise StorageError(leased(record.path)) from error
+                    raise StorageError(leased_reason(record.path)) from error
                 except OSError as error:
                     if (reason := conflict_reason(error)) is None:
                         raise
@@ -139,7 +139,7 @@ class Reversal:
                 finally:
                     if position == cut:
                         self._may_have_changed(record)
-                    left = self._context.looked_at()
+                    left = self._context.final_signatures()
             if start >= 0:
                 before(-1, left)
 
@@ -149,7 +149,7 @@ class Reversal:
             return
         for path in (record.path, record.target) if isinstance(record, Move) else (record.path,):
             try:
-                self._context.has_changed(self._directories.place(path))
+                self._context.note_changed_at(self._directories.place(path))
             except OSError:
                 continue  # nothing is there
 
@@ -256,7 +256,7 @@ class Reversal:
             stays = other if object_ is not None and other != path and self._context.is_at(other, object_) else b""
             place = self._directories.place(path)
             if found.st_nlink > 1:
-                self._context.has_changed(place)
+                self._context.note_changed_at(place)
             self._recorder.unlink(
                 self._context.step, place, lambda: os.unlink(place.name, dir_fd=place.dir_fd), other=stays
             )
@@ -302,9 +302,9 @@ class Reversal:
                 else renameat2(source.dir_fd, source.name, target.dir_fd, target.name, flags)
             ),
         )
-        self._context.has_changed(target)
+        self._context.note_changed_at(target)
         if flags & RENAME_EXCHANGE:
-            self._context.has_changed(source)
+            self._context.note_changed_at(source)
         if record.type == "d" or flags & RENAME_EXCHANGE:
             self._directories.forget(record.path)
             self._directories.forget(record.target)
@@ -327,10 +327,10 @@ class Reversal:
             if self._aliases.now(record.identity) in self._context.theirs:
                 self._give_up(record, THEIRS)
                 return
-            self._recorder.opening(self._context.step, place, fd)
+            self._recorder.before_open(self._context.step, place, fd)
             self._context.fill(fd, record.keeping)
             apply_metadata(fd, record.metadata)
-            self._context.changed(fd)
+            self._context.note_changed(fd)
         finally:
             os.close(fd)
         self.paths += 1
@@ -347,9 +347,9 @@ class Reversal:
                 self._context.note(path, THEIRS)
                 return
             now = self._dated_mtime(object_, os.fstat(fd).st_mtime_ns, metadata.mtime)
-            self._recorder.changing(self._context.step, place, fd)
+            self._recorder.before_metadata_change(self._context.step, place, fd)
             apply_metadata(fd, metadata._replace(mtime=now))
-            self._context.changed(fd)
+            self._context.note_changed(fd)
         finally:
             os.close(fd)
         self.paths += 1

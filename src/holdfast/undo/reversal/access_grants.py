@@ -80,7 +80,7 @@ def _open_up(recorder: Recorder, record: Mutation, path: bytes, fd: int) -> None
     found = os.fstat(fd)
     needed = with_access(found.st_mode)
     if not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode != needed:
-        recorder.changing(record.step, Place(-1, b"", path), fd)
+        recorder.before_metadata_change(record.step, Place(-1, b"", path), fd)
         os.chmod(through(fd), stat.S_IMODE(needed))
 
 

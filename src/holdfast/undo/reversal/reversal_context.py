@@ -14,8 +14,8 @@ from holdfast.files.linux.reflink import duplicate
 from holdfast.undo.foreign_edits.other_links import OtherLinks
 from holdfast.undo.journal.preimages import is_empty
 from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, ReversalConflict, Signature, StepId, file_type
-from holdfast.undo.leased_writes import AT_ONCE, write_whole
 from holdfast.undo.tree.signatures import signature_of
+from holdfast.undo.whole_writes import AT_ONCE, write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -74,16 +74,16 @@ class ReversalContext:
         self._changed: list[int] = []
         """Descriptors of the objects that the reversal of this record has changed."""
 
-    def has_changed(self, place: Place) -> None:
+    def note_changed_at(self, place: Place) -> None:
         """What is at the place was changed by the reversal of this record."""
         if not self.theirs or identity(place.dir_fd, place.name) not in self.theirs:
             self._changed.append(os.open(place.name, OBJECT, dir_fd=place.dir_fd))
 
-    def changed(self, fd: int) -> None:
+    def note_changed(self, fd: int) -> None:
         """The object, open as the borrowed ``fd``, was changed by the reversal of this record."""
         self._changed.append(os.dup(fd))
 
-    def looked_at(self) -> tuple[Signature, ...]:
+    def final_signatures(self) -> tuple[Signature, ...]:
         """How that looks, now that nothing more is done to it."""
         device = self.directories.device
         left = tuple(signature_of(os.fstat(fd), device, partial(read_xattrs, fd)) for fd in self._changed)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.model.log import Log
 
@@ -22,8 +23,25 @@ if TYPE_CHECKING:
         StepId,
         Unprotected,
     )
-    from holdfast.undo.safeguards.guard import Rule
-    from holdfast.undo.safeguards.losses import Weight
+
+
+class Weight(NamedTuple):
+    """What a loss adds to what its step has lost."""
+
+    files: int
+    bytes: int
+    is_kept: bool = False
+    """Git holds what is deleted: made anew at its path, the file is not lost."""
+
+
+class Rule(Enum):
+    """By what it is asked."""
+
+    LOSS = "loss"
+    """The step would have lost so many files or bytes (`holdfast.undo.safeguards.losses`)."""
+    RENAME_OVER = "rename_over"
+    """Each rename that replaces a file is asked about."""
+    LIMIT = "limit"
 
 
 _log = Log(__name__)

@@ -21,8 +21,9 @@ import msgspec
 from holdfast.model.errors import HeldError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.undo.safeguards.guard import Danger, Rule, count_nothing
+from holdfast.undo.safeguards.guard import Danger, count_nothing
 from holdfast.undo.safeguards.losses import Losses
+from holdfast.undo.safeguards.open_step import Rule
 from holdfast.undo.service import OFF, Thresholds, TicketInfo
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ class Safeguards:
         self.thresholds = thresholds
         """May be changed at any time."""
         self._losses = losses or Losses()
-        self.made, self.touches, self.moved = self._losses.made, self._losses.touches, self._losses.moved
-        self.denied, self.begin = self._losses.denied, self._losses.begin
+        self.note_made, self.note_touch = self._losses.note_made, self._losses.note_touch
+        self.note_moved = self._losses.note_moved
+        self.denied, self.begin = self._losses.note_denied, self._losses.begin
         self._clock = clock
         self._last = 0
         self._tickets: dict[int, _Ticket] = {}

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.model.errors import HeldError
 from holdfast.supervisor.keeper._call_dispatcher import SupervisedTree, TreeDescriptors, handler_table
-from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
+from holdfast.supervisor.keeper._keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.operations import HANDLERS
 from holdfast.supervisor.process_tree.members import Processes, Run
 from holdfast.supervisor.resolution.handler_context import Handler, HandlerContext

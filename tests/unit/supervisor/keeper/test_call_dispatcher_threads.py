@@ -23,7 +23,7 @@ from holdfast.supervisor.keeper._call_dispatcher import (
     handler_table,
     receive,
 )
-from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
+from holdfast.supervisor.keeper._keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.process_tree.members import Processes, Run
 from holdfast.supervisor.resolution.handler_context import HandlerContext
 from holdfast.supervisor.syscalls.pending_call import PendingCall, Reply

@@ -91,7 +91,7 @@ def test_what_goes_through_a_pipe_after_its_step_counts_as_its_own(bench: Bench)
         step = desk.open("command")
         pipe_fd = os.open(pipe, os.O_RDWR)
         there = os.open(pipe, os.O_PATH)
-        log.recorder.changing(step, Place(-1, b"", b"pipe"), there)
+        log.recorder.before_metadata_change(step, Place(-1, b"", b"pipe"), there)
         os.close(there)
         assert desk.close(step, 0) is not None
         os.write(pipe_fd, b"later")

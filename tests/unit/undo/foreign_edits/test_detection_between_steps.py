@@ -94,7 +94,7 @@ def test_a_step_that_has_ended_and_is_not_finished_is_a_later_step(bench: Bench)
         second = desk.open("command")
         with acting(bench, log, second) as actor:
             actor.write(b"f", b"two")
-        finish = desk.closing(second, 0)
+        finish = desk.begin_close(second, 0)
         assert finish is not None
         with pytest.raises(RefusedError) as refused:
             desk.foresee([first])
@@ -148,7 +148,7 @@ def test_a_denied_step_gives_way_only_to_what_others_changed_after_it(bench: Ben
             other.write(b"f", b"the second's")
             desk.close(second, 0)
             actor.write(b"f", b"the first's")
-        finish = desk.closing(first, take_back=True)
+        finish = desk.begin_close(first, take_back=True)
         assert finish is not None
         finish()
         assert desk.conflicts(first) == []
@@ -166,7 +166,7 @@ def test_a_denied_step_leaves_what_another_one_that_goes_on_has_changed_after_it
         with acting(bench, log, first) as actor, acting(bench, log, second) as other:
             actor.write(b"f", b"the first's")
             other.write(b"f", b"the second's")
-            finish = desk.closing(first, take_back=True)
+            finish = desk.begin_close(first, take_back=True)
             assert finish is not None
             finish()
             assert path.read_bytes() == b"the second's"
@@ -189,7 +189,7 @@ def test_what_stays_of_a_denied_step_is_nobody_elses(bench: Bench) -> None:
             other.write(b"f", b"the second's")
             desk.close(second, 0)
             actor.write(b"f", b"the first's again", at=0)
-        finish = desk.closing(first, take_back=True)
+        finish = desk.begin_close(first, take_back=True)
         assert finish is not None
         finish()
         assert [found.path for found in desk.conflicts(first)] == [b"f"]
@@ -206,7 +206,7 @@ def test_what_a_denied_step_had_removed_was_not_gone_for_a_step_beside_it(bench:
             actor.write(b"f", b"the first's")
             other.unlink(b"f")
         desk.close(first, 0)
-        finish = desk.closing(second, take_back=True)
+        finish = desk.begin_close(second, take_back=True)
         assert finish is not None
         finish()
         desk.undo([first])
@@ -286,7 +286,7 @@ def test_an_edit_of_what_was_still_written_to_is_not_vouched_for_by_a_step_that_
         write_to(log, fd)
         desk.close(first, 0)
         path.write_bytes(b"edited by hand")
-        desk.outside([b"f"], "vim")
+        desk.record_foreign_edit([b"f"], "vim")
         second = bench.step(log, lambda actor: actor.unlink(b"f"))
         os.close(fd)
         write_to(log)
@@ -345,7 +345,7 @@ def test_what_was_denied_while_a_step_went_on_need_not_be_redone_before_it(bench
             actor.exchange(b"d/g", b"e")
         with acting(bench, log, second) as actor:
             actor.rename(b"d", b"e/m")
-        finish = desk.closing(second, take_back=True)
+        finish = desk.begin_close(second, take_back=True)
         assert finish is not None
         finish()
         desk.close(first, 0)
@@ -366,7 +366,7 @@ def test_what_was_denied_between_two_steps_is_nobody_elses_where_it_is_in_the_wa
             with acting(bench, log, step) as actor:
                 actor.write(b"new", b"%d" % step)
                 actor.rename(b"new", b"f")
-        finish = desk.closing(steps[1], take_back=True)
+        finish = desk.begin_close(steps[1], take_back=True)
         assert finish is not None
         finish()
         for step in (steps[0], steps[2]):
@@ -385,7 +385,7 @@ def test_what_was_denied_before_a_step_was_undone_need_not_be_redone_before_it(b
             with acting(bench, log, step) as actor:
                 actor.write(b"f", b"%d" % step)
         desk.close(first, 0)
-        finish = desk.closing(second, take_back=True)
+        finish = desk.begin_close(second, take_back=True)
         assert finish is not None
         finish()
         after = bench.photograph()
@@ -457,7 +457,7 @@ def test_what_a_denied_step_moves_back_is_as_the_other_step_left_it(bench: Bench
             other.rename(b"x", b"n")
             desk.close(second, 0)
             actor.rename(b"n", b"x")
-        finish = desk.closing(first, take_back=True)
+        finish = desk.begin_close(first, take_back=True)
         assert finish is not None
         finish()
         desk.undo([second])
@@ -476,7 +476,7 @@ def test_what_another_step_has_brought_elsewhere_stays_of_a_denied_step_and_is_t
             desk.close(second, 0)
         os.close(fd)
         write_to(log)
-        finish = desk.closing(first, take_back=True)
+        finish = desk.begin_close(first, take_back=True)
         assert finish is not None
         finish()
         assert [found.path for found in desk.conflicts(first)] == [b"n"]
@@ -592,7 +592,7 @@ def test_what_a_denied_step_still_writes_to_is_nobody_elses(bench: Bench) -> Non
         with acting(bench, log, second) as actor:
             fd = actor.open(b"f", os.O_WRONLY)
         write_to(log, fd)
-        finish = desk.closing(second, take_back=True)
+        finish = desk.begin_close(second, take_back=True)
         assert finish is not None
         finish()
         with pytest.raises(RefusedError) as refused:
@@ -614,7 +614,7 @@ def test_what_a_denied_step_had_taken_and_gives_back_is_as_the_other_step_left_i
             actor.rename(b"x", b"f")
             other.unlink(b"f")
         desk.close(second, 0)
-        finish = desk.closing(first, take_back=True)
+        finish = desk.begin_close(first, take_back=True)
         assert finish is not None
         finish()
         bench.step(log, lambda actor: actor.write(b"f", b"the third's"))
@@ -631,7 +631,7 @@ def test_what_a_denied_step_has_moved_away_was_not_gone_for_a_step_beside_it(ben
             other.write(b"new", b"the second's")
             other.rename(b"new", b"f")
             actor.write(b"f", b"the first's", at=0)
-            finish = desk.closing(second, take_back=True)
+            finish = desk.begin_close(second, take_back=True)
             assert finish is not None
             finish()
         desk.close(first, 0)
@@ -650,7 +650,7 @@ def test_a_directory_that_a_denied_step_had_moved_is_back_with_what_is_in_it(ben
             actor.chmod(b"d/x", 0o600)
             other.exchange(b"d", b"e")
         desk.close(first, 0)
-        finish = desk.closing(second, take_back=True)
+        finish = desk.begin_close(second, take_back=True)
         assert finish is not None
         finish()
         desk.undo([first])
@@ -667,7 +667,7 @@ def test_what_a_denied_step_had_replaced_and_gives_back_is_in_the_hand_of_the_st
             other.write(b"f", b"the second's")
             actor.write(b"new", b"anew")
             actor.rename(b"new", b"f")
-            finish = desk.closing(first, take_back=True)
+            finish = desk.begin_close(first, take_back=True)
             assert finish is not None
             finish()
             other.unlink(b"f")
@@ -693,7 +693,7 @@ def test_an_edit_by_another_name_of_what_a_step_took_a_name_from_or_moved(bench:
                 other.write(b"new", b"the second's")
                 other.rename(b"new", b"x")
         (bench.tree / "f").write_bytes(b"edited by hand")
-        desk.outside([b"f"], "vim", objects=[object_of(bench, b"f")])
+        desk.record_foreign_edit([b"f"], "vim", objects=[object_of(bench, b"f")])
         desk.close(second, 0)
         with pytest.raises(RefusedError) as refused:
             desk.undo([first, second])
@@ -712,7 +712,7 @@ def test_an_edit_by_another_name_of_what_was_still_written_to(bench: Bench) -> N
         write_to(log, fd)
         desk.close(first, 0)
         (bench.tree / "f").write_bytes(b"edited by hand")
-        desk.outside([b"f"], "vim", objects=[object_of(bench, b"f")])
+        desk.record_foreign_edit([b"f"], "vim", objects=[object_of(bench, b"f")])
         second = bench.step(log, lambda actor: actor.chmod(b"x", 0o600))
         os.close(fd)
         write_to(log)

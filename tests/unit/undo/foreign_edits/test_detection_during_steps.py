@@ -37,7 +37,7 @@ def edited(office: Office, path: bytes, before: Work, after: Work = nothing) -> 
     step = office.desk.open("command", command=(b"work",))
     office.act(step, before)
     by_hand(Path(os.fsdecode(os.path.join(os.fsencode(office.bench.tree), path))))
-    office.desk.outside([path], "vim (12)")
+    office.desk.record_foreign_edit([path], "vim (12)")
     office.act(step, after)
     office.desk.close(step, 0)
     return step
@@ -122,7 +122,7 @@ def test_another_step_that_left_the_edit_does_not_vouch_for_it(bench: Bench, is_
         first = office.desk.open("command")
         office.act(first, write(b"old", b"new"))
         by_hand(bench.tree / "old")
-        office.desk.outside([b"old"], "vim (12)")
+        office.desk.record_foreign_edit([b"old"], "vim (12)")
         if is_later:
             office.desk.close(first, 0)
         second = office.step(write(b"old", b"more"))
@@ -142,9 +142,9 @@ def test_what_is_told_only_after_the_look_is_known_when_the_step_is_finished(ben
         step = office.desk.open("command")
         office.act(step, write(b"old", b"new"))
         by_hand(bench.tree / "old")
-        finish = office.desk.closing(step, 0)
+        finish = office.desk.begin_close(step, 0)
         assert finish is not None
-        office.log.notice = lambda: office.desk.outside([b"old"], "vim (12)")
+        office.log.notice = lambda: office.desk.record_foreign_edit([b"old"], "vim (12)")
         finish()
         refuses(office.desk, step)
 
@@ -181,7 +181,7 @@ def test_a_rollback_leaves_the_edit(bench: Bench) -> None:
         office.act(step, write(b"old", b"new"))
         office.act(step, write(b"new"))
         by_hand(bench.tree / "old")
-        office.desk.outside([b"old"], "vim (12)")
+        office.desk.record_foreign_edit([b"old"], "vim (12)")
         assert [conflict.path for conflict in office.desk.rollback(step).conflicts] == [b"old"]
         assert (bench.tree / "old").read_bytes() == b"newHAND"
         assert not (bench.tree / "new").exists()
@@ -194,8 +194,8 @@ def test_a_recovery_leaves_the_edit(bench: Bench) -> None:
         office.act(step, write(b"old", b"new"))
         office.act(step, write(b"new"))
         by_hand(bench.tree / "old")
-        office.desk.outside([b"old"], "vim (12)")
-        office.desk.outside([b"new-by-vim"], "vim (12)")
+        office.desk.record_foreign_edit([b"old"], "vim (12)")
+        office.desk.record_foreign_edit([b"new-by-vim"], "vim (12)")
         office.desk.beat()
     with opened(bench) as office:
         assert [conflict.path for conflict in office.desk.conflicts(step)] == [b"old"]
@@ -256,7 +256,7 @@ def test_an_edit_by_another_name_is_not_taken_back(
         step = office.desk.open("command")
         office.act(step, work)
         by_hand(bench.tree / name)
-        office.desk.outside([told], "vim (12)", objects=[file])
+        office.desk.record_foreign_edit([told], "vim (12)", objects=[file])
         office.act(step, after)
         office.desk.close(step, 0)
         there = bench.photograph()
@@ -282,7 +282,7 @@ def test_a_rollback_leaves_an_edit_by_another_name(
         step = office.desk.begin("a try")
         office.act(step, work)
         by_hand(bench.tree / name)
-        office.desk.outside([told], "vim (12)", objects=[file])
+        office.desk.record_foreign_edit([told], "vim (12)", objects=[file])
         office.desk.beat()
         if not is_killed:
             assert office.desk.rollback(step).conflicts
@@ -297,7 +297,7 @@ def test_an_edit_by_another_name_before_a_step_writes_is_given_back(bench: Bench
         step = office.desk.open("command")
         office.act(step, lambda actor: actor.link(b"old", b"third"))
         by_hand(bench.tree / "also")
-        office.desk.outside([b"also"], "vim (12)", objects=[file])
+        office.desk.record_foreign_edit([b"also"], "vim (12)", objects=[file])
         office.act(step, lambda actor: actor.write(b"third", b"new"))
         office.desk.close(step, 0)
         office.desk.undo([step])
@@ -313,7 +313,7 @@ def test_where_too_much_is_edited_all_that_the_step_has_touched_counts(
         step = office.desk.open("command")
         office.act(step, write(b"old", b"new"))
         for at in range(0, MOST_EDITS + 500, 500):
-            office.desk.outside([b"%d" % one for one in range(at, at + 500)], f"git ({at})", blocks=False)
+            office.desk.record_foreign_edit([b"%d" % one for one in range(at, at + 500)], f"git ({at})", blocks=False)
         assert "counts as edited" in caplog.text
         office.act(step, write(b"later"))
         office.desk.close(step, 0)

@@ -110,7 +110,7 @@ def test_the_barrier_of_a_directory_that_was_moved_away_is_named(bench: Bench) -
     with opened(bench) as office:
         step = office.step(replaces)
         moves_e(bench.tree)
-        office.desk.outside([b"e", b"g"], "mv (12)")
+        office.desk.record_foreign_edit([b"e", b"g"], "mv (12)")
         with pytest.raises(RefusedError, match=r"mv \(12\) has changed e since"):
             office.desk.undo([step])
 

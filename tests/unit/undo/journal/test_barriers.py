@@ -35,10 +35,10 @@ def test_edits_shortly_after_each_other_are_one_and_it_is_the_later() -> None:
 def test_what_is_as_the_step_left_it_is_no_barrier_any_more() -> None:
     mine = footprint_of([Make(3, 1, b"one", "f", 0), Make(4, 1, b"two", "f", 0)])
     barriers = Barriers([edit(5, b"one", b"two")])
-    found = barriers.crossed(1, 3, mine, lambda path, _: path == b"one")
+    found = barriers.newest_crossed(1, 3, mine, lambda path, _: path == b"one")
     assert found is not None
     assert found.paths == (b"two",)
-    assert barriers.crossed(1, 3, mine, lambda *_: True) is None
+    assert barriers.newest_crossed(1, 3, mine, lambda *_: True) is None
 
 
 def test_very_many_paths_are_anything() -> None:
@@ -60,9 +60,9 @@ def test_very_many_paths_are_anything() -> None:
 def test_what_a_step_has_to_do_with(paths: tuple[bytes, ...], is_crossed: bool) -> None:
     mine = footprint_of([Make(3, 1, b"dir/file", "f", 0)])
     barriers = Barriers([edit(5, *paths)])
-    assert (barriers.crossed(1, 3, mine) is not None) == is_crossed
-    assert barriers.crossed(1, 6, mine) is None
-    assert Barriers([edit(5, *paths, blocks=False)]).crossed(1, 3, mine) is None
+    assert (barriers.newest_crossed(1, 3, mine) is not None) == is_crossed
+    assert barriers.newest_crossed(1, 6, mine) is None
+    assert Barriers([edit(5, *paths, blocks=False)]).newest_crossed(1, 3, mine) is None
 
 
 def test_they_go_with_the_steps_before_them() -> None:
@@ -87,18 +87,18 @@ def test_what_was_changed_before_a_step_came_does_not_bar_it_whatever_was_added_
         assert len(barriers.records) == 1
         for read in (barriers, Barriers(barriers.pieces())):
             assert read.records == barriers.records, "also when it was read from a journal that began anew"
-            assert read.crossed(1, 10, mine) is None or read.records[0].finder is not None
-            assert read.crossed(1, 4, mine, lambda path, _: path != b"one") is not None
-            assert read.crossed(1, 10, mine, lambda path, _: path != b"one") is None
-            assert read.edited(4) == {b"one", b"two"}
-            assert read.edited(5) == {b"two"}
+            assert read.newest_crossed(1, 10, mine) is None or read.records[0].finder is not None
+            assert read.newest_crossed(1, 4, mine, lambda path, _: path != b"one") is not None
+            assert read.newest_crossed(1, 10, mine, lambda path, _: path != b"one") is None
+            assert read.edited_paths(4) == {b"one", b"two"}
+            assert read.edited_paths(5) == {b"two"}
 
 
 def test_what_was_changed_again_counts_as_late_as_that() -> None:
     mine = footprint_of([Make(10, 1, b"one", "f", 0)])
     barriers = Barriers([ForeignEdit(5, (b"one",), 0, "vim"), ForeignEdit(20, (b"one",), 1_000_000_000, "vim")])
     assert barriers.pieces() == [ForeignEdit(20, (b"one",), 1_000_000_000, "vim")]
-    assert barriers.crossed(1, 10, mine) is not None
+    assert barriers.newest_crossed(1, 10, mine) is not None
 
 
 def test_what_is_changed_again_counts_as_late_as_that_though_something_else_came_right_before() -> None:
@@ -106,7 +106,7 @@ def test_what_is_changed_again_counts_as_late_as_that_though_something_else_came
     barriers = Barriers([ForeignEdit(5, (b"one",), 0, "vim"), ForeignEdit(20, (b"two",), 0, "vim")])
     assert barriers.add(ForeignEdit(21, (b"one",), 0, "vim")) == ForeignEdit(21, (b"one",), 0, "vim")
     assert barriers.add(ForeignEdit(22, (b"two", b"one"), 0, "vim")) is None, "nothing has come between"
-    assert Barriers(barriers.pieces()).crossed(1, 10, mine) is not None
+    assert Barriers(barriers.pieces()).newest_crossed(1, 10, mine) is not None
 
 
 def test_what_is_changed_again_and_again_takes_no_more_room() -> None:
@@ -119,15 +119,15 @@ def test_what_is_changed_again_and_again_takes_no_more_room() -> None:
 def test_a_step_is_not_barred_by_what_was_there_when_it_came_to_it() -> None:
     mine = footprint_of([Make(3, 1, b"first", "f", 0), Make(10, 1, b"one", "f", 0)])
     barriers = Barriers([edit(5, b"one")])
-    assert barriers.crossed(1, 3, mine) is not None
-    assert barriers.crossed(1, 3, mine, came={b"one": 10}) is None
-    assert barriers.crossed(1, 3, mine, came={b"one": 4}) is not None
+    assert barriers.newest_crossed(1, 3, mine) is not None
+    assert barriers.newest_crossed(1, 3, mine, came={b"one": 10}) is None
+    assert barriers.newest_crossed(1, 3, mine, came={b"one": 4}) is not None
 
 
 def test_very_many_paths_are_anything_whenever_the_step_came() -> None:
     barriers = Barriers([edit(5, *(b"%d" % at for at in range(1001)))])
     mine = footprint_of([Make(3, 1, b"first", "f", 0)])
-    assert barriers.crossed(1, 3, mine, came={b"": 10}) is not None
+    assert barriers.newest_crossed(1, 3, mine, came={b"": 10}) is not None
     assert Barriers(barriers.pieces()).records == barriers.records
 
 

@@ -50,7 +50,7 @@ def test_a_removed_file_that_is_opened_again_for_writing(bench: Bench) -> None:
         earlier = bench.step(log, lambda actor: actor.unlink(b"file"))
 
         def write_through(actor: Actor) -> None:
-            log.recorder.opening(actor.step, Place(-1, b"", b""), reader)
+            log.recorder.before_open(actor.step, Place(-1, b"", b""), reader)
             os.truncate(through(reader), 0)
 
         bench.step(log, write_through)
@@ -252,7 +252,7 @@ def test_what_several_steps_have_left_is_known_of_all_when_the_last_of_them_is_f
         log.writers = lambda _: frozenset({path.stat().st_ino})
         first, second = (bench.open_step(log, lambda actor: actor.write(b"file", b"written")) for _ in range(2))
         desk.close(first)
-        finish = desk.closing(second)
+        finish = desk.begin_close(second)
         log.writers = lambda _: frozenset()
         settle(log, eagerly=False)  # before the second one is written
         assert finish is not None

@@ -251,7 +251,7 @@ class Meanwhile:
     """Somebody who does something at the moment at which the content of a file has just been kept."""
 
     def __init__(self, office: Office, monkeypatch: pytest.MonkeyPatch, *edits: Callable[[], object]) -> None:
-        keep, left = office.log.recorder.opening, list(edits)
+        keep, left = office.log.recorder.before_open, list(edits)
 
         def opening(step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
             is_kept = keep(step, place, fd, risk)
@@ -259,7 +259,7 @@ class Meanwhile:
                 left.pop(0)()
             return is_kept
 
-        monkeypatch.setattr(office.log.recorder, "opening", opening)
+        monkeypatch.setattr(office.log.recorder, "before_open", opening)
 
 
 @pytest.mark.parametrize("size", [10, 100_000])

@@ -232,7 +232,7 @@ def test_an_edit_where_another_step_has_moved_it_is_not_what_a_step_left(office:
     office.act(two, lambda actor: actor.rename(b"x", b"c/x"))
     office.close(two)
     (office.bench.tree / "c/x").write_bytes(b"theirs")
-    office.desk.outside([b"c/x"])
+    office.desk.record_foreign_edit([b"c/x"])
     office.close(one)
     with pytest.raises(RefusedError, match="c/x"):
         office.desk.undo([one, two])

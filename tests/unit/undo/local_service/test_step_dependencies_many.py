@@ -126,4 +126,4 @@ def test_small_contents_count_as_well_for_the_limit_of_bytes(bench: Bench) -> No
             office.desk.close(step)
         kept = office.desk.steps()
         assert 1 <= len(kept) <= limit // size
-        assert office.desk.parting("run").forgotten == 30 - len(kept)
+        assert office.desk.run_ending("run").forgotten == 30 - len(kept)

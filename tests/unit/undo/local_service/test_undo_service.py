@@ -110,12 +110,12 @@ def test_an_explicit_step_is_rolled_back(bench: Bench) -> None:
     before = bench.photograph()
     with opened(bench) as office:
         step = office.desk.begin("a try")
-        assert office.desk.explicit("") == office.desk.explicit("a run") == step
+        assert office.desk.explicit_step("") == office.desk.explicit_step("a run") == step
         with pytest.raises(RefusedError, match="is open"):
             office.desk.begin("another")
         office.act(step, write(b"new"))
         assert office.desk.rollback(step).steps == (step,)
-        assert office.desk.explicit("") is None
+        assert office.desk.explicit_step("") is None
         bench.assert_as(before)
         with pytest.raises(NotFoundError):
             office.desk.commit(step)
@@ -126,7 +126,7 @@ def test_what_a_run_has_begun_is_its_own(bench: Bench) -> None:
     with opened(bench) as office:
         mine, other = office.desk.begin("mine", run="a"), office.desk.begin("other", run="b")
         everything = office.desk.begin("a person's")
-        assert [office.desk.explicit(run) for run in ("a", "b", "c", "")] == [mine, other, everything, everything]
+        assert [office.desk.explicit_step(run) for run in ("a", "b", "c", "")] == [mine, other, everything, everything]
         for close in (office.desk.commit, office.desk.rollback):
             for step in (other, everything):
                 with pytest.raises(RefusedError, match="not begun by the run a"):
@@ -135,10 +135,10 @@ def test_what_a_run_has_begun_is_its_own(bench: Bench) -> None:
             with pytest.raises(RefusedError, match="is open"):
                 office.desk.begin("another", run=run)
         office.desk.rollback(mine, run="a")
-        assert office.desk.explicit("a") == everything
+        assert office.desk.explicit_step("a") == everything
         office.desk.commit(other)  # a person may
         office.desk.commit(everything)
-        assert office.desk.explicit("b") is None
+        assert office.desk.explicit_step("b") is None
 
 
 def test_an_explicit_step_without_changes_is_committed(bench: Bench) -> None:
@@ -155,18 +155,18 @@ def test_no_group_begins_where_nothing_is_intercepted(bench: Bench) -> None:
 def test_an_ambient_step_ends_after_quiet(bench: Bench) -> None:
     with opened(bench) as office:
         desk = office.desk
-        step = desk.ambient()
+        step = desk.ambient_step()
         assert step < 0
         office.act(step, write(b"one"))
         office.clock.advance(4)
-        office.act(desk.ambient(), write(b"two"))
+        office.act(desk.ambient_step(), write(b"two"))
         office.clock.advance(4)
         desk.tick()
-        assert desk.ambient() == step
+        assert desk.ambient_step() == step
         office.clock.advance(1)
         desk.tick()
         assert [(info.id, info.state, info.paths) for info in desk.steps()] == [(step, "done", 2)]
-        assert desk.ambient() == step - 1
+        assert desk.ambient_step() == step - 1
 
 
 def test_a_barrier_is_not_crossed_and_survives_the_keeper(bench: Bench) -> None:
@@ -175,7 +175,7 @@ def test_a_barrier_is_not_crossed_and_survives_the_keeper(bench: Bench) -> None:
         step = office.step(write(b"file"))
         free = office.step(write(b"free"))
         (bench.tree / "file").write_bytes(b"by vim")
-        office.desk.outside([b"file"], "vim (12)")
+        office.desk.record_foreign_edit([b"file"], "vim (12)")
     with opened(bench) as office:
         (barrier,) = office.desk.barriers()
         assert (barrier.paths, barrier.who, barrier.blocks, barrier.after) == ((b"file",), "vim (12)", True, free)
@@ -191,7 +191,7 @@ def test_a_barrier_is_not_crossed_and_survives_the_keeper(bench: Bench) -> None:
 def test_a_warning_is_listed_and_does_not_block(bench: Bench) -> None:
     with opened(bench) as office:
         step = office.step(write(b"file"))
-        office.desk.outside([b""], blocks=False)
+        office.desk.record_foreign_edit([b""], blocks=False)
         assert [barrier.blocks for barrier in office.desk.barriers()] == [False]
         office.desk.undo([step])
 
@@ -200,11 +200,11 @@ def test_edits_without_a_step_between_are_one_barrier(bench: Bench) -> None:
     with opened(bench) as office:
         office.step(write(b"file"))
         for path in (b"one", b"two", b"one"):
-            office.desk.outside([path], "vim (12)")
+            office.desk.record_foreign_edit([path], "vim (12)")
         assert [barrier.paths for barrier in office.desk.barriers()] == [(b"one", b"two")]
         with office.desk.quiet():
             assert office.desk.is_quiet
-            office.desk.outside([b"ours"])
+            office.desk.record_foreign_edit([b"ours"])
         assert not office.desk.is_quiet
         assert len(office.desk.barriers()) == 1
 
@@ -314,10 +314,10 @@ def test_what_lapsed_and_was_allowed_goes_on_when_it_is_tried_again(bench: Bench
         desk.close(step)
         desk.lapse(held.value.ticket)  # (several wait for one answer, and each of them fails)
         assert [ticket.id for ticket in desk.held()] == [held.value.ticket], "it waits on alone"
-        assert desk.parting("other").unanswered == ()
-        (told,) = desk.parting("run").unanswered
+        assert desk.run_ending("other").unanswered == ()
+        (told,) = desk.run_ending("run").unanswered
         assert (told.step, told.path, told.unanswered) == (step, b"large", 8.0)
-        assert desk.parting("run").unanswered == ()
+        assert desk.run_ending("run").unanswered == ()
         desk.answer(held.value.ticket, allow=answer != "denied")
         assert desk.held() == []
         if answer == "too late":
@@ -374,7 +374,7 @@ def test_however_a_hold_ends_unanswered_nothing_is_left_of_the_step(
             case "explicit of a run":
                 step = desk.begin("a try", run="run")
             case "ambient":
-                step = desk.ambient()
+                step = desk.ambient_step()
             case _:
                 step = desk.open("command", run="run")
         office.act(step, write(b"made"))
@@ -383,7 +383,7 @@ def test_however_a_hold_ends_unanswered_nothing_is_left_of_the_step(
         end(office, step, held.value.ticket)
         three.assert_as(before)
         assert [(info.id, info.state) for info in desk.steps()] == [(step, "open" if _shown(end, kind) else "undone")]
-        assert desk.explicit("") is None
+        assert desk.explicit_step("") is None
 
 
 def _shown(end: Callable[[Office, StepId, int], None], kind: str) -> bool:
@@ -614,7 +614,7 @@ def test_what_a_step_left_is_known_before_the_rest_of_its_end_is_done(bench: Ben
         desk = office.desk
         first = desk.open("command")
         office.act(first, lambda actor: (actor.write(b"new", b"1"), actor.write(b"other", b"2")))
-        finish = desk.closing(first, 0)
+        finish = desk.begin_close(first, 0)
         assert finish is not None
         second = office.step(write(b"new", b"more than that"))
         (bench.tree / "other").write_bytes(b"by hand")

@@ -163,8 +163,8 @@ def test_who_has_a_removed_file_open_has_it_alone(bench: Bench, remove: Callable
         remove(actor)
         actor.rmdir(b"directory")
         for held in (fd, folder):
-            assert log.recorder.removed(actor.step, held)
-            assert log.recorder.removed(actor.step, held), "a second time"
+            assert log.recorder.release_removed(actor.step, held)
+            assert log.recorder.release_removed(actor.step, held), "a second time"
             os.fchmod(held, 0o700)
         os.truncate(f"/proc/self/fd/{fd}", 0)
         assert os.fstat(fd).st_nlink == os.fstat(folder).st_nlink == 0
@@ -184,7 +184,7 @@ def test_what_has_another_name_is_nobodys_alone(bench: Bench) -> None:
 
     def work(actor: Actor) -> None:
         actor.unlink(b"file")
-        assert not log.recorder.removed(actor.step, fd)
+        assert not log.recorder.release_removed(actor.step, fd)
 
     with bench.keeper() as log:
         bench.step(log, work)

@@ -59,7 +59,7 @@ class Guarded:
         directories = Directories(self.root)
         fd = os.open(self.tree / os.fsdecode(path), os.O_RDONLY)
         try:
-            self.log.recorder.losing(actor.step, directories.place(path), fd, lost)
+            self.log.recorder.before_loss(actor.step, directories.place(path), fd, lost)
         finally:
             os.close(fd)
             directories.close()
@@ -352,7 +352,7 @@ def test_a_path_counts_by_where_what_is_there_lay_first(calls: list[tuple[str, b
         above = other.rpartition(b"/")[0]
         if call == "make":
             if other not in tree and (not above or above in tree):
-                known.made(step, other, Identity(b"%d" % number))
+                known.note_made(step, other, Identity(b"%d" % number))
                 tree[other] = other
             continue
         if one not in tree or under(other, one) or under(one, other) or (above and above not in tree):
@@ -361,10 +361,10 @@ def test_a_path_counts_by_where_what_is_there_lay_first(calls: list[tuple[str, b
             continue
         moved, replaced = carry(one, other), carry(other, one)
         tree |= moved | (replaced if call == "exchange" else {})
-        known.moved(one, other, is_directory=True, is_exchanged=call == "exchange")
+        known.note_moved(one, other, is_directory=True, is_exchanged=call == "exchange")
     for path, first in tree.items():
         asked.clear()
-        known.touches(path + b"/.gitignore")
+        known.note_touch(path + b"/.gitignore")
         assert asked == [first + b"/.gitignore"]
 
 
