@@ -49,12 +49,12 @@ class Bench:
 
     def step(self, act: Act, *, ends: bool = True) -> None:
         log = self.keep()
-        desk = LocalUndoService(log)
-        step = desk.open("command")
+        service = LocalUndoService(log)
+        step = service.open("command")
         with Actor(log.recorder, os.fsencode(self.tree), step) as actor:
             act(actor)
         if ends:
-            desk.close(step, 0)
+            service.close(step, 0)
         log.close()
 
     def undo(self) -> None:
@@ -65,8 +65,8 @@ class Bench:
 
     def _change(self, state: str) -> None:
         with closing(self.keep()) as log:
-            desk = LocalUndoService(log)
-            (desk.undo if state == "done" else desk.redo)([max(log.heads)])
+            service = LocalUndoService(log)
+            (service.undo if state == "done" else service.redo)([max(log.heads)])
 
     def recover(self) -> list[Conflict]:
         with closing(self.keep()) as log:

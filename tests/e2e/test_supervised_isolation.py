@@ -79,9 +79,9 @@ class Place:
         return done.stdout
 
     def undo_all(self) -> int:
-        with afterwards.desk(self.log, self.tree) as desk:
-            steps = [step.id for step in desk.steps() if step.state == "done"]
-            assert desk.undo(steps).conflicts == ()
+        with afterwards.service(self.log, self.tree) as service:
+            steps = [step.id for step in service.steps() if step.state == "done"]
+            assert service.undo(steps).conflicts == ()
             return len(steps)
 
 

@@ -25,7 +25,7 @@ ROUTES = (
 """Arguments of ip(8) by which every address is local. The second fails where there is no IPv6, which is as good."""
 
 
-def rules(allow: AllowedConnections, tcp_port: int, dns_ports: Mapping[Address, int]) -> str:
+def nft_rules(allow: AllowedConnections, tcp_port: int, dns_ports: Mapping[Address, int]) -> str:
     """What to load with ``nft -f``: the relay listens on ``tcp_port`` for TCP, and for questions to each server on a
     port of its own.
     """

@@ -65,7 +65,7 @@ def probe() -> Sequence[IsolationFinding]:
     )
 
 
-def require(policy: SandboxPolicy) -> None:
+def require_isolation(policy: SandboxPolicy) -> None:
     """Raise `UnsupportedError`, with the reason and what would help, if a box with such a network, and such limits,
     cannot be had.
     """

@@ -32,7 +32,7 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 
 
 class Namespace:
-    """Implements `Box`: what the policy says holds for the command and everything that it starts, and ends with it."""
+    """Implements `Sandbox`: what the policy says holds for the command and all that it starts, and ends with it."""
 
     def __init__(self, policy: SandboxPolicy) -> None:
         """Nothing happens yet."""
@@ -47,7 +47,7 @@ class Namespace:
         environment: Mapping[bytes, bytes],
         keep: Sequence[int] = (),
     ) -> Generator[PreparedCommand]:
-        """See `Box.prepare`. Raises `UsageError` for a policy that contradicts itself."""
+        """See `Sandbox.prepare`. Raises `UsageError` for a policy that contradicts itself."""
         policy = self._policy
         network = policy.network
         check_quota(policy.quota, policy.files.tmp)

@@ -165,7 +165,7 @@ def _set_up(way: EntryPlan, network: AllowedConnections, channel: socket.socket)
         for server in network.dns
     ]
     ports = {server: own.getsockname()[1] for server, own in zip(network.dns, asked, strict=True)}
-    problem = _run([way.nft, "-f", "-"], firewall.rules(network, tcp_port, ports))
+    problem = _run([way.nft, "-f", "-"], firewall.nft_rules(network, tcp_port, ports))
     if problem:
         raise OSError(f"nft: {problem}")
     sockets = [tcp4, tcp6, *asked]

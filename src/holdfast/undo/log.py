@@ -78,8 +78,8 @@ class UndoLog:
             """Bytes of each finished step: of its file, in which small contents are, and of its preimages."""
             self._used = sum(self._sizes.values())
             self._units = Counter(map(_unit, self.heads.values()))
-            self.found: list[AnyRecord] = read_journal(directory).records
-            self.barriers = Barriers(record for record in self.found if isinstance(record, ForeignEdit))
+            self.found_records: list[AnyRecord] = read_journal(directory).records
+            self.barriers = Barriers(record for record in self.found_records if isinstance(record, ForeignEdit))
             self._beat_fd = os.open(os.path.join(directory, BEAT), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             beat = decode_beat(os.read(self._beat_fd, 64))
             self.last_beat = beat or NONE
@@ -104,7 +104,7 @@ class UndoLog:
         """An undo or a redo stopped in the middle; see `holdfast.undo.recovery.interrupted_reversals`."""
         self.unsealed: dict[StepId, OpenStep] = {}
         """Steps that have ended and are not finished yet: the journal is needed for them."""
-        self.notice: Callable[[], object] = lambda: None
+        self.flush_foreign_edits: Callable[[], object] = lambda: None
         """Tells `record_foreign_edit` of all that others have changed up to now. From any thread."""
         self.unsettled: dict[StepId, dict[bytes, Signature]] = {}
         """What could still be written to when its step ended, as it looked then; see
@@ -115,12 +115,12 @@ class UndoLog:
         self.writers: Callable[[bool], frozenset[int] | None] = lambda _thorough: frozenset()
         """Asks for the inode numbers of the files that those who are served may write to through what they have open or
         mapped. From any thread. None if it would take long to find out; not if told to be thorough."""
-        begun = [record.step for record in self.found if isinstance(record, Begin)]
+        begun = [record.step for record in self.found_records if isinstance(record, Begin)]
         self._next_step = max([least.step, self.last_beat.step, *self.heads, *begun])
         self._next_ambient = min([least.ambient, self.last_beat.ambient, *self.heads, *begun])
         # (Earlier versions did not note the number by which a step had ended in the sign of life.)
         ended = (max(head.last, head.left_at) for head in self.heads.values())
-        seq = max([least.seq, self.last_beat.seq, *ended, *(record.seq for record in self.found)])
+        seq = max([least.seq, self.last_beat.seq, *ended, *(record.seq for record in self.found_records)])
         self.recorder = Recorder(
             self.journal,
             self.preimages,
@@ -331,7 +331,7 @@ class UndoLog:
     def _aliases(self) -> Iterator[tuple[Identity, Identity]]:
         for head in sorted(self.heads.values(), key=lambda head: head.acted):
             yield from head.aliases
-        for record in self.found:
+        for record in self.found_records:
             if isinstance(record, Alias):
                 yield record.old, record.new
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import HoldfastError, UnsupportedError
-from holdfast.sandbox.isolation_probe import probe, require
+from holdfast.sandbox.isolation_probe import probe, require_isolation
 from holdfast.sandbox.namespace import find_program
 from holdfast.sandbox.policy import FileAccess, SandboxPolicy
 
@@ -28,7 +28,7 @@ def test_a_program_that_is_missing_is_named_with_its_package() -> None:
 
 def test_what_works_here_is_found_to_work() -> None:
     try:
-        require(SandboxPolicy(FileAccess(b"/nowhere")))
+        require_isolation(SandboxPolicy(FileAccess(b"/nowhere")))
     except HoldfastError as error:
         pytest.skip(f"{error.message} ({error.hint})")
     assert all(finding.works for finding in probe()[:2])

@@ -140,7 +140,7 @@ def test_whoever_runs_it_is_killed_and_nothing_goes_on(tmp_path: Path) -> None:
 @needs_isolation
 def test_in_a_box_another_directory_is_seen_at_the_workspaces_path(tmp_path: Path) -> None:
     from holdfast.model.errors import UnsupportedError
-    from holdfast.sandbox.isolation_probe import require
+    from holdfast.sandbox.isolation_probe import require_isolation
     from holdfast.sandbox.namespace import Namespace
     from holdfast.sandbox.policy import FileAccess, OpenNetwork, SandboxPolicy
 
@@ -151,7 +151,7 @@ def test_in_a_box_another_directory_is_seen_at_the_workspaces_path(tmp_path: Pat
     (there / "name").write_text("there")
     policy = SandboxPolicy(FileAccess(os.fsencode(here), origin=os.fsencode(there)), OpenNetwork())
     try:
-        require(policy)
+        require_isolation(policy)
     except UnsupportedError as error:
         pytest.skip(error.message)
     output = os.fsencode(tmp_path / "output")

@@ -13,7 +13,7 @@ import pytest
 from holdfast.model.clock import SystemClock
 from holdfast.testing.tree_actor import Actor
 from holdfast.testing.tree_state import Seen, differences, photograph
-from holdfast.undo.completion.step_sealer import StepEnd, seal
+from holdfast.undo.completion.step_sealer import StepEnd, seal_step
 from holdfast.undo.journal.heartbeat import encode_beat, read_beat
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -58,7 +58,7 @@ class Bench:
 
     def finish(self, log: UndoLog, step: StepId) -> None:
         """End a step that is open."""
-        seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
+        seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.restart()
 
     def abandon(self, work: Callable[[Actor], object]) -> None:

@@ -27,7 +27,7 @@ from holdfast.model.log_format import Lines, send
 from holdfast.model.paths import display
 from holdfast.processes.module_process import ProcessOutcome, decode_outcome, failed_outcome, start_module
 from holdfast.sandbox.channel import shim_command
-from holdfast.undo.reports.unreported_rollbacks import note
+from holdfast.undo.reports.unreported_rollbacks import note_rollback
 from holdfast.undo.service import LogLimits, Thresholds
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _run(launch: Launch) -> int:
                     fails_whole=True,  # a shim ends in order or was lost, and then nothing else ends its command
                 ),
                 RunPolicy(launch.isolation, read_only=read_only, thresholds=launch.thresholds, limits=launch.limits),
-                told=partial(note, log_directory(context)),  # the process that has started us may be gone
+                told=partial(note_rollback, log_directory(context)),  # the process that has started us may be gone
             ).exit_code
     finally:
         opener.close()

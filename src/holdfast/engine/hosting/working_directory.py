@@ -454,12 +454,12 @@ class HostedDirectory:
         return reached(context, always=always, told=self._told, own_limits=self._limits)
 
     def _take_notice(self, context: Context) -> None:
-        from holdfast.undo.reports.unreported_rollbacks import take
+        from holdfast.undo.reports.unreported_rollbacks import take_rollbacks
 
         if self._inside is not None:
             return  # (The run has done it, before it began.)
         with self._reached(context) as log:  # to reach it is to have finished what was left
-            for report in () if log is None else take(self._undo_log):
+            for report in () if log is None else take_rollbacks(self._undo_log):
                 self._told(report)
 
     def _told(self, report: UndoReport) -> None:

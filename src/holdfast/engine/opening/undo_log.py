@@ -177,9 +177,9 @@ def recover(context: Context, found: bytes, *, noted: bool) -> None:
 
 
 def _noting(directory: bytes) -> Callable[[UndoReport], object]:
-    from holdfast.undo.reports.unreported_rollbacks import note
+    from holdfast.undo.reports.unreported_rollbacks import note_rollback
 
-    return partial(note, directory)
+    return partial(note_rollback, directory)
 
 
 def required(service: UndoService | None) -> UndoService:

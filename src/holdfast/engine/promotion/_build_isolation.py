@@ -44,10 +44,10 @@ def check_possible(work: Work) -> None:
     spec = work.spec
     if spec.isolation == "none" or not (spec.setup or spec.build or spec.start or spec.health):
         return
-    from holdfast.sandbox.isolation_probe import require
+    from holdfast.sandbox.isolation_probe import require_isolation
     from holdfast.sandbox.policy import FileAccess, SandboxPolicy, parse_network
 
-    require(SandboxPolicy(FileAccess(work.context.workspace.path), parse_network(spec.network)))
+    require_isolation(SandboxPolicy(FileAccess(work.context.workspace.path), parse_network(spec.network)))
 
 
 def prelude() -> list[bytes]:

@@ -120,14 +120,14 @@ class DispatchLock:
         return _at_once.epoll_wait(self._selector, self._event, 1, 0) > 0
 
 
-def receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]) -> None:
+def receive_calls(tree: SupervisedTree, dispatch_lock: DispatchLock, fail: Callable[[], None]) -> None:
     """Receive the calls of a tree until its last process has ended. A thread that cannot go on calls ``fail``."""
     for _ in range(_RECEIVERS):
         tree.listener.hold()
-        threading.Thread(target=_receive, args=(tree, turns, fail), daemon=True).start()
+        threading.Thread(target=_receive, args=(tree, dispatch_lock, fail), daemon=True).start()
 
 
-def _receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]) -> None:
+def _receive(tree: SupervisedTree, dispatch_lock: DispatchLock, fail: Callable[[], None]) -> None:
     listener = tree.listener
     _raise_thread_priority()
     try:
@@ -135,7 +135,7 @@ def _receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]
         # Before that it leaves them waiting, until the keeper ends.)
         while (found := listener.receive()) is not None or not listener.is_over():
             if found is not None:
-                turns.put(lambda found=found: tree.serve(found))
+                dispatch_lock.put(lambda found=found: tree.serve(found))
     except BaseException as error:
         _log.warning("a call failed by a mistake of Holdfast's own: %r", error)
         fail()
@@ -146,7 +146,7 @@ def _receive(tree: SupervisedTree, turns: DispatchLock, fail: Callable[[], None]
 
 def raise_priority() -> None:
     """Have this process be preferred to those of other sessions (sched(7), autogroup), where that counts and is
-    allowed: within its own, `receive` sees to it.
+    allowed: within its own, `receive_calls` sees to it.
     """
     with suppress(OSError), open("/proc/self/autogroup", "w") as file:
         file.write(str(_NICE))

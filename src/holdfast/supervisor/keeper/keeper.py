@@ -32,7 +32,7 @@ from holdfast.model.log import Log
 from holdfast.supervisor.control.frames import GONE, SUPERVISED, JoinRequest, encode_error, encode_result
 from holdfast.supervisor.control.socket_server import LATER, SocketServer
 from holdfast.supervisor.keeper._background_thread import BackgroundThread
-from holdfast.supervisor.keeper._call_dispatcher import DispatchLock, raise_priority, receive
+from holdfast.supervisor.keeper._call_dispatcher import DispatchLock, raise_priority, receive_calls
 from holdfast.supervisor.keeper._keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.keeper._step_lifecycle import StepLifecycle
 from holdfast.supervisor.keeper._supervised_trees import SupervisedTrees
@@ -46,7 +46,7 @@ from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import BEAT_SECONDS, recover
 from holdfast.undo.reports.step_views import undo_report
-from holdfast.undo.reports.unreported_rollbacks import note
+from holdfast.undo.reports.unreported_rollbacks import note_rollback
 from holdfast.undo.safeguards.losses import Losses
 from holdfast.undo.safeguards.tickets import Safeguards
 
@@ -103,7 +103,7 @@ class Keeper:
         )
         recovered = recover(self._undo_log).rolled_back
         if recovered is not None and recovered.steps:
-            note(settings.log, undo_report(self._undo_log.quarantine, [recovered]))
+            note_rollback(settings.log, undo_report(self._undo_log.quarantine, [recovered]))
         self._service = LocalUndoService(self._undo_log, safeguards, intercepts=True, own=settings.forbidden)
         self._worker = BackgroundThread()
         self._epoll = select.epoll()
@@ -114,8 +114,10 @@ class Keeper:
         workspace = ServedWorkspace(root_fd, forbidden, recorder, self._undo_log.preimages)
         parts = KeeperContext(workspace, self._service, self._steps, self._worker, self._epoll, self._lapse)
         self._mounted = MountedTrees(settings.server, parts)
-        self._turns = DispatchLock(lambda: self._service.is_quiet, self._epoll)
-        self._runs = SupervisedTrees(parts, self._mounted, lambda tree: receive(tree, self._turns, self.stop))
+        self._dispatch_lock = DispatchLock(lambda: self._service.is_quiet, self._epoll)
+        self._runs = SupervisedTrees(
+            parts, self._mounted, lambda tree: receive_calls(tree, self._dispatch_lock, self.stop)
+        )
         self._undo_log.writers = self._runs.held_for_writing
         self._outsiders = OutsideWatcher(
             self._service,
@@ -126,7 +128,7 @@ class Keeper:
             blocks=settings.outside_blocks,
             backend=settings.watch,
         )
-        self._undo_log.notice = self._outsiders.settle
+        self._undo_log.flush_foreign_edits = self._outsiders.settle
         recorder.on_contact = self._outsiders.settle_before
         self._pauses: dict[KeeperClient, ExitStack] = {}
         self._visitors: set[KeeperClient] = set()
@@ -151,7 +153,7 @@ class Keeper:
         others = self._epoll.fileno()
         runs = self._runs
         calls_ready, trees = runs.calls_ready, runs.trees
-        service, turns = self._service, self._turns
+        service, dispatch_lock = self._service, self._dispatch_lock
         others_ready = select.poll()  # (select() knows no descriptor above 1,023)
         others_ready.register(others, select.POLLIN)
         due = again = 0.0
@@ -161,8 +163,8 @@ class Keeper:
                 ready = [others]
             else:
                 seconds = _AGAIN_SECONDS if runs.has_retries else BEAT_SECONDS
-                ready = [fd for fd, _ in calls_ready.poll(0 if turns.has_calls else seconds * 1000)]
-            with turns:
+                ready = [fd for fd, _ in calls_ready.poll(0 if dispatch_lock.has_calls else seconds * 1000)]
+            with dispatch_lock:
                 for fd in ready:
                     # (The selector comes first: who has ended is forgotten before its number comes again.)
                     if fd == others:
@@ -177,7 +179,7 @@ class Keeper:
                 if now >= due:
                     due = now + BEAT_SECONDS
                     self._tick(now)
-        with turns:
+        with dispatch_lock:
             self._runs.end()
         self._worker.end()
         self._outsiders.end()

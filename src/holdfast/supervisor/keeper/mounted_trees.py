@@ -1,7 +1,7 @@
 """Trees that are served by a mount instead of a filter: what their processes change comes as requests of the kernel's.
 
-Another module (`Settings.server` names it) serves a mount, on threads of its own, by the device and a `MountHost`.
-Those threads ask here which step a process's change belongs to, and the thread that serves calls answers.
+Another module (`KeeperSettings.server` names it) serves a mount, on threads of its own, by the device and a
+`MountHost`. Those threads ask here which step a process's change belongs to, and the thread that serves calls answers.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class MountedTrees:
     """All of them. For the serving thread, unless a method says otherwise."""
 
     def __init__(self, server: str, keeper: KeeperContext) -> None:
-        """``server`` is `Settings.server`."""
+        """``server`` is `KeeperSettings.server`."""
         self._server = server
         self._keeper = keeper
         self._trees: dict[int, MountedTree] = {}

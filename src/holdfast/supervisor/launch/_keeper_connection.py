@@ -13,7 +13,7 @@ from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.supervisor.control.frames import GONE, LENGTH, JoinRequest, decode_answer
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.keeper.stderr_log import open_log
-from holdfast.supervisor.launch._parent_messages import send
+from holdfast.supervisor.launch._parent_messages import send_message
 
 if TYPE_CHECKING:
     from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
@@ -84,7 +84,7 @@ def _start(settings: KeeperSettings) -> tuple[subprocess.Popen[bytes], socket.so
     finally:
         os.close(notes)
         its.close()
-    send(ours, settings)
+    send_message(ours, settings)
     try:
         head = ours.recv(LENGTH.size, socket.MSG_WAITALL)
     except ConnectionResetError:

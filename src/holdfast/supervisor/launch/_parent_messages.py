@@ -79,13 +79,13 @@ class LaunchReport(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None = None
 
 
-def send(to: socket.socket, value: object) -> None:
+def send_message(to: socket.socket, value: object) -> None:
     """Send one. Raises `OSError` if the other side is gone."""
     body = msgspec.msgpack.encode(value)
     to.sendall(LENGTH.pack(len(body)) + body)
 
 
-def receive(source: socket.socket, type_: type[T]) -> T | None:
+def receive_message(source: socket.socket, type_: type[T]) -> T | None:
     """Wait for one; None if the other side is gone."""
     try:
         head = source.recv(LENGTH.size, socket.MSG_WAITALL)

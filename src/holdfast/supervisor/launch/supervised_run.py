@@ -24,7 +24,14 @@ import msgspec
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.confinement.filter_shim import arguments
-from holdfast.supervisor.launch._parent_messages import ANSWER, RELAYED, LaunchReport, LaunchRequest, receive, send
+from holdfast.supervisor.launch._parent_messages import (
+    ANSWER,
+    RELAYED,
+    LaunchReport,
+    LaunchRequest,
+    receive_message,
+    send_message,
+)
 from holdfast.supervisor.process_tree.descendants import become_subreaper, children, end_descendants
 from holdfast.undo.service import OFF
 
@@ -122,7 +129,7 @@ def supervise(
                 channel_ends.close()  # (kept open here, the parent would see no end of a box that dies early)
                 with suppress(OSError):  # (it was killed already, which is seen below)
                     numbers = tuple(map(int, blocked))
-                    send(ours, msgspec.structs.replace(order, blocked=numbers, relays=relay is not None))
+                    send_message(ours, msgspec.structs.replace(order, blocked=numbers, relays=relay is not None))
                 return _follow(ours, parent, mine, relay, parted)
     finally:
         become_subreaper(wanted=was_subreaper)
@@ -275,7 +282,7 @@ def _stop_with(command: int) -> None:
 def _next_report(parent_socket: socket.socket, relay: _Relay | None) -> LaunchReport | None:
     if relay is not None:
         relay.until_readable()
-    return receive(parent_socket, LaunchReport)
+    return receive_message(parent_socket, LaunchReport)
 
 
 class _Relay:

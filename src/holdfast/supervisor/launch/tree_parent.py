@@ -27,7 +27,13 @@ from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.supervisor.confinement.filter_shim import CANNOT_EXECUTE, GO, enter
 from holdfast.supervisor.launch._caller_access_server import begin_serving
 from holdfast.supervisor.launch._keeper_connection import join
-from holdfast.supervisor.launch._parent_messages import RELAYED, LaunchReport, LaunchRequest, receive, send
+from holdfast.supervisor.launch._parent_messages import (
+    RELAYED,
+    LaunchReport,
+    LaunchRequest,
+    receive_message,
+    send_message,
+)
 from holdfast.supervisor.process_tree.descendants import (
     GRACE_SECONDS,
     descendants,
@@ -119,7 +125,7 @@ class _Parent:
     def _tell(self, report: LaunchReport) -> bool:
         """Tell the launcher; False if it is gone."""
         try:
-            send(self._launcher, report)
+            send_message(self._launcher, report)
         except OSError:
             return False
         return True
@@ -382,7 +388,7 @@ def main(arguments: Sequence[str]) -> int:
 
     launcher = socket.socket(fileno=int(arguments[0]))
     launcher.set_inheritable(False)
-    order = receive(launcher, LaunchRequest)
+    order = receive_message(launcher, LaunchRequest)
     if order is None:
         return 1
     for fd in order.read_only:
@@ -393,7 +399,7 @@ def main(arguments: Sequence[str]) -> int:
         parent.run()
     except HoldfastError as error:
         report = LaunchReport(kind="failed", message=error.message, code=error.code, hint=error.hint)
-        send(launcher, report)
+        send_message(launcher, report)
         end_descendants()
         return error.exit_code
     return 0

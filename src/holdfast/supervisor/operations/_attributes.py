@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.files.linux.metadata import through
 from holdfast.files.linux.unreadable_file import takes_long
 from holdfast.supervisor.operations._blocking_open import LEASED, reopen_in_time
-from holdfast.supervisor.operations.registers import check_flags, failure, integer, unsigned
+from holdfast.supervisor.operations.registers import check_flags, integer, os_error, unsigned
 from holdfast.supervisor.resolution.path_resolver import AT_FDCWD, PathResolver, ResolvedObject
 from holdfast.supervisor.syscalls.caller_memory import read, read_path
 from holdfast.supervisor.syscalls.pending_call import Reply, SlowError
@@ -80,7 +80,7 @@ def change(call: PendingCall, context: HandlerContext, target: ObjectArgument, p
 def check(result: int) -> None:
     """Raise what a function of the C library has left in ``errno`` if it has failed."""
     if result < 0:
-        raise failure(ctypes.get_errno())
+        raise os_error(ctypes.get_errno())
 
 
 # Mode -------------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def _chmod(call: PendingCall, context: HandlerContext, target: ObjectArgument, m
         if _libc.syscall(_SYS_FCHMODAT2, fd, b"", ctypes.c_uint(mode), AT_EMPTY_PATH) < 0:
             number = ctypes.get_errno()
             if number != errno.ENOSYS:
-                raise failure(number)
+                raise os_error(number)
             os.chmod(through(fd), mode)
 
     return change(call, context, target, perform)
@@ -163,7 +163,7 @@ def _microseconds(call: PendingCall, address: int) -> bytes | None:
         return None
     accessed, a, modified, m = _TIMES.unpack(read(call, address, _TIMES.size))
     if not (0 <= a < 1_000_000 and 0 <= m < 1_000_000):
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     return _TIMES.pack(accessed, a * 1000, modified, m * 1000)
 
 
@@ -210,13 +210,13 @@ def truncate(call: PendingCall, context: HandlerContext) -> Reply:
     """``truncate``. (``ftruncate`` needs a descriptor that was opened for writing.)"""
     size = (call.args[1] ^ 1 << 63) - (1 << 63)
     if size < 0:
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     path = read_path(call, call.args[0])
     with PathResolver(call, context) as resolver:
         opened = resolver.object(AT_FDCWD, path)
         found = os.fstat(opened.fd)
         if not stat.S_ISREG(found.st_mode):
-            raise failure(errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL)
+            raise os_error(errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.EINVAL)
         resolver.check_writable(opened)
         if opened.path is not None and not call.patient and (found.st_size > _SLOW_BYTES or takes_long(found)):
             raise SlowError

@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.supervisor.operations.registers import check_flags, failure, integer, unsigned
+from holdfast.supervisor.operations.registers import check_flags, integer, os_error, unsigned
 from holdfast.supervisor.resolution.path_resolver import AT_FDCWD, PathResolver, ResolvedName, ResolvedObject
 from holdfast.supervisor.resolution.territory import SELF_FD, is_log_name
 from holdfast.supervisor.syscalls.caller_memory import read_path, read_paths
@@ -64,9 +64,9 @@ def _mknod(call: PendingCall, context: HandlerContext, dirfd: int, address: int,
     path = read_path(call, address)
     kind = stat.S_IFMT(mode) or stat.S_IFREG
     if kind == stat.S_IFDIR:
-        raise failure(errno.EPERM)
+        raise os_error(errno.EPERM)
     if kind not in (stat.S_IFREG, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK):
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     with PathResolver(call, context) as resolver:
         resolved = resolver.locate_writable(dirfd, path, makes=True)
 
@@ -89,7 +89,7 @@ def mknodat(call: PendingCall, context: HandlerContext) -> Reply:
 def _symlink(call: PendingCall, context: HandlerContext, target_address: int, dirfd: int, address: int) -> Reply:
     target, path = read_paths(call, target_address, address)
     if not target:
-        raise failure(errno.ENOENT)
+        raise os_error(errno.ENOENT)
     with PathResolver(call, context) as resolver:
         resolved = resolver.locate_writable(dirfd, path, makes=True)
         _check_link(resolved)
@@ -101,7 +101,7 @@ def _symlink(call: PendingCall, context: HandlerContext, target_address: int, di
 def _check_link(resolved: ResolvedName) -> None:
     """Raise EACCES where a link would lead to a place for an undo log, which Holdfast alone makes."""
     if is_log_name(resolved.name):
-        raise failure(errno.EACCES)
+        raise os_error(errno.EACCES)
 
 
 def symlink(call: PendingCall, context: HandlerContext) -> Reply:
@@ -163,7 +163,7 @@ def _name_again(
 
 
 def _crossing(resolver: PathResolver, resolved: ResolvedName) -> OSError:
-    return failure(errno.EEXIST if resolver.is_taken(resolved) else errno.EXDEV)
+    return os_error(errno.EEXIST if resolver.is_taken(resolved) else errno.EXDEV)
 
 
 def link(call: PendingCall, context: HandlerContext) -> Reply:

@@ -16,7 +16,7 @@ from holdfast.supervisor.operations._attributes import AT_EMPTY_PATH, ObjectArgu
 from holdfast.supervisor.operations._create import make
 from holdfast.supervisor.operations._open import open_found, open_request
 from holdfast.supervisor.operations._truncation import cut_by_ioctl
-from holdfast.supervisor.operations.registers import failure, integer, unsigned
+from holdfast.supervisor.operations.registers import integer, os_error, unsigned
 from holdfast.supervisor.resolution.path_resolver import AT_FDCWD, PathResolver
 from holdfast.supervisor.resolution.territory import reopen
 from holdfast.supervisor.syscalls.caller_memory import read, read_structure
@@ -45,7 +45,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def _check_fixed(fixed: int) -> None:
     """Refuse flags that would make a file immutable or append-only: undo could not change it either."""
     if fixed:
-        raise failure(errno.EPERM)
+        raise os_error(errno.EPERM)
 
 
 def ioctl(call: PendingCall, context: HandlerContext) -> Reply:
@@ -98,7 +98,7 @@ def bind(call: PendingCall, context: HandlerContext) -> Reply:
                 check(_libc.bind(bound, address, length))
             return Reply()
     if length > _UNIX_MAX:
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     with PathResolver(call, context) as resolver:
         resolved = resolver.locate_writable(AT_FDCWD, path, makes=True)
         bound = _socket_of(resolver, call)
@@ -121,7 +121,7 @@ def _socket_of(resolver: PathResolver, call: PendingCall) -> int:
     """The caller's own socket, in our hands."""
     found = resolver.keep_open(call.reach.descriptor(call, integer(call.args[0])))
     if not stat.S_ISSOCK(os.fstat(found).st_mode):
-        raise failure(errno.ENOTSOCK)
+        raise os_error(errno.ENOTSOCK)
     return found
 
 
@@ -132,7 +132,7 @@ def open_by_handle_at(call: PendingCall, context: HandlerContext) -> Reply:
         return Reply(native=True)
     size, _ = _HANDLE.unpack(read(call, call.args[1], _HANDLE.size))
     if not 0 < size <= _HANDLE_MAX:
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     handle = read(call, call.args[1], _HANDLE.size + size)
     with PathResolver(call, context) as resolver:
         mount = integer(call.args[0])

@@ -15,7 +15,7 @@ from holdfast.files.linux.unreadable_file import takes_long
 from holdfast.supervisor.confinement import landlock
 from holdfast.supervisor.operations._blocking_open import LEASED, NOBODY_READS, NOTHING, reopen_in_time
 from holdfast.supervisor.operations._confined import Confined, check_resolve
-from holdfast.supervisor.operations.registers import failure, integer, unsigned
+from holdfast.supervisor.operations.registers import integer, os_error, unsigned
 from holdfast.supervisor.resolution.path_resolver import (
     AT_FDCWD,
     MOST_LINKS,
@@ -83,7 +83,7 @@ def open_path(call: PendingCall, context: HandlerContext, dirfd: int, path: byte
         # it could change the flags as well.)
         return _read_confined(call, context, dirfd, path, wish) if call.name == "openat2" else Reply(native=True)
     if flags & os.O_CREAT and flags & os.O_DIRECTORY:
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     with PathResolver(call, context) as resolver:
         look = Confined(resolver, wish.resolve) if wish.resolve else resolver
         if flags & O_TMPFILE or not flags & os.O_CREAT:
@@ -97,23 +97,23 @@ def open_path(call: PendingCall, context: HandlerContext, dirfd: int, path: byte
                 # A process outside was quicker, and with O_EXCL what is there is an error.
                 if flags & os.O_EXCL:
                     raise
-        raise failure(errno.EAGAIN)
+        raise os_error(errno.EAGAIN)
 
 
 def _read_confined(call: PendingCall, context: HandlerContext, dirfd: int, path: bytes, wish: OpenRequest) -> Reply:
     """`openat2` without writing. What cannot be handed over fails as where the call is unknown: programs fall back."""
     if wish.flags & os.O_PATH:
-        raise failure(errno.ENOSYS)
+        raise os_error(errno.ENOSYS)
     with PathResolver(call, context) as resolver:
         look = Confined(resolver, wish.resolve) if wish.resolve else resolver
         opened = look.object(dirfd, path, follow=not wish.flags & os.O_NOFOLLOW)
         mode = os.fstat(opened.fd).st_mode
         if stat.S_ISLNK(mode):
-            raise failure(errno.ELOOP)
+            raise os_error(errno.ELOOP)
         if wish.flags & os.O_DIRECTORY and not stat.S_ISDIR(mode):
-            raise failure(errno.ENOTDIR)
+            raise os_error(errno.ENOTDIR)
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or is_native(opened.fd, opened.where, mode):
-            raise failure(errno.ENOSYS)
+            raise os_error(errno.ENOSYS)
         return _reply(reopen_in_time(resolver, opened.fd, wish.flags & ~_NAMING, LEASED), wish)
 
 
@@ -128,7 +128,7 @@ def _open_or_create(
     for _ in range(MOST_LINKS):
         if not resolved.is_special:
             if resolved.slash:
-                raise failure(errno.EISDIR)
+                raise os_error(errno.EISDIR)
             if wish.flags & os.O_EXCL or (resolver.is_own and not _is_there(resolved)):
                 return _create(resolver, call, context, resolved, wish)
         try:
@@ -138,15 +138,15 @@ def _open_or_create(
         mode = os.fstat(fd).st_mode
         if not stat.S_ISLNK(mode):
             if wish.flags & os.O_EXCL:
-                raise failure(errno.EEXIST)
+                raise os_error(errno.EEXIST)
             return open_found(resolver, call, context, ResolvedObject(fd, resolved.where), wish)
         if wish.flags & os.O_NOFOLLOW:
-            raise failure(errno.ELOOP)
+            raise os_error(errno.ELOOP)
         following = look.follow(resolved, fd)
         if isinstance(following, ResolvedObject):
             return open_found(resolver, call, context, following, wish)
         resolved = following
-    raise failure(errno.ELOOP)
+    raise os_error(errno.ELOOP)
 
 
 def _is_there(resolved: ResolvedName) -> bool:
@@ -181,24 +181,24 @@ def open_found(
                 lambda: os.open(b".", wish.flags & ~os.O_NOFOLLOW, wish.mode, dir_fd=opened.fd)
             )
             return _reply(create(), wish)
-        raise failure(errno.EISDIR)
+        raise os_error(errno.EISDIR)
     if wish.flags & os.O_DIRECTORY:
-        raise failure(errno.ENOTDIR)
+        raise os_error(errno.ENOTDIR)
     if kind == stat.S_IFLNK:
-        raise failure(errno.ELOOP)
+        raise os_error(errno.ELOOP)
     if wish.writes:
         resolver.check_writable(opened)  # (pipes and devices too: it must not be left to the kernel, nor a time change)
     if opened.path is None and is_native(opened.fd, opened.where, found.st_mode):
         if wish.writes and os.geteuid() == 0 and is_setting(opened.fd, opened.where):
             # Root alone may. What the kernel is told to start, such as at a crash, would be outside of the tree.
-            raise failure(errno.EACCES)
+            raise os_error(errno.EACCES)
         if _is_harmless(call, wish):
             return Reply(native=True)
         if kind == stat.S_IFCHR and found.st_rdev == _OWN_TERMINAL and call.name != "openat2":
             return _reply(open_terminal(resolver, wish.flags), wish)
         if kind != stat.S_IFCHR or found.st_rdev == _OWN_TERMINAL:
             # Only the caller itself could open it; and by then, the path might lead into the workspace.
-            raise failure(errno.ENOSYS if call.name == "openat2" else errno.EACCES)
+            raise os_error(errno.ENOSYS if call.name == "openat2" else errno.EACCES)
     if kind == stat.S_IFREG:
         return _open_file(resolver, call, context, opened, wish, found)
     flags = wish.flags & ~(_NAMING | os.O_TRUNC) | os.O_NOCTTY
@@ -226,16 +226,16 @@ def open_terminal(resolver: PathResolver, flags: int) -> int:
     file = resolver.keep_open(os.open(b"stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=resolver.caller.fd))
     number = int(os.read(file, 4096).rpartition(b") ")[2].split(b" ")[_TTY_NUMBER])
     if not number:
-        raise failure(errno.ENXIO)
+        raise os_error(errno.ENXIO)
     # (The kernel has the upper bits of the minor number above the major one.)
     device = os.makedev(number >> 8 & 0xFFF, number & 0xFF | number >> 12 & 0xFFF00)
     if os.major(device) not in _PSEUDO or resolver.caller.foreign:
-        raise failure(errno.EACCES)
+        raise os_error(errno.EACCES)
     index = (os.major(device) - _PSEUDO.start) * _PSEUDO_EACH + os.minor(device)
     found = resolver.keep_open(os.open(b"/dev/pts/%d" % index, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
     about = os.fstat(found)
     if not stat.S_ISCHR(about.st_mode) or about.st_rdev != device:
-        raise failure(errno.EACCES)
+        raise os_error(errno.EACCES)
     with resolver.caller_credentials():
         return reopen(found, flags & (os.O_ACCMODE | os.O_APPEND | os.O_NONBLOCK) | os.O_NOCTTY | os.O_CLOEXEC)
 
@@ -300,7 +300,7 @@ def open_request(flags: int, mode: int) -> OpenRequest:
     """What an ``open`` without ``open_how`` means: what it does not know of, it ignores."""
     flags &= _KNOWN
     if flags & O_TMPFILE and (not flags & os.O_DIRECTORY or not flags & _WRITING or flags & os.O_CREAT):
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     return OpenRequest(flags, mode & 0o7777)
 
 
@@ -326,11 +326,11 @@ def openat2(call: PendingCall, context: HandlerContext) -> Reply:
     """``openat2``."""
     raw = read_structure(call, call.args[2], call.args[3], _HOW.size)
     if any(raw[_HOW.size :]):
-        raise failure(errno.E2BIG)
+        raise os_error(errno.E2BIG)
     flags, mode, resolve = _HOW.unpack_from(raw)
     path = read_path(call, call.args[1])
     if flags & ~_KNOWN or mode & ~0o7777 or (mode and not flags & (os.O_CREAT | O_TMPFILE)):
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     check_resolve(resolve)
     return open_path(call, context, integer(call.args[0]), path, open_request(flags, mode)._replace(resolve=resolve))
 

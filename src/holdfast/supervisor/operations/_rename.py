@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE
 from holdfast.files.linux.syscalls import renameat2 as rename_on_descriptors
-from holdfast.supervisor.operations.registers import check_flags, failure, integer, unsigned
+from holdfast.supervisor.operations.registers import check_flags, integer, os_error, unsigned
 from holdfast.supervisor.resolution.path_resolver import AT_FDCWD, PathResolver, ResolvedName
 from holdfast.supervisor.syscalls.caller_memory import read_paths
 from holdfast.supervisor.syscalls.pending_call import Reply
@@ -28,7 +28,7 @@ def _rename(
     check_flags(flags, RENAME_EXCHANGE | RENAME_NOREPLACE | _WHITEOUT)
     if (flags & RENAME_EXCHANGE and flags != RENAME_EXCHANGE) or flags & _WHITEOUT:
         # A whiteout is a device: only overlay file systems make them, and nothing here could reverse it.
-        raise failure(errno.EINVAL)
+        raise os_error(errno.EINVAL)
     with PathResolver(call, context) as resolver:
         origin, place = resolver.locate_writable(source[0], old), resolver.locate_writable(target[0], new)
         perform = resolver.by_caller(
@@ -38,12 +38,12 @@ def _rename(
         if any(
             resolver.territory.holds_forbidden(resolved.where.absolute, resolved.dir_fd) for resolved in (origin, place)
         ):
-            raise failure(errno.EACCES)
+            raise os_error(errno.EACCES)
         moved = [(origin, place), (place, origin)] if flags & RENAME_EXCHANGE else [(origin, place)]
         if any(resolver.territory.would_be_log(new.name, old.dir_fd, old.name) for old, new in moved):
-            raise failure(errno.EACCES)
+            raise os_error(errno.EACCES)
         if any(resolver.territory.holds_read_only(resolved.where.absolute) for resolved in (origin, place)):
-            raise failure(errno.EROFS)
+            raise os_error(errno.EROFS)
         if origin.path is not None and place.path is not None:
             if (origin.slash or place.slash) and not _is_directory(resolver, origin):
                 perform()  # which is an error, and the system knows which
@@ -69,10 +69,10 @@ def _crossing(origin: ResolvedName, place: ResolvedName, flags: int) -> OSError:
     For renames it is a file system of its own; every program that moves files knows what to do then.
     """
     if origin.is_special:
-        return failure(errno.EBUSY)
+        return os_error(errno.EBUSY)
     if place.is_special:
-        return failure(errno.EEXIST if flags & RENAME_NOREPLACE else errno.EBUSY)
-    return failure(errno.EXDEV)
+        return os_error(errno.EEXIST if flags & RENAME_NOREPLACE else errno.EBUSY)
+    return os_error(errno.EXDEV)
 
 
 def rename(call: PendingCall, context: HandlerContext) -> Reply:

@@ -15,7 +15,7 @@ from holdfast.supervisor.operations._attributes import (
     change,
     object_argument,
 )
-from holdfast.supervisor.operations.registers import check_flags, failure, integer, unsigned
+from holdfast.supervisor.operations.registers import check_flags, integer, os_error, unsigned
 from holdfast.supervisor.resolution.path_resolver import AT_FDCWD
 from holdfast.supervisor.syscalls.caller_memory import read, read_path, read_string, read_structure
 
@@ -31,7 +31,7 @@ _ARGS = struct.Struct("=QII")
 def _name(call: PendingCall, address: int) -> bytes:
     name = read_string(call, address, _NAME_MAX, errno.ERANGE)
     if not name:
-        raise failure(errno.ERANGE)
+        raise os_error(errno.ERANGE)
     return name
 
 
@@ -42,7 +42,7 @@ def _set(
     check_flags(flags, os.XATTR_CREATE | os.XATTR_REPLACE)
     attribute = _name(call, name)
     if size > _SIZE_MAX:
-        raise failure(errno.E2BIG)
+        raise os_error(errno.E2BIG)
     content = read(call, address, size)
     return change(call, context, target, lambda fd: os.setxattr(through(fd), attribute, content, flags))
 
@@ -76,7 +76,7 @@ def setxattrat(call: PendingCall, context: HandlerContext) -> Reply:
     dirfd, path, flags, name, arguments, size = call.args
     raw = read_structure(call, arguments, size, _ARGS.size)
     if any(raw[_ARGS.size :]):
-        raise failure(errno.E2BIG)
+        raise os_error(errno.E2BIG)
     target = _at(call, dirfd, path, flags)
     if target.path is None and target.dirfd == AT_FDCWD:
         target = ObjectArgument(AT_FDCWD, b"", empty=True)

@@ -99,7 +99,7 @@ class Run:
         """Process groups and sessions that only one group's processes are in, by the number of their leader."""
 
 
-class Process:
+class SeenProcess:
     """One process that was seen."""
 
     __slots__ = ("group", "pidfd", "tgid", "threads")
@@ -126,9 +126,9 @@ class Processes:
         """
         self._watch = watch
         self._most = most
-        self._processes: dict[int, Process] = {}
-        self._threads: dict[int, Process] = {}
-        self._pidfds: dict[int, Process] = {}
+        self._processes: dict[int, SeenProcess] = {}
+        self._threads: dict[int, SeenProcess] = {}
+        self._pidfds: dict[int, SeenProcess] = {}
 
     def group(self, run: Run, tid: int) -> StepGroup:
         """The group of a thread of the run's tree that is waiting for a system call.
@@ -238,7 +238,7 @@ class Processes:
         # still its own.
         return all(parent_of(child) == parent for child, parent in reversed([*pairwise(line)]))
 
-    def _find_thread(self, run: Run, tid: int) -> Process | None:
+    def _find_thread(self, run: Run, tid: int) -> SeenProcess | None:
         try:
             tgid = _tgid(tid)
         except OSError:
@@ -249,7 +249,7 @@ class Processes:
             process.threads.append(tid)
         return process
 
-    def _find(self, run: Run, tgid: int, *, is_asking: bool = True) -> Process | None:
+    def _find(self, run: Run, tgid: int, *, is_asking: bool = True) -> SeenProcess | None:
         """The process, sorted; None if it is gone, or none of the run's tree. Raises `OSError` as `group`;
         ``is_asking``: it waits to change something. The others leave room for those who do.
         """
@@ -270,7 +270,7 @@ class Processes:
             if error.errno in _EXHAUSTED:
                 raise
             return None
-        process = Process(tgid, pidfd, group)
+        process = SeenProcess(tgid, pidfd, group)
         group.live += 1
         group.run.processes += 1
         self._processes[tgid] = process
@@ -308,7 +308,7 @@ class Processes:
                 return parent.group
         return run.members.get(found.process_group) or run.members.get(found.session) or run.ambient
 
-    def _below(self, run: Run, tgid: int) -> Process | None:
+    def _below(self, run: Run, tgid: int) -> SeenProcess | None:
         """The process, sorted, if it is below the agent."""
         line: list[int] = []
         at = tgid
@@ -407,7 +407,7 @@ def _stat(tgid: int) -> _Stat:
     return _Stat(int(fields[1]), int(fields[2]), int(fields[3]))
 
 
-def _exit_code(process: Process) -> int | None:
+def _exit_code(process: SeenProcess) -> int | None:
     """How a process ended: ``/proc`` shows it of a zombie, the pidfd of one that is gone."""
     try:
         fields = _read(b"/proc/%d/stat" % process.tgid).rpartition(b") ")[2].split()

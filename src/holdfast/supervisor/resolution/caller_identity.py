@@ -18,8 +18,8 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.files.linux.process_credentials import Credentials, own_status, read_status
-from holdfast.supervisor.process_tree.kcmp import FILE_SYSTEMS, share
-from holdfast.supervisor.resolution.procfs import Process, identify
+from holdfast.supervisor.process_tree.kcmp import FILE_SYSTEMS, is_shared
+from holdfast.supervisor.resolution.procfs import ProcessIdentity, identify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +68,7 @@ class Caller:
             close(self.fd)
 
     @cached_property
-    def process(self) -> Process:
+    def process(self) -> ProcessIdentity:
         """Its process, as every ``/proc`` tells of it. Raises `OSError`."""
         return identify(self.fd)
 
@@ -124,7 +124,7 @@ class Callers:
         may be of other processes (``CLONE_FS`` of clone(2)).
         """
         for known in list(self._known.values()):
-            shares = share(tid, known.tid, FILE_SYSTEMS)
+            shares = is_shared(tid, known.tid, FILE_SYSTEMS)
             if shares:
                 known.umask = umask
             elif shares is None:

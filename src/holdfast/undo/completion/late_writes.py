@@ -56,7 +56,7 @@ def filter_writable(log: UndoLog, left: Mapping[bytes, Signature | None]) -> dic
         return {path: found for path, found in files.items() if _writer(directories, path, found) is not Writer.NONE}
 
 
-def settle(log: UndoLog, *, eagerly: bool = True) -> None:
+def settle_late_writes(log: UndoLog, *, eagerly: bool = True) -> None:
     """Look again at what could still be written to when its step ended, as far as it cannot be any more.
 
     If not ``eagerly``, files that any process writes to are left for later, and what it would take long to know. The

@@ -92,7 +92,8 @@ def find_remains(
     theirs: Collection[bytes] = frozenset(),
     together: ConcurrentSteps | None = None,
 ) -> StepRemains:
-    """What the step left at each path that it touched, before anything else changes it: the gate is held. See `seal`.
+    """What the step left at each path that it touched, before anything else changes it: the gate is held. See
+    `seal_step`.
 
     What is still written to through its descriptors, or others', is not known yet
     (`holdfast.undo.completion.late_writes`). At ``theirs`` there is what another process has changed, if anything.
@@ -304,7 +305,7 @@ class StepEnd(NamedTuple):
     """What could not be reversed on the way to this state."""
 
 
-def seal(
+def seal_step(
     log: UndoLog,
     step: OpenStep,
     end: StepEnd,

@@ -18,7 +18,7 @@ from holdfast.files.linux.file_handle import handle_of, identity
 from holdfast.files.linux.metadata import read_xattrs, read_xattrs_at, through
 from holdfast.files.watch.event_syscalls import open_by_handle
 from holdfast.undo.interceptor import Place
-from holdfast.undo.journal.preimages import place_of
+from holdfast.undo.journal.preimages import preimage_path
 from holdfast.undo.journal.records import Content, KeepMethod, Link, Made, Make, Meta, Move, PutBack, Remove
 from holdfast.undo.journal.step_footprint import kept_preimages, last_paths, objects_by_path
 from holdfast.undo.tree.signatures import describe_object, signature_of
@@ -234,7 +234,7 @@ def find_in_log(log: UndoLog, number: int) -> LoggedObject | None:
     found = log.preimages.metadata_of(number) if number else None
     if found is None:
         return None
-    place = Place(log.preimages.fd, place_of(number), b"")
+    place = Place(log.preimages.fd, preimage_path(number), b"")
     xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
     return LoggedObject(signature_of(found, log.directories.device, xattrs), found.st_nlink, partial(_same, place))
 

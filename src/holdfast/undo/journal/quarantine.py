@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.exclusive_rename import rename_to_free
 from holdfast.files.linux.metadata import apply_metadata
-from holdfast.undo.journal.preimages import place_of
+from holdfast.undo.journal.preimages import preimage_path
 from holdfast.undo.journal.records import KeepMethod
 from holdfast.undo.whole_writes import write_whole
 
@@ -73,7 +73,7 @@ class Quarantine:
                 case KeepMethod.MOVED | KeepMethod.LINKED | KeepMethod.COPIED:
                     if self._preimages.metadata_of(keeping.number) is None:
                         return False
-                    rename_to_free(self._preimages.fd, place_of(keeping.number), self._fd, name)
+                    rename_to_free(self._preimages.fd, preimage_path(keeping.number), self._fd, name)
         if keeping.how in (KeepMethod.COPIED, KeepMethod.INLINE):
             self._describe(name, metadata)
         return True

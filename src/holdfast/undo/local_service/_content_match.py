@@ -227,7 +227,8 @@ def _linked_again(
     within: Set[bytes] | None,
 ) -> Iterator[tuple[Signature, Signature, Identity, Identity]]:
     """Files that the step only took a name from, and that are other objects by now at the path where the records know
-    another name of theirs: as what they were left (`Head.others`) and what they are, the old object and the new one.
+    another name of theirs: as what they were left (`StepHead.others`) and what they are, the old object and the new
+    one.
     """
     as_left = [one for one in sealed.head.others if one.check]
     if not as_left:

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
-from holdfast.undo.completion.step_sealer import StepEnd, StepRemains, exclude_foreign_edits, find_remains, seal
+from holdfast.undo.completion.step_sealer import StepEnd, StepRemains, exclude_foreign_edits, find_remains, seal_step
 from holdfast.undo.completion.unchanged_objects import drop_transient, drop_unchanged
 from holdfast.undo.foreign_edits.detection import foreign_objects
 from holdfast.undo.journal.records import End
@@ -72,9 +72,9 @@ class StepFinisher:
                     prepare()
             head = None
             if is_step and left is not None:
-                self._log.notice()  # what was edited up to the look may be told of only now
+                self._log.flush_foreign_edits()  # what was edited up to the look may be told of only now
                 left = exclude_foreign_edits(self._log, opened, left)
-                head = seal(self._log, opened, StepEnd("done", ended_at, exit_code), left=left)
+                head = seal_step(self._log, opened, StepEnd("done", ended_at, exit_code), left=left)
                 for number in needless:  # (not before: killed until then, the step is finished by all of its records)
                     self._log.preimages.discard(number)
             with self._log.recorder.gate:

@@ -105,7 +105,7 @@ def refuse_overlaps(log: UndoLog, steps: Sequence[StepId]) -> None:
     )
 
 
-def connected(log: UndoLog, step: StepId) -> list[StepId]:
+def connected_steps(log: UndoLog, step: StepId) -> list[StepId]:
     """See `UndoService.connected`."""
     if step not in log.heads:
         raise no_step(step)

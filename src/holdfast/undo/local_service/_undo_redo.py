@@ -13,7 +13,7 @@ from holdfast.files.linux.file_lease import Writer, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.message_text import named_steps
 from holdfast.model.paths import display
-from holdfast.undo.completion.late_writes import settle
+from holdfast.undo.completion.late_writes import settle_late_writes
 from holdfast.undo.completion.step_sealer import damaged_preimages
 from holdfast.undo.foreign_edits.detection import changed_by_other_name, changed_paths
 from holdfast.undo.journal.records import OURSELVES, Content, Made, Meta
@@ -59,7 +59,7 @@ def _change(log: UndoLog, steps: Sequence[StepId], state: str, *, force: bool) -
         for finished in finish_failed(log):
             if set(finished.steps) == set(steps) and all(log.heads[step].state != state for step in steps):
                 return finished  # what was asked for again
-        settle(log)
+        settle_late_writes(log)
         log.directories.close()  # (what a change before this one has opened may lie elsewhere by now)
         sealed = adopt_matching(log, _read(log, steps, state))
         if not force:
@@ -82,7 +82,7 @@ def foresee(log: UndoLog, steps: Iterable[StepId], *, forward: bool) -> None:
     But for what shows only in the doing: damage, and files that a process has a lease on.
     """
     with log.recorder.gate:
-        settle(log)
+        settle_late_writes(log)
         log.directories.close()
         _refuse(log, adopt_matching(log, _read(log, steps, "undone" if forward else "done"), keep=False))
 

@@ -18,12 +18,12 @@ import msgspec
 from holdfast.files.protected_directories import find_own
 from holdfast.model.errors import HeldError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.paths import display
-from holdfast.undo.completion.late_writes import mixed_since, settle, written_late
+from holdfast.undo.completion.late_writes import mixed_since, settle_late_writes, written_late
 from holdfast.undo.journal.log_ownership import forget_others
 from holdfast.undo.journal.records import End
 from holdfast.undo.local_service._content_match import brought_back, note_contents, still_brought
 from holdfast.undo.local_service._step_completion import StepFinisher, roll_back
-from holdfast.undo.local_service._step_dependencies import connected, refuse_overlaps
+from holdfast.undo.local_service._step_dependencies import connected_steps, refuse_overlaps
 from holdfast.undo.local_service._undo_redo import foresee, redo, undo
 from holdfast.undo.local_service.file_writer import write_file
 from holdfast.undo.log import no_step
@@ -161,7 +161,7 @@ class LocalUndoService:
     ) -> StepId:
         """Open a step. Raises `StorageError`."""
         with self._recorder.gate:
-            self._undo_log.notice()  # what was edited up to now came before it
+            self._undo_log.flush_foreign_edits()  # what was edited up to now came before it
             step = self._undo_log.new_id(ambient=kind == "ambient")
             self._recorder.begin(step, kind, run=run, command=command, directory=directory, parent=parent)
             self._undo_log.beat()  # what the history records from now on comes after the step's beginning
@@ -232,7 +232,7 @@ class LocalUndoService:
             self.close(quiet)
         with suppress(StorageError):
             self._finisher.catch_up()
-            settle(self._undo_log, eagerly=False)
+            settle_late_writes(self._undo_log, eagerly=False)
 
     @property
     def is_unsettled(self) -> bool:
@@ -241,7 +241,7 @@ class LocalUndoService:
 
     def settle(self) -> None:
         """Look once more at what steps left and was written to since, as far as that is over. Raises `StorageError`."""
-        settle(self._undo_log)
+        settle_late_writes(self._undo_log)
 
     def record_foreign_edit(
         self, paths: Iterable[bytes], who: str = "", *, blocks: bool = True, objects: Iterable[Identity] = ()
@@ -284,7 +284,7 @@ class LocalUndoService:
     def connected(self, step: StepId) -> Sequence[StepId]:
         """See `UndoService.connected`."""
         with self._recorder.gate:
-            return connected(self._undo_log, step)
+            return connected_steps(self._undo_log, step)
 
     def check_connected(self, steps: Sequence[StepId]) -> None:
         """See `UndoService.check_connected`."""
@@ -307,7 +307,7 @@ class LocalUndoService:
     def going_on(self) -> Sequence[UnfinishedStep]:
         """See `UndoService.going_on`."""
         with self._recorder.gate:
-            settle(self._undo_log)
+            settle_late_writes(self._undo_log)
             return going_on(self._undo_log)
 
     def processes(self, run: str) -> Sequence[ProcessInfo]:

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import read_xattrs_at
 from holdfast.undo.interceptor import Place
-from holdfast.undo.journal.preimages import place_of
+from holdfast.undo.journal.preimages import preimage_path
 from holdfast.undo.journal.records import Content, KeepMethod, Made, Meta, Move, Mutation, Remove, Signature
 from holdfast.undo.journal.step_footprint import footprint_of, kept_preimages, objects_by_path
 from holdfast.undo.reversal.access_grants import with_access
@@ -183,7 +183,7 @@ class _Places:
         for number in self._numbers.get(object_, ()):
             kept = self._log.preimages.metadata_of(number)
             if kept is not None and kept.st_nlink > 1 and not stat.S_ISDIR(kept.st_mode):
-                yield Place(self._log.preimages.fd, place_of(number), b"")
+                yield Place(self._log.preimages.fd, preimage_path(number), b"")
 
 
 class _IntermediateStates:

@@ -113,20 +113,20 @@ def finish_failed(log: UndoLog) -> tuple[ReversalResult, ...]:
         return ()
     log.interrupted = False
     try:
-        return finish(log, sort_records(read_journal(log.directory).records))
+        return finish_interrupted(log, sort_records(read_journal(log.directory).records))
     except BaseException:
         log.interrupted = True
         raise
 
 
-def finish(log: UndoLog, story: SortedJournal) -> tuple[ReversalResult, ...]:
+def finish_interrupted(log: UndoLog, story: SortedJournal) -> tuple[ReversalResult, ...]:
     """Bring all reversals to their end; returns those that were not."""
     _retract_last(log, story)
     done = (_finish(log, note, story) for note in story.reversals)
     return tuple(one for one in done if one is not None)
 
 
-def unfinished(log: UndoLog, story: SortedJournal) -> tuple[StepId, ...]:
+def unfinished_steps(log: UndoLog, story: SortedJournal) -> tuple[StepId, ...]:
     """The steps whose reversal is not at its end."""
     return tuple(
         step

@@ -12,10 +12,10 @@ from holdfast.model.log import Log
 from holdfast.model.message_text import named_steps
 from holdfast.model.paths import display
 from holdfast.undo.completion.late_writes import abandon_writers
-from holdfast.undo.completion.step_sealer import StepEnd, seal
+from holdfast.undo.completion.step_sealer import StepEnd, seal_step
 from holdfast.undo.foreign_edits.detection import foreign_objects
 from holdfast.undo.journal.records import ForeignEdit
-from holdfast.undo.recovery.interrupted_reversals import StepRecords, finish, sort_records, unfinished
+from holdfast.undo.recovery.interrupted_reversals import StepRecords, finish_interrupted, sort_records, unfinished_steps
 from holdfast.undo.reports.step_views import conflict_info
 from holdfast.undo.reversal.durable_reversal import ReversalResult, reverse
 
@@ -98,8 +98,8 @@ def recover(log: UndoLog) -> Recovered:
     Idempotent; does nothing if nothing is left.
     """
     was_cut_off = is_cut_off(log)
-    story = sort_records(log.found)
-    finished = finish(log, story)
+    story = sort_records(log.found_records)
+    finished = finish_interrupted(log, story)
     reversed_ = {step for note in story.reversals for step in note.steps}
     opened: list[SealedStep] = []
     for part in story.parts.get(0, {}).values():
@@ -112,7 +112,7 @@ def recover(log: UndoLog) -> Recovered:
             opened.append(log.read(step))
     rolled_back = reverse(log, opened, theirs=foreign_objects(log, opened)) if opened else None
     abandon_writers(log)
-    log.found = []
+    log.found_records = []
     log.restart()
     if was_cut_off and not log.has_damage:
         _collect(log)
@@ -121,7 +121,7 @@ def recover(log: UndoLog) -> Recovered:
 
 def is_cut_off(log: UndoLog) -> bool:
     """Whether the journal tells of anything but barriers: its keeper was killed, and `recover` has work."""
-    return any(not isinstance(record, ForeignEdit) for record in log.found)
+    return any(not isinstance(record, ForeignEdit) for record in log.found_records)
 
 
 class Outstanding(NamedTuple):
@@ -135,11 +135,11 @@ class Outstanding(NamedTuple):
 
 def find_outstanding(log: UndoLog) -> Outstanding:
     """What a killed keeper has left to `recover`. Changes nothing."""
-    story = sort_records(log.found)
+    story = sort_records(log.found_records)
     reversed_ = {step for note in story.reversals for step in note.steps}
     parts = story.parts.get(0, {}).values()
     opened = (part.begin.step for part in parts if part.records and part.end is None)
-    return Outstanding(tuple(step for step in opened if step not in reversed_), unfinished(log, story))
+    return Outstanding(tuple(step for step in opened if step not in reversed_), unfinished_steps(log, story))
 
 
 def _seal_as_found(log: UndoLog, part: StepRecords) -> None:
@@ -149,10 +149,10 @@ def _seal_as_found(log: UndoLog, part: StepRecords) -> None:
     # (Without a note of its end: that is what tells the next recovery that it has to be rolled back.)
     closed = log.recorder.drop(part.begin.step)
     closed.looked_at = log.recorder.seq
-    for record in log.found:
+    for record in log.found_records:
         if isinstance(record, ForeignEdit) and record.finder is None:
             closed.edited(record)
-    seal(log, closed, StepEnd("done", at, code), alive_until=log.last_sign + _SLACK)
+    seal_step(log, closed, StepEnd("done", at, code), alive_until=log.last_sign + _SLACK)
 
 
 def _collect(log: UndoLog) -> None:

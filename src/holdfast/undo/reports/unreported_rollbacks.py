@@ -35,9 +35,9 @@ _FILE: Final = NoteFile(
 _reports = msgspec.msgpack.Decoder(list[UndoReport])
 
 
-def note(directory: bytes, report: UndoReport) -> None:
-    """Keep a report for `take`: atomic and durable. Where that is not possible it is only logged: the log is as right
-    without it.
+def note_rollback(directory: bytes, report: UndoReport) -> None:
+    """Keep a report for `take_rollbacks`: atomic and durable. Where that is not possible it is only logged: the log is
+    as right without it.
     """
     kept = [*_read(directory), msgspec.structs.replace(report, conflicts=report.conflicts[:MOST_CONFLICTS])]
     try:
@@ -46,7 +46,7 @@ def note(directory: bytes, report: UndoReport) -> None:
         _log.warning("what was rolled back cannot be noted for the next command: %s", error.message)
 
 
-def take(directory: bytes) -> Sequence[UndoReport]:
+def take_rollbacks(directory: bytes) -> Sequence[UndoReport]:
     """What was noted, oldest first; then it is not any more. What cannot be read is logged. Raises `StorageError`."""
     reports = _read(directory)
     _FILE.remove(directory)

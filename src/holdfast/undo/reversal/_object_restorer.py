@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import Metadata, apply_metadata, through
-from holdfast.undo.journal.preimages import place_of
+from holdfast.undo.journal.preimages import preimage_path
 from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, Make
 from holdfast.undo.reversal.reversal_context import (
     APART,
@@ -63,7 +63,7 @@ class ObjectRestorer:
                 return False
             case KeepMethod.MOVED | KeepMethod.LINKED:
                 try:
-                    actual = identity(self._context.preimages.fd, place_of(keeping.number))
+                    actual = identity(self._context.preimages.fd, preimage_path(keeping.number))
                 except FileNotFoundError:
                     return False  # it was not taken, or given back already
                 place = self._directories.place(path)

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.log import Log
-from holdfast.undo.completion.step_sealer import ConcurrentSteps, StepEnd, find_remains, preimage_numbers, seal
+from holdfast.undo.completion.step_sealer import ConcurrentSteps, StepEnd, find_remains, preimage_numbers, seal_step
 from holdfast.undo.foreign_edits.detection import edited_by_other_name, left_by_steps
 from holdfast.undo.journal.records import Content, Made, Meta, PutBack, ReversalBegin, ReversalPosition, Touch
 from holdfast.undo.journal.step_file import StepConflict
@@ -147,7 +147,7 @@ def _carry_out(
             known = told | objects_by_path(one.records).keys()
             conflicts += [Conflict(head.id, path, MOVED) for path in stays if path not in known]
         troubles = [StepConflict(found.path, found.reason, found.aside) for found in conflicts if found.step == head.id]
-        seal(
+        seal_step(
             log,
             opened,
             StepEnd(state, head.ended_at, head.exit_code, troubles),

@@ -12,7 +12,7 @@ from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import Metadata, read_xattrs, through
 from holdfast.files.linux.reflink import duplicate
 from holdfast.undo.foreign_edits.other_links import OtherLinks
-from holdfast.undo.journal.preimages import is_empty
+from holdfast.undo.journal.preimages import is_empty_directory
 from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, ReversalConflict, Signature, StepId, file_type
 from holdfast.undo.tree.signatures import signature_of
 from holdfast.undo.whole_writes import AT_ONCE, write_whole
@@ -164,5 +164,5 @@ def is_pristine(place: Place, found: os.stat_result, type_: FileType) -> bool:
     if file_type(found.st_mode) != type_:
         return False
     if type_ == "d":
-        return is_empty(place.dir_fd, place.name)
+        return is_empty_directory(place.dir_fd, place.name)
     return type_ != "f" or found.st_size == 0

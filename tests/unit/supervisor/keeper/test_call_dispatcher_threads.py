@@ -21,7 +21,7 @@ from holdfast.supervisor.keeper._call_dispatcher import (
     SupervisedTree,
     TreeDescriptors,
     handler_table,
-    receive,
+    receive_calls,
 )
 from holdfast.supervisor.keeper._keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.process_tree.members import Processes, Run
@@ -132,7 +132,7 @@ def test_a_call_that_comes_while_another_is_carried_out_is_not_interrupted(selec
     keeper = KeeperContext(ServedWorkspace(-1, (), nothing, nothing), *[nothing] * 5)
     tree = SupervisedTree(keeper, Run("r", pid), TreeDescriptors(listener, nothing), processes, calls, lambda *_: None)
     turns = Counted(lambda: False, selector)
-    receive(tree, turns, lambda: None)
+    receive_calls(tree, turns, lambda: None)
     ours.send(b"g")
     assert begun.wait(60)
     (child,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())

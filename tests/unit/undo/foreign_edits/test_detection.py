@@ -544,15 +544,15 @@ def test_an_edit_by_another_name_of_what_is_still_written_to_is_seen(bench: Benc
     with bench.keeper() as log:
         fd = os.open(bench.tree / "f", os.O_WRONLY)
         log.writers = lambda _: frozenset({os.fstat(fd).st_ino})
-        desk = LocalUndoService(log)
-        step = desk.open("command")
+        service = LocalUndoService(log)
+        step = service.open("command")
         with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
             actor.write(b"f", b"step")
-        desk.close(step, 0)
+        service.close(step, 0)
         bench.tree.joinpath("x").write_bytes(b"edited")
         log.record_foreign_edit([b"x"], "vim", objects=[object_of(bench.tree, b"x")])
         os.close(fd)
         log.writers = lambda _: frozenset()
         with pytest.raises(RefusedError) as refused:
-            desk.undo([step])
+            service.undo([step])
         assert refused.value.code == "barrier"

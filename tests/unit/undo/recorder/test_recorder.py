@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.completion.step_sealer import StepEnd, seal
+from holdfast.undo.completion.step_sealer import StepEnd, seal_step
 from holdfast.undo.journal.preimages import Preimages
 from holdfast.undo.journal.records import Content, Link, Make, Remove
 from holdfast.undo.journal.segments import read_journal
@@ -99,7 +99,7 @@ def test_what_happens_to_a_file_during_its_copy_is_reversed_before(
         os.pwrite(fd, b"written", 0)
         os.close(fd)
         for step in (first, second):
-            seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
+            seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.restart()
         assert undo(log, [first] if same else [first, second]).conflicts == ()
         bench.assert_as(before)
@@ -118,7 +118,7 @@ def test_a_copy_that_fails_leaves_no_word_of_it(bench: Bench, monkeypatch: pytes
                     actor.open(b"file", os.O_WRONLY)
             assert log.recorder.step(step).records == []
             actor.write(b"file", b"written")
-        seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
+        seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.restart()
         assert undo(log, [step]).conflicts == ()
         bench.assert_as(before)
@@ -273,7 +273,7 @@ def test_whatever_moves_a_directory_says_so(bench: Bench) -> None:
     (bench.tree / "dir" / "inner").mkdir(parents=True)
     (bench.tree / "file").write_bytes(b"content")
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
+        service = LocalUndoService(log)
         seen = log.recorder.arrangement
 
         def moved() -> bool:
@@ -292,6 +292,6 @@ def test_whatever_moves_a_directory_says_so(bench: Bench) -> None:
         assert moved()
         undo(log, [removed])
         assert moved()
-        with desk.quiet():
+        with service.quiet():
             moved()
         assert moved()
