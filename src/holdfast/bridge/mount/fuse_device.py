@@ -24,6 +24,8 @@ FILE_SYSTEM: Final = b"fuse.holdfast"
 _SOURCE: Final = b"holdfast"
 _MNT_DETACH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
+READ_ONLY: Final = os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV
+_OPTIONS: Final = {os.ST_RDONLY: b"ro", os.ST_NOSUID: b"nosuid", os.ST_NODEV: b"nodev", os.ST_NOEXEC: b"noexec"}
 
 
 class FuseDevice:
@@ -47,10 +49,6 @@ class FuseDevice:
     def close(self) -> None:
         """Give the device up: processes that still use the file system get an error (ENOTCONN, ECONNABORTED)."""
         os.close(self.descriptor)
-
-
-READ_ONLY: Final = os.ST_RDONLY | os.ST_NOSUID | os.ST_NODEV
-_OPTIONS: Final = {os.ST_RDONLY: b"ro", os.ST_NOSUID: b"nosuid", os.ST_NODEV: b"nodev", os.ST_NOEXEC: b"noexec"}
 
 
 def mount(directory: bytes, *, allow_other: bool = False, flags: int = READ_ONLY) -> FuseDevice:

@@ -44,7 +44,7 @@ class PassthroughTree:
         self, host: BridgeHost, kept: LogNames, device: int, *, passes: bool = True, is_told: bool = False
     ) -> None:
         """``device`` is the mounted one, borrowed; if it ``passes``, the kernel reads and writes itself where it can.
-        ``is_told``: `teller` hears of all that others change, at once.
+        ``is_told``: `invalidator` is told of all that others change, at once.
         """
         self._host = host
         self._device = device if passes else None

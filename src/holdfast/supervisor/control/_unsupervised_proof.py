@@ -47,8 +47,8 @@ def make_proof(log: bytes) -> Generator[list[int]]:
 
 
 def take_proof(fds: list[int], log: bytes) -> bool:
-    """Whether descriptors that came with a request begin with what `shown` gives for the log, or with as much of it as
-    this kernel has. What belongs to it is closed, and taken out of the list. For the log's keeper.
+    """Whether descriptors that came with a request begin with what `make_proof` gives for the log, or with as much of
+    it as this kernel has. What belongs to it is closed, and taken out of the list. For the log's keeper.
     """
     if not (fds and _is_lock(fds[0], log)):
         return False

@@ -133,7 +133,7 @@ class _Parent:
     # The command ------------------------------------------------------------------------------------------------
 
     def _start(self, awake: socket.socket) -> tuple[int, int]:
-        """Start what becomes the command: it waits under the filter for `_go_on`. The listener, and its number."""
+        """Start what becomes the command: it waits under the filter for `GO`. The listener, and its number."""
         order = self._order
         if order.box:
             shim, self._channel = order.shim, socket.socket(fileno=order.channel)

@@ -44,6 +44,13 @@ _BREATH_MILLISECONDS = 5
 would take the interpreter from the thread that serves calls, twice for each. Not longer: of who writes and ends
 meanwhile it cannot be told any more who it was.
 """
+_NUMBER = re.compile(rb"#[0-9]+\Z")
+"""``d_mark_tmpfile`` in ``fs/dcache.c`` of Linux."""
+_CLOCK_REALTIME_COARSE = 5
+"""Of ``<linux/time.h>``: what the kernel takes the times of files from, or from what is never before it."""
+_ENDED = (b"Z", b"X")
+_KERNEL_THREADS = 2
+"""The parent of all kernel threads, one of which may be the last to close a file."""
 
 
 class OutsideWatcher:
@@ -335,10 +342,3 @@ def _now() -> int:
 
 
 _UNKNOWN_EDITOR = _Editor("")
-_NUMBER = re.compile(rb"#[0-9]+\Z")
-"""``d_mark_tmpfile`` in ``fs/dcache.c`` of Linux."""
-_CLOCK_REALTIME_COARSE = 5
-"""Of ``<linux/time.h>``: what the kernel takes the times of files from, or from what is never before it."""
-_ENDED = (b"Z", b"X")
-_KERNEL_THREADS = 2
-"""The parent of all kernel threads, one of which may be the last to close a file."""

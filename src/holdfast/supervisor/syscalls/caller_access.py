@@ -115,7 +115,7 @@ class CallerAccess:
         return found, len(found)
 
     def descriptor(self, call: PendingCall, number: int) -> int:
-        """`take`, from the thread that calls. Raises also `SlowError`."""
+        """`copy_descriptor`, from the thread that calls. Raises also `SlowError`."""
         if self._permission.is_own:
             try:
                 return copy_descriptor(call.tid, number)

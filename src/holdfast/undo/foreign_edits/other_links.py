@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+KEPT = frozenset((KeepMethod.MOVED, KeepMethod.LINKED))
+"""How the log has the object itself."""
 
 
 class OtherLinks:
@@ -164,9 +166,6 @@ def _told(records: Sequence[Mutation], wanted: frozenset[Identity]) -> dict[Iden
 #
 # Nothing that the step left at a path tells of such an object, and still the reversal of the step may write to it: what
 # others have done to it by one of its other names, in the tree or outside of it, is seen only by looking at it (I8).
-
-KEPT = frozenset((KeepMethod.MOVED, KeepMethod.LINKED))
-"""How the log has the object itself."""
 
 
 class Survivor(NamedTuple):

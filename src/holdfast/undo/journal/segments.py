@@ -29,6 +29,9 @@ _SEGMENT_BYTES = 64 << 20
 _MAX_SEGMENT = 2 << 30
 _NAME = re.compile(r"journal-([0-9]{8})")
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_MAX_SCAN = 1 << 16
+_MAX_USUAL = 1 << 16
+_MAX_SUMMED = 1 << 28
 
 
 class Journal:
@@ -203,11 +206,6 @@ def _goes_on(data: bytes, start: int) -> bool:
             if _check(size, memoryview(data)[at + _FRAME.size : at + _FRAME.size + size]) == check:
                 return True
     return False
-
-
-_MAX_SCAN = 1 << 16
-_MAX_USUAL = 1 << 16
-_MAX_SUMMED = 1 << 28
 
 
 def _failure(path: bytes, error: OSError) -> StorageError:

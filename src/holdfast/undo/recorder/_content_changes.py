@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _INLINE_BYTES = 16 << 10
 _INLINE_TOTAL = 32 << 20
+_REST = 20_000_000
 
 
 class ContentChanges:
@@ -250,9 +251,6 @@ def copy_preimage(preimages: Preimages, source: int, number: int) -> int:
         return preimages.copy_in(source, number)
     finally:
         os.close(source)
-
-
-_REST = 20_000_000
 
 
 def note_seen(step: OpenStep, object_: Identity, found: os.stat_result, now: int) -> None:

@@ -59,6 +59,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = Log(__name__)
+_NEAR = 0.9
+"""How full a step is when that is said, of what it may copy."""
 
 
 class Recorder:
@@ -449,10 +451,6 @@ class Recorder:
 def _object(place: Place, fd: int) -> Identity:
     """The identity of what is open as ``fd``, or (-1) at the place."""
     return identity(place.dir_fd, place.name) if fd < 0 else identity(fd, b"")
-
-
-_NEAR = 0.9
-"""How full a step is when that is said, of what it may copy."""
 
 
 def log_capture(step: OpenStep, record: Mutation) -> None:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 _log = Log(__name__)
 
 _SHOWN = 10
+BEAT_SECONDS = 0.25
+"""How often a keeper calls `UndoLog.beat` while a step is open."""
+_SLACK = int((BEAT_SECONDS * 2) * 1e9)
 
 
 def log_outstanding(left: Outstanding) -> None:
@@ -75,12 +78,6 @@ def log_recovery(recovered: Recovered, aside: Quarantine) -> Recovered:
     if len(conflicts) > _SHOWN:
         _log.warning("and %d more paths were left as they are", len(conflicts) - _SHOWN)
     return recovered
-
-
-BEAT_SECONDS = 0.25
-"""How often a keeper calls `UndoLog.beat` while a step is open."""
-
-_SLACK = int((BEAT_SECONDS * 2) * 1e9)
 
 
 class Recovered(NamedTuple):

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
         Unprotected,
     )
 
+MOST_EDITS = 10_000
+"""With more of them, all that the step has touched by then counts as edited."""
+_ANYTHING = b""
+T = TypeVar("T", bytes, "Identity")
+
 
 class Weight(NamedTuple):
     """What a loss adds to what its step has lost."""
@@ -45,12 +50,6 @@ class Rule(Enum):
 
 
 _log = Log(__name__)
-
-MOST_EDITS = 10_000
-"""With more of them, all that the step has touched by then counts as edited."""
-_ANYTHING = b""
-
-T = TypeVar("T", bytes, "Identity")
 
 
 class EditsInStep:

@@ -40,6 +40,13 @@ _MOST = 1000
 _MOST_PASSES = 100
 
 DangerName = Literal["delete", "overwrite", "rename_over", "limit"]
+_NAMES: dict[Danger, DangerName] = {
+    Danger.DELETE: "delete",
+    Danger.OVERWRITE: "overwrite",
+    Danger.RENAME_OVER: "rename_over",
+    Danger.LIMIT: "limit",
+}
+_VERBS = {Danger.DELETE: "delete", Danger.OVERWRITE: "overwrite", Danger.RENAME_OVER: "replace"}
 
 
 class _Ticket(NamedTuple):
@@ -215,17 +222,6 @@ class Safeguards:
                 f"nothing waits under the number {number}", hint="holdfast safeguard list shows what does"
             )
         return ticket
-
-
-_NAMES: dict[Danger, DangerName] = {
-    Danger.DELETE: "delete",
-    Danger.OVERWRITE: "overwrite",
-    Danger.RENAME_OVER: "rename_over",
-    Danger.LIMIT: "limit",
-}
-
-
-_VERBS = {Danger.DELETE: "delete", Danger.OVERWRITE: "overwrite", Danger.RENAME_OVER: "replace"}
 
 
 def _about(step: OpenStep, rule: Rule) -> _About:

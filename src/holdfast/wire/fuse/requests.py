@@ -10,7 +10,7 @@
 
 Decoding costs a few microseconds, and at most about ten times the memory of the frame (a long BATCH_FORGET). What it
 returns holds names that are names, numbers that the system's calls take, and sizes that were agreed upon; that nodes
-and handles exist is for `nodes`.
+and handles exist is for `node_table`.
 """
 
 from __future__ import annotations
