@@ -16,7 +16,7 @@ from holdfast.sandbox.namespace import find_program
 from holdfast.sandbox.policy import FileAccess, SandboxPolicy
 
 SOURCE = Path(__file__).parents[3] / "src"
-ASK = "import json; from holdfast.sandbox.isolation_probe import findings; print(json.dumps(findings()))"
+ASK = "import json; from holdfast.sandbox.isolation_probe import probe; print(json.dumps(probe()))"
 
 
 def test_a_program_that_is_missing_is_named_with_its_package() -> None:

@@ -122,9 +122,9 @@ def test_a_fork_bomb_is_ended(tmp_path: Path) -> None:
 def test_whoever_runs_it_is_killed_and_nothing_goes_on(tmp_path: Path) -> None:
     program = f"""
         import os, sys
-        from holdfast.sandbox.limited_command import Limits, run_contained
+        from holdfast.sandbox.limited_command import CommandLimits, run_contained
         run_contained([b"sh", b"-c", b"setsid sleep 100 & echo $! > pid; mv pid pid.done; wait"], box=None,
-            directory={os.fsencode(tmp_path)!r}, environment=os.environb, limits=Limits(100, 0, 1000, 0.1),
+            directory={os.fsencode(tmp_path)!r}, environment=os.environb, limits=CommandLimits(100, 0, 1000, 0.1),
             output={os.fsencode(tmp_path / "output")!r})
     """
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)])

@@ -60,7 +60,7 @@ class Listening:
 class NoSteps:
     """Every change is of step 7."""
 
-    def of(self, _group: object) -> int:
+    def step_of(self, _group: object) -> int:
         return 7
 
 

@@ -195,7 +195,7 @@ def test_a_process_that_ends_before_it_has_saved_is_told_of_and_not_started_agai
         started.append(real("sched", **streams))  # (which does nothing)
         return started[-1]
 
-    monkeypatch.setattr(idle_schedule, "start", start)
+    monkeypatch.setattr(idle_schedule, "start_module", start)
     place.begin()
     place.turn_until(lambda: caplog.records, "that to be told")
     place.use(SessionId("three"))
