@@ -30,7 +30,9 @@ from holdfast.sandbox.namespace import Namespace
 from holdfast.sandbox.policy import FileAccess, SandboxPolicy, parse_network
 def paths(name):
     return tuple(path.encode() for path in given.get(name, ()))
-files = FileAccess(given["workspace"].encode(), paths("secret"), paths("hidden"), paths("writable"), given.get("tmp", "own"))
+files = FileAccess(
+    given["workspace"].encode(), paths("secret"), paths("hidden"), paths("writable"), given.get("tmp", "own")
+)
 policy = SandboxPolicy(files, parse_network(*given.get("network", ["open"])))
 command = [word.encode() for word in given["command"]]
 open_file = os.open("/", os.O_RDONLY)
