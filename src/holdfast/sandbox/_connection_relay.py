@@ -1,6 +1,6 @@
 """Makes the connections that a box is allowed to make, from outside of it.
 
-It is a process in the host's network with listening sockets in the box's: what `_firewall.rules` redirect arrives
+It is a process in the host's network with listening sockets in the box's: what `_firewall.nft_rules` redirect arrives
 there. Each connection is checked against the policy once more, by the address that it was meant for, and then carried
 on in both directions. It ends with the process that started it.
 """

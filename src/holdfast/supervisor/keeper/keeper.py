@@ -141,7 +141,7 @@ class Keeper:
         """The second thread is about to do what is due."""
         self._over = False
         self._begun = False
-        self._control = SocketServer(settings.log, self._epoll, self._perform, self._left, self._runs.holds)
+        self._control = SocketServer(settings.log, self._epoll, self._perform, self._end_client, self._runs.holds)
 
     # The serving thread -----------------------------------------------------------------------------------------
 
@@ -289,15 +289,15 @@ class Keeper:
                 ticket, allow = arguments
                 return self._change(client, lambda: self._service.answer(ticket, allow=allow), self._runs.retry)
             case "begin":
-                run = self._asking(client)
+                run = self._run_of_client(client)
                 if run:
                     self._runs.prepare_explicit_step(run)
                 return self._ask(client, lambda: self._service.begin(*arguments, run=run or ""))
             case "commit":
-                run = self._asking(client)
+                run = self._run_of_client(client)
                 return self._ask(client, lambda: self._service.commit(*arguments, run=run))
             case "rollback":
-                run = self._asking(client)
+                run = self._run_of_client(client)
                 return self._change(client, lambda: self._service.rollback(*arguments, run=run))
             case "write":
                 return self._write(client, *arguments)
@@ -315,11 +315,11 @@ class Keeper:
                 step, code = arguments
                 return self._ask(client, self._steps.settle(step, code))
             case "steps" | "barriers" | "going_on":
-                return self._ask(client, lambda: self._listed(method))
+                return self._ask(client, lambda: self._list(method))
             case _:
                 return self._ask(client, lambda: getattr(self._service, method)(*arguments))
 
-    def _asking(self, client: KeeperClient) -> str | None:
+    def _run_of_client(self, client: KeeperClient) -> str | None:
         """The run that asks; None if a process outside does. Raises `RefusedError` if it is neither."""
         if client.is_outside:
             return None
@@ -354,7 +354,7 @@ class Keeper:
 
         return self._ask(client, write, self._runs.retry)
 
-    def _listed(self, method: str) -> object:
+    def _list(self, method: str) -> object:
         self._outsiders.settle()
         return getattr(self._service, method)()
 
@@ -422,7 +422,7 @@ class Keeper:
             return self._steps.is_alive(step.id)
         return lambda: bool(self._runs)
 
-    def _left(self, client: KeeperClient) -> None:
+    def _end_client(self, client: KeeperClient) -> None:
         self._release(client)
         self._visitors.discard(client)
         self._runs.connection_lost(client)

@@ -74,7 +74,7 @@ class _Parent:
         ]
         self._early: list[int] = []
         """Signals that came before the command's process was there."""
-        self._noted: dict[int, _Noted] = {}
+        self._noted: dict[int, _NotedSignals] = {}
         """Signals of which it is not known yet which processes have got them."""
         self._asked: tuple[int, ...] = ()
         """Those of them that the launcher is asked about."""
@@ -113,7 +113,7 @@ class _Parent:
             # (The launcher, which would be told, was killed in the same moment.)
             stays = self._tell(LaunchReport(kind="ended", status=status, stays=stays, parting=parting)) and stays
         if stays:
-            self._stay(remote, awake)
+            self._look_after_rest(remote, awake)
         else:
             end_descendants(self._spared)
         signal.set_wakeup_fd(-1)  # (the socket is about to be closed, and the keeper may end in the same moment)
@@ -279,7 +279,7 @@ class _Parent:
         """Signals have come, to this process or to the launcher, or (0) the launcher has said all that it got."""
         for number in numbers:
             if number in RELAYED and self._order.relays:
-                noted = self._noted.setdefault(number, _Noted())
+                noted = self._noted.setdefault(number, _NotedSignals())
                 noted.ours, noted.its = noted.ours or is_own, noted.its or not is_own
             elif not number:
                 asked, self._asked = self._asked, ()
@@ -334,7 +334,7 @@ class _Parent:
             except ProcessLookupError:
                 pass
 
-    def _stay(self, remote: RemoteUndoService, awake: socket.socket) -> None:
+    def _look_after_rest(self, remote: RemoteUndoService, awake: socket.socket) -> None:
         """Look after what lives on when the command has ended: out of the terminal's way, until it has ended too."""
         self._launcher.close()
         os.setsid()
@@ -353,7 +353,7 @@ class _Parent:
                 reap_orphans(set(self._spared))
 
 
-class _Noted:
+class _NotedSignals:
     """Who has got a signal, since a moment ago."""
 
     def __init__(self) -> None:

@@ -81,7 +81,7 @@ def settle_late_writes(log: UndoLog, *, eagerly: bool = True) -> None:
         if eagerly:
             _settle_others(log, directories, writers)
         # (Last: what one of the steps has left is not a later step's for the others.)
-        last = _last(log, min((at for at, _ in settled.values()), default=0)) if settled else {}
+        last = _last_changes(log, min((at for at, _ in settled.values()), default=0)) if settled else {}
         log.recorder.last_state.note(
             (path, found)
             for path, (at, found) in settled.items()
@@ -99,11 +99,13 @@ def written_late(log: UndoLog) -> list[tuple[StepId, bytes]]:
 def mixed_since(log: UndoLog, at: int, seq: int | None) -> list[tuple[StepId, bytes]]:
     """See `UndoService.mixed_since`. The gate is held."""
     with log.open_directories() as directories:
-        found = ((head.id, path) for head in log.heads.values() for path in _mixed(log, directories, head, at, seq))
+        found = (
+            (head.id, path) for head in log.heads.values() for path in _mixed_writes(log, directories, head, at, seq)
+        )
         return list(found)
 
 
-def _mixed(log: UndoLog, directories: Directories, head: StepHead, at: int, seq: int | None) -> Iterator[bytes]:
+def _mixed_writes(log: UndoLog, directories: Directories, head: StepHead, at: int, seq: int | None) -> Iterator[bytes]:
     # (Where the history has no number, what has one came after it.)
     open_since = [path for path, over in head.open_until if not 0 < over <= (seq or 0)]
     open_since += [path for path, over in head.kept_open if not 0 < over <= at]
@@ -226,7 +228,7 @@ def _settle_others(log: UndoLog, directories: Directories, writers: _Writers) ->
     for head in list(log.heads.values()) if ready else ():
         if not ready.isdisjoint(one.key for one in head.others):
             with suppress(IntegrityError):  # of a step that is damaged nothing is known
-                found.update(_lost(log, directories, log.read(head.id).records))
+                found.update(_lost_objects(log, directories, log.read(head.id).records))
     for step, keys in waiting.items():
         if step in log.unsealed:
             continue
@@ -245,7 +247,7 @@ def _settle_others(log: UndoLog, directories: Directories, writers: _Writers) ->
             del log.unsettled_others[step]
 
 
-def _lost(
+def _lost_objects(
     log: UndoLog, directories: Directories, records: Sequence[Mutation]
 ) -> Iterator[tuple[ObjectKey, tuple[Signature, Callable[[], Place]]]]:
     """How each object looks now that lost a name by the records and is in the log, or lives on; and where it is."""
@@ -257,7 +259,7 @@ def _lost(
             yield there.now.key, (there.now, there.place)
 
 
-def _last(log: UndoLog, since: int) -> dict[bytes, int]:
+def _last_changes(log: UndoLog, since: int) -> dict[bytes, int]:
     """By the sequence number, when steps have left something, or nothing, at each path, as far as that was later. (What
     they have left may not be known yet either.)
     """

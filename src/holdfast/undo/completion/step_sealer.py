@@ -103,16 +103,20 @@ def find_remains(
     places = objects_by_path(step.records)
     with log.open_directories() as directories:
         if together is not None and together.is_alone(step.id):
-            ends = _ends(places, together)
+            ends = _final_objects(places, together)
         elif together is not None:
-            paths = _with_what_was_moved(directories, step, places, together.now)
+            paths = _with_moved_paths(directories, step, places, together.now)
             ends = {path: path for path in paths}
         else:
             step.beside = log.recorder.renames_by_others(step)
             paths: Iterable[bytes] = places
             if step.beside:
-                now = {object_: path for path, object_ in objects_by_path(_told(step)).items() if object_ is not None}
-                paths = _with_what_was_moved(directories, step, places, now)
+                now = {
+                    object_: path
+                    for path, object_ in objects_by_path(_records_with_renames(step)).items()
+                    if object_ is not None
+                }
+                paths = _with_moved_paths(directories, step, places, now)
             ends = {path: path for path in paths}
         found: dict[bytes, Signature | None] = {}
         absent: set[bytes] = set()
@@ -131,7 +135,7 @@ def find_remains(
         found |= {path: unknown_signature(left) for path, left in unsettled.items()}
     else:
         log.unsettled.pop(step.id, None)
-    left = StepRemains(tuple(found.items()), _others(log, step, alive_until, theirs))
+    left = StepRemains(tuple(found.items()), _signatures_of_others(log, step, alive_until, theirs))
     log.recorder.last_state.note(left.paths, left.others)
     log.recorder.last_state.forget(unsettled.items())
     if left.others:
@@ -144,7 +148,7 @@ def find_remains(
     return left
 
 
-def _ends(places: Mapping[bytes, Identity | None], together: ConcurrentSteps) -> dict[bytes, bytes | None]:
+def _final_objects(places: Mapping[bytes, Identity | None], together: ConcurrentSteps) -> dict[bytes, bytes | None]:
     """Where that is by now which a step left at each path; None if it left nothing there, though something is."""
 
     def end(path: bytes, object_: Identity | None) -> bytes | None:
@@ -156,7 +160,7 @@ def _ends(places: Mapping[bytes, Identity | None], together: ConcurrentSteps) ->
     return {path: end(path, object_) for path, object_ in places.items()}
 
 
-def _with_what_was_moved(
+def _with_moved_paths(
     directories: Directories,
     step: OpenStep,
     places: Mapping[bytes, Identity | None],
@@ -183,7 +187,7 @@ def _span(records: Sequence[Mutation]) -> tuple[int, int] | None:
     return (records[0].seq, records[-1].seq) if records else None
 
 
-def _told(step: OpenStep) -> Sequence[Mutation]:
+def _records_with_renames(step: OpenStep) -> Sequence[Mutation]:
     """The step's records, and those by which others have brought elsewhere what these speak of."""
     return sorted([*step.records, *step.beside], key=lambda record: record.seq) if step.beside else step.records
 
@@ -203,7 +207,7 @@ def exclude_foreign_edits(log: UndoLog, step: OpenStep, left: StepRemains) -> St
     was not before the step either, came and went.
     """
     with log.recorder.gate:
-        told = _told(step)
+        told = _records_with_renames(step)
         edited = list(touched_before(told, step.edits.paths()))
         by_name = changed_before(step.records, step.edits.objects())
         if not edited and not by_name:
@@ -239,7 +243,9 @@ def _is_met_elsewhere(
     return all(object_ in kept and object_ != places.get(path) for object_ in objects)
 
 
-def _others(log: UndoLog, step: OpenStep, alive_until: int | None, theirs: Collection[bytes]) -> tuple[Signature, ...]:
+def _signatures_of_others(
+    log: UndoLog, step: OpenStep, alive_until: int | None, theirs: Collection[bytes]
+) -> tuple[Signature, ...]:
     """`StepHead.others`."""
     found = {one.key: one for one in _known_others(log, step)}
     with log.open_directories() as directories:
@@ -270,7 +276,7 @@ def _known_others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
             yield found
 
 
-def _checked(log: UndoLog, step: OpenStep, left: StepRemains) -> StepRemains:
+def _with_hashes(log: UndoLog, step: OpenStep, left: StepRemains) -> StepRemains:
     """With the hashes of files that have several names, as far as they are still as they were left."""
     room = _HASHED_BYTES
     paths: list[tuple[bytes, Signature | None]] = []
@@ -324,7 +330,7 @@ def seal_step(
     preimages = tuple(_preimages(log.preimages, step))
     if left is None:
         left = exclude_foreign_edits(log, step, find_remains(log, step, alive_until))
-    left = _checked(log, step, left)
+    left = _with_hashes(log, step, left)
     begin = step.begin
     first, last = step.span or _span(step.records) or (begin.seq, begin.seq)
     head = StepHead(
@@ -356,7 +362,7 @@ def seal_step(
         kept_open=before.kept_open if before else (),
         open_until=_open_until(log, begin.step, before),
         begun=before.begun if before else begin.seq,
-        spared=tuple(_looks(log, spared)),
+        spared=tuple(_signatures_at(log, spared)),
         # (Without a file or a link among it, there is nothing of which a hash could be told.)
         noted=all(found is None or stat.S_ISDIR(found.mode) for _, found in left.paths),
     )
@@ -370,7 +376,7 @@ def _open_until(log: UndoLog, step: StepId, before: StepHead | None) -> tuple[tu
     return tuple((known | dict.fromkeys(log.unsettled.get(step, ()), 0)).items())
 
 
-def _looks(log: UndoLog, paths: Iterable[bytes]) -> Iterator[tuple[bytes, Signature]]:
+def _signatures_at(log: UndoLog, paths: Iterable[bytes]) -> Iterator[tuple[bytes, Signature]]:
     """How it looks now at the paths, as far as there is anything."""
     with log.open_directories() as directories:
         for path in sorted(paths):

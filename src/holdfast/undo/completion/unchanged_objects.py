@@ -61,7 +61,7 @@ def drop_transient(log: UndoLog, step: OpenStep) -> frozenset[int]:
     records = step.records
     if not records or _is_known_to_others(log, step):
         return frozenset()
-    went = _went(records, frozenset(_met_beside(log, step)))
+    went = _transient_records(records, frozenset(_contacts_of_others(log, step)))
     if not went:
         return frozenset()
     removals = [record for record in records if isinstance(record, Remove) and record.identity in went]
@@ -85,7 +85,7 @@ def _is_known_to_others(log: UndoLog, step: OpenStep) -> bool:
     )
 
 
-def _met_beside(log: UndoLog, step: OpenStep) -> Iterator[Identity]:
+def _contacts_of_others(log: UndoLog, step: OpenStep) -> Iterator[Identity]:
     """The objects that other steps had to do with since this one began."""
     first = step.records[0].seq
     for other in (*log.recorder.open_steps, *log.unsealed.values()):
@@ -102,7 +102,7 @@ def _objects(record: Mutation) -> Iterator[Identity]:
         yield record.replaced.identity
 
 
-def _went(records: Iterable[Mutation], met: frozenset[Identity]) -> frozenset[Identity]:
+def _transient_records(records: Iterable[Mutation], met: frozenset[Identity]) -> frozenset[Identity]:
     """What the records alone made and removed again; of directories only those in which nothing else was done."""
     paths: dict[int, bytes] = {}
     made: dict[Identity, bytes] = {}

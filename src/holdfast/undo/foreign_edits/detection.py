@@ -68,7 +68,7 @@ def foreign_entries(
     warned = {path for barrier in log.barriers.records if not barrier.blocks for path in barrier.paths}
     if b"" in warned:
         return
-    brought = set(_brought(records))
+    brought = set(_new_directories(records))
     for path, object_ in places.items():
         if object_ not in brought:
             continue
@@ -78,7 +78,7 @@ def foreign_entries(
                 yield inner
 
 
-def _brought(records: Sequence[Mutation]) -> Iterator[Identity]:
+def _new_directories(records: Sequence[Mutation]) -> Iterator[Identity]:
     """The directories that were not there before."""
     makes = {record.seq for record in records if isinstance(record, Make) and record.type == "d"}
     for record in records:
@@ -129,7 +129,7 @@ def changed_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[tuple[
             yield path, object_
     theirs = {path for one in sealed for path, left in one.head.left if left == NOT_OURS}
     spared = {path: left for one in sealed for path, left in one.head.spared}
-    yield from _edited(log, sealed, places)
+    yield from _edited_paths(log, sealed, places)
     yield from ((path, None) for path in missing_directories(log.directories, records))
     yield from ((path, None) for path in foreign_entries(log, records, places))
     # (Steps that were brought forward together left what there was after the last of them.)
@@ -139,7 +139,7 @@ def changed_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[tuple[
     brought = [path for path, left in own.items() if left is not None and path not in places]
     # (What the last step left at a path was in another directory, if a later one brought a directory there: then the
     # object decides that the records have there.)
-    later = _MovesOfAll(log)
+    later = _AllMoves(log)
 
     def came_back(path: bytes, object_: Identity | None) -> bool:
         if since.get(path, 0) >= later.above(path) or not _holds(log, path, object_):
@@ -174,7 +174,7 @@ def changed_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[tuple[
             yield path, object_
 
 
-class _MovesOfAll:
+class _AllMoves:
     """The directories that any step moved, and when; the records are read when that is first asked for."""
 
     def __init__(self, log: UndoLog) -> None:
@@ -206,7 +206,7 @@ def _holds(log: UndoLog, path: bytes, object_: Identity | None) -> bool:
         return False
 
 
-def _edited(
+def _edited_paths(
     log: UndoLog, sealed: Iterable[SealedStep], places: Mapping[bytes, Identity | None]
 ) -> Iterator[tuple[bytes, Identity | None]]:
     """What others edited by whatever name while the steps went on, where the steps left it or had it last."""
@@ -304,7 +304,7 @@ def foreign_objects(log: UndoLog, opened: Iterable[SealedStep]) -> frozenset[Ide
             if other.now.key not in known
         }
         began: dict[Identity, int] = {}
-        for object_, seq in _touchings(one.records):
+        for object_, seq in _changes_by_object(one.records):
             began.setdefault(object_, seq)
         later = (
             log.read(head.id).records
@@ -312,7 +312,7 @@ def foreign_objects(log: UndoLog, opened: Iterable[SealedStep]) -> frozenset[Ide
             if head.id not in chosen and head.state != "undone" and head.last > one.head.first
         )
         for records in (*later, *beside):
-            found.update(object_ for object_, seq in _touchings(records) if began.get(object_, seq) < seq)
+            found.update(object_ for object_, seq in _changes_by_object(records) if began.get(object_, seq) < seq)
     return frozenset(found)
 
 
@@ -352,7 +352,7 @@ def left_by_steps(log: UndoLog, sealed: Iterable[SealedStep], spared: frozenset[
     return frozenset(found)
 
 
-def _touchings(records: Iterable[Mutation]) -> Iterator[tuple[Identity, int]]:
+def _changes_by_object(records: Iterable[Mutation]) -> Iterator[tuple[Identity, int]]:
     """Which objects the records are about, and when."""
     for record in records:
         yield from ((object_, record.seq) for object_ in footprint_of((record,)).objects)

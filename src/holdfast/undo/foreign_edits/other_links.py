@@ -54,7 +54,7 @@ class OtherLinks:
         if wanted is None:
             wanted = frozenset(object_ for keeping, object_ in kept_preimages(records) if keeping.shared)
         self._wanted = wanted
-        self._told = _told(records, self._wanted) if self._wanted else {}
+        self._told = _recorded_paths(records, self._wanted) if self._wanted else {}
         self._seen: dict[Identity, list[bytes]] | None = None
         self._is_whole = True
         """All of the tree could be looked through."""
@@ -134,7 +134,7 @@ class OtherLinks:
             os.close(fd)
 
 
-def _told(records: Sequence[Mutation], wanted: frozenset[Identity]) -> dict[Identity, dict[bytes, None]]:
+def _recorded_paths(records: Sequence[Mutation], wanted: frozenset[Identity]) -> dict[Identity, dict[bytes, None]]:
     """The paths at which the records say that the wanted objects were."""
     made = {record.make: record.identity for record in records if isinstance(record, Made)}
     told: dict[Identity, dict[bytes, None]] = {}

@@ -75,7 +75,7 @@ def brought_back(log: UndoLog, paths: Mapping[bytes, bytes | None]) -> None:
         last.setdefault(step, set()).add(path)
     for step in sorted(last, key=lambda step: log.heads[step].left_at, reverse=True):
         with suppress(IntegrityError):  # of a step that is damaged nothing can be known again
-            _bring_back(log, step, last[step], paths)
+            _note_restored(log, step, last[step], paths)
 
 
 def still_brought(log: UndoLog, paths: Iterable[bytes]) -> list[bytes]:
@@ -89,7 +89,7 @@ def still_brought(log: UndoLog, paths: Iterable[bytes]) -> list[bytes]:
         return [path for path in paths if path in brought and is_as_left(directories, path, brought[path])]
 
 
-def _bring_back(log: UndoLog, step: StepId, within: Set[bytes], paths: Mapping[bytes, bytes | None]) -> None:
+def _note_restored(log: UndoLog, step: StepId, within: Set[bytes], paths: Mapping[bytes, bytes | None]) -> None:
     """`brought_back`, of what is at some paths ``within`` which this step was the last to leave something at."""
     (sealed,) = adopt_matching(log, [log.read(step)], within)
     brought = dict(sealed.head.brought)
@@ -101,7 +101,7 @@ def _bring_back(log: UndoLog, step: StepId, within: Set[bytes], paths: Mapping[b
             if now == left:
                 brought.pop(path, None)
             # (A directory comes and goes with what is in it.)
-            elif _is_brought(directories, path, now, paths[path]) if path in paths else _is_way(now):
+            elif _is_restored(directories, path, now, paths[path]) if path in paths else _is_way(now):
                 brought[path] = now
     head = msgspec.structs.replace(sealed.head, brought=tuple(brought.items()))
     if head != sealed.head:
@@ -118,7 +118,7 @@ def _is_way(now: Signature | None) -> bool:
     return now is None or stat.S_ISDIR(now.mode)
 
 
-def _is_brought(directories: Directories, path: bytes, now: Signature | None, hash_: bytes | None) -> bool:
+def _is_restored(directories: Directories, path: bytes, now: Signature | None, hash_: bytes | None) -> bool:
     """Whether it is unchanged since, also by a process that could write to it before it was looked at."""
     if now is None or hash_ is None:
         return now is None and hash_ is None
@@ -181,7 +181,7 @@ def _recognise(
                 continue
             old = log.recorder.aliases.now(object_)
             hashes = {*noted.get(path, ()), was.check} - {b""}
-            new = _known_again(directories, path, now, hashes)
+            new = _find_same_content(directories, path, now, hashes)
             if new is None or (new == old and stat.S_ISDIR(now.mode)):
                 continue
             left[path] = now
@@ -189,7 +189,7 @@ def _recognise(
             if new != old:
                 aliases.append((old, new))
         others = dict.fromkeys(head.others)
-        for was, now, old, new in _linked_again(log, directories, sealed, places, later, within):
+        for was, now, old, new in _find_relinked(log, directories, sealed, places, later, within):
             others = dict.fromkeys(now if one == was else one for one in others)
             aliases.append((old, new))
     if not again and not aliases:
@@ -218,7 +218,7 @@ def _is_described(directories: Directories, path: bytes, was: Signature, now: Si
         return False
 
 
-def _linked_again(
+def _find_relinked(
     log: UndoLog,
     directories: Directories,
     sealed: SealedStep,
@@ -260,7 +260,9 @@ def _linked_again(
                 break
 
 
-def _known_again(directories: Directories, path: bytes, now: Signature, noted: Collection[bytes]) -> Identity | None:
+def _find_same_content(
+    directories: Directories, path: bytes, now: Signature, noted: Collection[bytes]
+) -> Identity | None:
     """The object at the path, if it is a directory or has the content that was noted, and is left alone meanwhile."""
     try:
         place = directories.place(path)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 _LOOK = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | AT_ONCE
-_SHOWN = 5
-_TOLD = 1000
+_MAX_SHOWN = 5
+_MAX_REPORTED = 1000
 
 
 def undo(log: UndoLog, steps: Iterable[StepId], *, force: bool = False) -> ReversalResult:
@@ -102,7 +102,7 @@ def _refuse(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
     _refuse_writers(log, sealed)
     lost = list(dict.fromkeys(path for path, _ in changed_paths(log, sealed)))
     _refuse_barriers(log, sealed, frozenset(lost))
-    _refuse_strangers(log, sealed, lost)
+    _refuse_foreign_edits(log, sealed, lost)
 
 
 def _note_what_is_crossed(log: UndoLog, sealed: Sequence[SealedStep]) -> list[SealedStep]:
@@ -151,18 +151,18 @@ def _refuse_barriers(log: UndoLog, sealed: Sequence[SealedStep], lost: Set[bytes
 
     for one in sealed:
         back = partial(is_back, dict(one.head.left))
-        if (barrier := _crossed(log, one, back)) is not None:
-            what = _listed(barrier.paths) if b"" not in barrier.paths else "the workspace"
+        if (barrier := _crossed_barrier(log, one, back)) is not None:
+            what = _format_paths(barrier.paths) if b"" not in barrier.paths else "the workspace"
             who = "a restore or an undo" if barrier.who == OURSELVES else barrier.who or "another process"
             raise RefusedError(
                 f"{who} has changed {what} since step {one.head.id}",
-                hint=_by_force(one.head.state),
+                hint=_force_hint(one.head.state),
                 code="barrier",
-                data=_told([*lost, *barrier.paths]),
+                data=_reported_paths([*lost, *barrier.paths]),
             )
 
 
-def _crossed(log: UndoLog, one: SealedStep, is_back: Callable[[bytes, bool], bool]) -> ForeignEdit | None:
+def _crossed_barrier(log: UndoLog, one: SealedStep, is_back: Callable[[bytes, bool], bool]) -> ForeignEdit | None:
     if not log.barriers.records:
         return None
     came = first_contacts(one.records, log.recorder.aliases)
@@ -190,7 +190,7 @@ def _edited_since(log: UndoLog, one: SealedStep) -> Iterator[Identity]:
             yield now(object_)
 
 
-def _by_force(state: State) -> str:
+def _force_hint(state: State) -> str:
     """The hint if steps in this state are not reversed for what another process has changed."""
     done, back = ("undoes", "redo") if state == "done" else ("redoes", "undo")
     return f"--force {done} it nevertheless; {back} gives their version back"
@@ -201,31 +201,32 @@ def _since(sealed: SealedStep) -> int:
     return min((record.seq for record in sealed.records), default=sealed.head.first)
 
 
-def _listed(paths: Sequence[bytes]) -> str:
-    return ", ".join(display(path) for path in paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
+def _format_paths(paths: Sequence[bytes]) -> str:
+    return ", ".join(display(path) for path in paths[:_MAX_SHOWN]) + (", …" if len(paths) > _MAX_SHOWN else "")
 
 
-def _told(paths: Iterable[bytes]) -> dict[str, object]:
-    return {"paths": [display(path) for path in sorted(set(paths))[:_TOLD]]}
+def _reported_paths(paths: Iterable[bytes]) -> dict[str, object]:
+    return {"paths": [display(path) for path in sorted(set(paths))[:_MAX_REPORTED]]}
 
 
-def _refuse_strangers(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequence[bytes]) -> None:
+def _refuse_foreign_edits(log: UndoLog, sealed: Sequence[SealedStep], lost: Sequence[bytes]) -> None:
     last = {path: one.head for one in sealed for path, _ in one.head.left}
     unsaid = [path for path in lost if path in last and is_unknown(dict(last[path].left)[path])]
     if unsaid:
         head = last[unsaid[0]]
         raise RefusedError(
-            f"what step {head.id} left in {_listed(unsaid)} is not known: {_why_unknown(log, head, unsaid[0])}",
-            hint=_by_force(sealed[0].head.state),
+            f"what step {head.id} left in {_format_paths(unsaid)} is not known: {_why_unknown(log, head, unsaid[0])}",
+            hint=_force_hint(sealed[0].head.state),
             code="barrier",
-            data=_told(lost),
+            data=_reported_paths(lost),
         )
     if lost:
         raise RefusedError(
-            f"another process has changed what {named_steps(one.head.id for one in sealed)} left: {_listed(lost)}",
-            hint=_by_force(sealed[0].head.state),
+            f"another process has changed what {named_steps(one.head.id for one in sealed)} left: "
+            f"{_format_paths(lost)}",
+            hint=_force_hint(sealed[0].head.state),
             code="barrier",
-            data=_told(lost),
+            data=_reported_paths(lost),
         )
 
 

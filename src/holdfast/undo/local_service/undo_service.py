@@ -427,11 +427,11 @@ class LocalUndoService:
                     if info is not None and not self._undo_log.heads[step].conflicts:
                         self._undo_log.remove(step)  # nothing of it is left, and nothing to bring forward
                 raise failed
-            return info if is_own else self._shown_open(step)
+            return info if is_own else self._info_of_open_step(step)
 
         return go_on
 
-    def _shown_open(self, step: StepId) -> StepInfo:
+    def _info_of_open_step(self, step: StepId) -> StepInfo:
         return next(info for info in self.steps() if info.id == step)
 
     def thresholds(self) -> Thresholds:

@@ -54,7 +54,7 @@ class InterruptedReversal(NamedTuple):
     """When it began (ns)."""
 
 
-class _Found(NamedTuple):
+class _FoundObject(NamedTuple):
     """An object, where it is by now."""
 
     place: Place
@@ -70,7 +70,7 @@ def changed_since_interruption(log: UndoLog, cut: InterruptedReversal) -> frozen
     if cut.position is not None and cut.position >= 0:
         in_flight.append(records[cut.position])
     moving = _objects(log, in_flight)
-    left = _left(log, cut.pending)
+    left = _known_signatures(log, cut.pending)
     strangers: set[Identity] = set()
     with log.open_directories() as directories:
         places = _Places(log, directories, [*records, *again])
@@ -80,7 +80,7 @@ def changed_since_interruption(log: UndoLog, cut: InterruptedReversal) -> frozen
                 continue  # what is there instead is seen when it is come to
             now = found.now
             known = [cut.noted[now.key]] if now.key in cut.noted else left.get(now.key, [])
-            if any(is_same(one, now, lambda place=found.place: place) for one in _opened(known, again, now)):
+            if any(is_same(one, now, lambda place=found.place: place) for one in _with_opened_mode(known, again, now)):
                 continue
             if not known and _has_come_to_light(log, object_, found.stat, cut):
                 continue
@@ -116,7 +116,7 @@ def _objects(log: UndoLog, records: Sequence[Mutation]) -> frozenset[Identity]:
     return frozenset(footprint_of(records, log.recorder.aliases).objects)
 
 
-def _left(log: UndoLog, pending: Iterable[SealedStep]) -> dict[ObjectKey, list[Signature]]:
+def _known_signatures(log: UndoLog, pending: Iterable[SealedStep]) -> dict[ObjectKey, list[Signature]]:
     """What the steps, and those after them, left of each object."""
     found: dict[ObjectKey, list[Signature]] = {}
     chosen = {one.head.id for one in pending}
@@ -133,7 +133,7 @@ def _left(log: UndoLog, pending: Iterable[SealedStep]) -> dict[ObjectKey, list[S
     return found
 
 
-def _opened(known: Iterable[Signature], again: Iterable[Mutation], now: Signature) -> Iterator[Signature]:
+def _with_opened_mode(known: Iterable[Signature], again: Iterable[Mutation], now: Signature) -> Iterator[Signature]:
     """What is known; and that as well with the mode that it has while its owner is let at it.
 
     (With the mode an access control list changes; and attributes can be read then that could not be before.)
@@ -163,13 +163,13 @@ class _Places:
             if keeping.number and keeping.how is not KeepMethod.COPIED:
                 self._numbers.setdefault(log.recorder.aliases.now(object_), []).append(keeping.number)
 
-    def find(self, object_: Identity) -> _Found | None:
+    def find(self, object_: Identity) -> _FoundObject | None:
         for place in self._candidates(object_):
             try:
                 found = os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)
                 if identity(place.dir_fd, place.name) == object_:
                     xattrs = partial(read_xattrs_at, place.dir_fd, place.name)
-                    return _Found(place, signature_of(found, self._directories.device, xattrs), found)
+                    return _FoundObject(place, signature_of(found, self._directories.device, xattrs), found)
             except OSError:
                 continue
         return None
@@ -194,7 +194,7 @@ class _IntermediateStates:
         self._kept = [one for one, of in kept_preimages(records) if log.recorder.aliases.now(of) == object_]
         self._object = object_
 
-    def may_be(self, found: _Found, known: Sequence[Signature], in_flight: Iterable[Mutation]) -> bool:
+    def may_be(self, found: _FoundObject, known: Sequence[Signature], in_flight: Iterable[Mutation]) -> bool:
         """``known`` is how it may have looked before, ``in_flight`` what was being done."""
         now = found.now
         # A name that comes or goes changes no more than the ctime.
@@ -225,7 +225,7 @@ class _IntermediateStates:
         return self._log.recorder.aliases.now(object_) == self._object
 
     def _may_become(
-        self, found: _Found, known: Sequence[Signature], goal: Metadata, keeping: Keeping, is_new: bool
+        self, found: _FoundObject, known: Sequence[Signature], goal: Metadata, keeping: Keeping, is_new: bool
     ) -> bool:
         """Whether it is on its way to what is kept; ``is_new``: from nothing."""
         if not self._has_mode(found.now, known, goal, is_new=is_new):

@@ -57,7 +57,7 @@ def path_changes(records: Iterable[Mutation], *, backward: bool = False) -> list
     ]
     if backward:
         ways = [way._replace(before=way.after, after=way.before) for way in ways]
-    return sorted(_told(ways), key=lambda change: (change.path, change.change))
+    return sorted(_to_path_changes(ways), key=lambda change: (change.path, change.change))
 
 
 def _follow(record: Mutation, now: _Tree, gone: set[bytes]) -> None:
@@ -127,7 +127,7 @@ def _carried(path: bytes, origin: Callable[[bytes], bytes | None]) -> bytes:
     return path
 
 
-def _told(ways: Sequence[_PathOutcome]) -> Iterator[PathChange]:
+def _to_path_changes(ways: Sequence[_PathOutcome]) -> Iterator[PathChange]:
     origins = {way.after: way.before for way in ways if way.after is not None}
     lost = {way.before for way in ways if way.after is None}
     made_anew: set[bytes] = set()

@@ -25,7 +25,7 @@ def all_steps(log: UndoLog) -> list[StepInfo]:
     found = [(head.first, head.last, _finished(head)) for head in log.heads.values()]
     found += [(_begun(step), log.recorder.seq, _open(step)) for step in log.recorder.open_steps]
     found.sort(key=lambda each: each[0])
-    barriers = [record.seq for record in _of_others(log)]
+    barriers = [record.seq for record in _found_by_others(log)]
     shown: list[StepInfo] = []
     for at, (_, last, make) in enumerate(found):
         following = found[at + 1][0] if at + 1 < len(found) else None
@@ -112,10 +112,10 @@ def going_on(log: UndoLog) -> list[UnfinishedStep]:
 
 def barrier_infos(log: UndoLog) -> list[BarrierInfo]:
     """See `UndoService.barriers`."""
-    return [_barrier(log, record) for record in _of_others(log)]
+    return [_barrier(log, record) for record in _found_by_others(log)]
 
 
-def _of_others(log: UndoLog) -> list[ForeignEdit]:
+def _found_by_others(log: UndoLog) -> list[ForeignEdit]:
     return [record for record in log.barriers.records if record.who != OURSELVES]
 
 

@@ -44,19 +44,19 @@ class ObjectRestorer:
         Raises `OSError` where the system fails, `BlockingIOError` where a process has a lease.
         """
         try:
-            return self._is_brought_back(path, type_, object_, keeping, metadata)
+            return self._try_bring_back(path, type_, object_, keeping, metadata)
         except OSError as error:
             if (reason := conflict_reason(error)) is None:
                 raise
             self._context.put_aside(path, reason, type_, keeping, metadata)
             return False
 
-    def _is_brought_back(
+    def _try_bring_back(
         self, path: bytes, type_: FileType, object_: Identity, keeping: Keeping, metadata: Metadata
     ) -> bool:
         match keeping.how:
             case KeepMethod.NOT:
-                if keeping.shared and self._is_named_again(path, object_):
+                if keeping.shared and self._try_name_again(path, object_):
                     return True
                 if object_ not in self._context.created:
                     self._context.note(path, UNPROTECTED)
@@ -71,7 +71,7 @@ class ObjectRestorer:
                     self._context.preimages.discard(keeping.number)  # the name was never removed
                     self._context.note_changed_at(place)
                     return False
-                if self._aliases.now(object_) not in (object_, actual) and self._is_named_again(path, object_):
+                if self._aliases.now(object_) not in (object_, actual) and self._try_name_again(path, object_):
                     # A restore has put another object in place of its other name, perhaps as this one was edited by it.
                     self._context.preimages.discard(keeping.number)
                     return True
@@ -82,7 +82,7 @@ class ObjectRestorer:
                     self._set_mtime(place, metadata)
                 self._context.note_changed_at(place)
             case KeepMethod.RELATED:
-                return self._is_linked_again(path, object_, keeping.content)
+                return self._try_link_again(path, object_, keeping.content)
             case KeepMethod.COPIED | KeepMethod.INLINE:
                 place = self._directories.place(path)
                 if lstat_of(place) is not None and not self._is_half_made(place, type_):
@@ -91,13 +91,13 @@ class ObjectRestorer:
                     elif not self._context.holds(place, object_):
                         self._context.put_aside(path, ELSE, type_, keeping, metadata)
                     return False
-                if not (keeping.shared and self._is_named_again(path, object_)):
+                if not (keeping.shared and self._try_name_again(path, object_)):
                     if keeping.shared and object_ in self._context.created:
                         return False  # it is nowhere any more, and is not missed
                     self._recreate(path, type_, object_, keeping, metadata)
         return True
 
-    def _is_linked_again(self, path: bytes, object_: Identity, other: bytes) -> bool:
+    def _try_link_again(self, path: bytes, object_: Identity, other: bytes) -> bool:
         if self._context.is_at(path, object_):
             return False  # the name was never removed
         if not self._context.is_at(other, object_):
@@ -111,7 +111,7 @@ class ObjectRestorer:
             os.close(fd)
         return True
 
-    def _is_named_again(self, path: bytes, object_: Identity) -> bool:
+    def _try_name_again(self, path: bytes, object_: Identity) -> bool:
         """Give an object that has lived on by other names this one again, if any is found and the place is free."""
         if lstat_of(self._directories.place(path)) is not None:
             return False

@@ -16,7 +16,7 @@ from holdfast.undo.journal.records import Content, Made, Meta, PutBack, Reversal
 from holdfast.undo.journal.step_file import StepConflict
 from holdfast.undo.journal.step_footprint import objects_by_path
 from holdfast.undo.reversal._record_reversal import Reversal
-from holdfast.undo.reversal.reversal_context import MOVED, OF_NOBODY, Conflict, ReversalTools
+from holdfast.undo.reversal.reversal_context import MOVED, NO_FOREIGN_EDIT, Conflict, ReversalTools
 from holdfast.undo.tree.signatures import NOT_OURS, is_as_left
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def reverse(
         for one in sealed:
             reopen_step(log, one)
     except StorageError as error:
-        raise _stopped(log, sealed, error) from error
+        raise _interrupted_error(log, sealed, error) from error
     return carry_out(log, sealed, note, ResumePoint(None, (), theirs or frozenset()))
 
 
@@ -100,10 +100,10 @@ def carry_out(
     try:
         return _carry_out(log, sealed, note, unfinished)
     except (OSError, StorageError) as error:
-        raise _stopped(log, sealed, error) from error
+        raise _interrupted_error(log, sealed, error) from error
 
 
-def _stopped(log: UndoLog, sealed: Sequence[SealedStep], error: OSError | StorageError) -> StorageError:
+def _interrupted_error(log: UndoLog, sealed: Sequence[SealedStep], error: OSError | StorageError) -> StorageError:
     begun = {step.id for step in log.recorder.open_steps}
     for one in sealed:
         if one.head.id in begun:
@@ -126,14 +126,14 @@ def _carry_out(
 
     log.directories.close()
     tools = ReversalTools(log.recorder, log.preimages, log.quarantine, log.directories)
-    dated = {} if note.forward else _dated(log, sealed)
-    sealed, named_again = _note_what_gets_a_name(log, sealed)
+    dated = {} if note.forward else _restored_mtimes(log, sealed)
+    sealed, named_again = _note_renamed_edits(log, sealed)
     of_steps = left_by_steps(log, sealed, unfinished.theirs)
-    reversal = Reversal(tools, unfinished.theirs, unfinished.conflicts, dated, _unseen(sealed))
+    reversal = Reversal(tools, unfinished.theirs, unfinished.conflicts, dated, _unseen_objects(sealed))
     reversal.run(records, unfinished.position, before)
     conflicts = reversal.conflicts
     state = "done" if note.forward else "undone"
-    theirs = _theirs(log, sealed, state, conflicts, unfinished.theirs - of_steps, named_again)
+    theirs = _find_foreign_edits(log, sealed, state, conflicts, unfinished.theirs - of_steps, named_again)
     again = {one.head.id: tuple(log.recorder.step(one.head.id).records) for one in sealed}
     together = ConcurrentSteps(again)
     # (In the order in which they act: of what two of them leave at a path, the later counts.)
@@ -142,7 +142,7 @@ def _carry_out(
         opened = log.recorder.end(head.id, head.exit_code)
         left = find_remains(log, opened, theirs=theirs.paths, together=together)
         told = {found.path for found in conflicts if found.step == head.id}
-        stays = _what_stays(log, head, left, told)
+        stays = _unreversed_paths(log, head, left, told)
         if note.spares:
             known = told | objects_by_path(one.records).keys()
             conflicts += [Conflict(head.id, path, MOVED) for path in stays if path not in known]
@@ -165,7 +165,9 @@ def _carry_out(
     return ReversalResult(steps, reversal.paths, tuple(conflicts))
 
 
-def _what_stays(log: UndoLog, head: StepHead, left: StepRemains, told: Set[bytes]) -> dict[bytes, Signature | None]:
+def _unreversed_paths(
+    log: UndoLog, head: StepHead, left: StepRemains, told: Set[bytes]
+) -> dict[bytes, Signature | None]:
     """What the step had left before where that was not reversed, as another step has changed or moved it too: it is
     there still, and no outsider's. ``told`` are the paths of conflicts.
     """
@@ -174,9 +176,7 @@ def _what_stays(log: UndoLog, head: StepHead, left: StepRemains, told: Set[bytes
     return {path: was for path, was in before if is_as_left(log.directories, path, was)}
 
 
-def _note_what_gets_a_name(
-    log: UndoLog, sealed: Sequence[SealedStep]
-) -> tuple[Sequence[SealedStep], frozenset[Identity]]:
+def _note_renamed_edits(log: UndoLog, sealed: Sequence[SealedStep]) -> tuple[Sequence[SealedStep], frozenset[Identity]]:
     """What others have changed by another name stays so, where the steps have only taken a name from it. It is theirs
     whether it has that name or not.
     """
@@ -195,12 +195,12 @@ def _note_what_gets_a_name(
     return noted, frozenset(found.values())
 
 
-def _dated(log: UndoLog, sealed: Sequence[SealedStep]) -> dict[StepId, dict[Identity, bool]]:
+def _restored_mtimes(log: UndoLog, sealed: Sequence[SealedStep]) -> dict[StepId, dict[Identity, bool]]:
     """For each step, the directories of which a step that was undone after this one came to them has given back the
     mtime already, or gives it back now by records that its redo has made: the older of what the two had found was there
     before both. True where the other one had set it: then the older one may be that.
     """
-    came = {one.head.id: _came(one) for one in sealed}
+    came = {one.head.id: _first_changes(one) for one in sealed}
     since = min((seq for touched in came.values() for seq in touched.values()), default=None)
     last = max(one.head.last for one in sealed)
     given: dict[Identity, list[tuple[StepHead, bool]]] = {}
@@ -230,12 +230,12 @@ def _dated(log: UndoLog, sealed: Sequence[SealedStep]) -> dict[StepId, dict[Iden
     return found
 
 
-def _came(one: SealedStep) -> dict[Identity, int]:
+def _first_changes(one: SealedStep) -> dict[Identity, int]:
     """When the step came to each directory in which it changed names, and to each object that it described."""
     return {record.identity: record.seq for record in reversed(one.records) if isinstance(record, Touch | Meta)}
 
 
-def _unseen(sealed: Iterable[SealedStep]) -> Iterator[Identity]:
+def _unseen_objects(sealed: Iterable[SealedStep]) -> Iterator[Identity]:
     """The objects of which the steps do not know how they left them: they may lie in directories that are closed."""
     for one in sealed:
         paths = [path for path, left in one.head.left if left == NOT_OURS]
@@ -251,7 +251,7 @@ class _ForeignEdits(NamedTuple):
     """Those of the paths at which it was moved or described, and stays as they have left it but for that."""
 
 
-def _theirs(
+def _find_foreign_edits(
     log: UndoLog,
     sealed: Sequence[SealedStep],
     state: State,
@@ -260,8 +260,8 @@ def _theirs(
     named_again: frozenset[Identity],
 ) -> _ForeignEdits:
     """``named_again`` are those that others have changed by another name, and that may only have got theirs back."""
-    brought = _brought(log, sealed)
-    found = {each.path for each in conflicts if each.reason not in OF_NOBODY and each.path not in brought}
+    brought = _restored_paths(log, sealed)
+    found = {each.path for each in conflicts if each.reason not in NO_FOREIGN_EDIT and each.path not in brought}
     moved: set[bytes] = set()
     for one in sealed:
         found |= {path for then, path in one.head.crossed if then == state}
@@ -272,12 +272,12 @@ def _theirs(
         rewritten |= {places.get(path) for path, was in left.items() if was and stat.S_ISDIR(was.mode)} & described
         crossed = {places.get(path) for then, path in one.head.crossed if then != state} - rewritten - {None}
         now = objects_by_path(log.recorder.step(one.head.id).records) if crossed or strangers or named_again else {}
-        moved |= _where(log, now, crossed | named_again)
-        found |= _where(log, now, strangers)
+        moved |= _paths_of(log, now, crossed | named_again)
+        found |= _paths_of(log, now, strangers)
     return _ForeignEdits(frozenset(found | moved), frozenset(moved - found))
 
 
-def _brought(log: UndoLog, sealed: Iterable[SealedStep]) -> frozenset[bytes]:
+def _restored_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> frozenset[bytes]:
     """Where there is what this reversal itself has put there. (What another step had left, which was denied in between,
     is in the way of the rest then.)
     """
@@ -287,7 +287,7 @@ def _brought(log: UndoLog, sealed: Iterable[SealedStep]) -> frozenset[bytes]:
     return frozenset(path for path, object_ in objects_by_path(records).items() if object_ is not None)
 
 
-def _where(
+def _paths_of(
     log: UndoLog, places: Mapping[bytes, Identity | None], objects: Iterable[Identity | None]
 ) -> frozenset[bytes]:
     stands = log.recorder.aliases.all(object_ for object_ in objects if object_ is not None)

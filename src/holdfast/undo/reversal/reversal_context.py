@@ -34,7 +34,7 @@ THEIRS: Final = "another process has changed it since"
 UNPROTECTED: Final = "it was not kept, as the step was not protected any more"
 APART: Final = "its other names were not found: it is an object of its own now"
 MOVED: Final = "another step has brought it here"
-OF_NOBODY: Final = frozenset({UNPROTECTED, APART, MOVED})
+NO_FOREIGN_EDIT: Final = frozenset({UNPROTECTED, APART, MOVED})
 """Conflicts with no other change: what is there is what the reversal left."""
 
 
