@@ -206,7 +206,7 @@ class UndoLog:
             if not steps:
                 self._restart(self.barriers.pieces())
             elif self.journal.is_long and not any(step.reverses for step in steps):
-                records = [record for step in steps for record in (step.begin, *step.records, *step.note)]
+                records = [record for step in steps for record in (step.begin, *step.records, *step.journal_note)]
                 self._restart(sorted([*self.barriers.pieces(), *records], key=lambda record: record.seq))
 
     def _restart(self, records: Iterable[AnyRecord]) -> None:
@@ -236,7 +236,7 @@ class UndoLog:
             record = ForeignEdit(seq, tuple(paths), at, who, blocks, finder, tuple(objects))
             if finder is None:
                 for step in (*self.recorder.open_steps, *self.unsealed.values()):
-                    step.edited(record)
+                    step.add_edit(record)
             if (piece := self.barriers.add(record)) is not None:
                 self.recorder.next_seq()
                 self.recorder.note(piece)

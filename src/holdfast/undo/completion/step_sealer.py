@@ -89,28 +89,28 @@ def find_remains(
     log: UndoLog,
     step: OpenStep,
     alive_until: int | None = None,
-    theirs: Collection[bytes] = frozenset(),
-    together: ConcurrentSteps | None = None,
+    foreign: Collection[bytes] = frozenset(),
+    concurrent: ConcurrentSteps | None = None,
 ) -> StepRemains:
     """What the step left at each path that it touched, before anything else changes it: the gate is held. See
     `seal_step`.
 
     What is still written to through its descriptors, or others', is not known yet
-    (`holdfast.undo.completion.late_writes`). At ``theirs`` there is what another process has changed, if anything.
-    ``together`` are all steps that are finished at once, this one among them: what it left may have been moved or
+    (`holdfast.undo.completion.late_writes`). At ``foreign`` there is what another process has changed, if anything.
+    ``concurrent`` are all steps that are finished at once, this one among them: what it left may have been moved or
     replaced by another of them.
     """
     places = objects_by_path(step.records)
     with log.open_directories() as directories:
-        if together is not None and together.is_alone(step.id):
-            ends = _final_objects(places, together)
-        elif together is not None:
-            paths = _with_moved_paths(directories, step, places, together.now)
+        if concurrent is not None and concurrent.is_alone(step.id):
+            ends = _final_objects(places, concurrent)
+        elif concurrent is not None:
+            paths = _with_moved_paths(directories, step, places, concurrent.now)
             ends = {path: path for path in paths}
         else:
-            step.beside = log.recorder.renames_by_others(step)
+            step.renames_by_others = log.recorder.renames_by_others(step)
             paths: Iterable[bytes] = places
-            if step.beside:
+            if step.renames_by_others:
                 now = {
                     object_: path
                     for path, object_ in objects_by_path(_records_with_renames(step)).items()
@@ -128,14 +128,14 @@ def find_remains(
                 found[path] = signature(directories, end, alive_until)
             if end is not None and found[path] is None:
                 absent.add(end)
-    found |= {path: NOT_OURS for path in theirs if found.get(path) is not None}
+    found |= {path: NOT_OURS for path in foreign if found.get(path) is not None}
     unsettled = filter_writable(log, {path: left for path, left in found.items() if ends[path] == path})
     if unsettled:
         log.unsettled[step.id] = unsettled
         found |= {path: unknown_signature(left) for path, left in unsettled.items()}
     else:
         log.unsettled.pop(step.id, None)
-    left = StepRemains(tuple(found.items()), _signatures_of_others(log, step, alive_until, theirs))
+    left = StepRemains(tuple(found.items()), _signatures_of_others(log, step, alive_until, foreign))
     log.recorder.last_state.note(left.paths, left.others)
     log.recorder.last_state.forget(unsettled.items())
     if left.others:
@@ -148,14 +148,14 @@ def find_remains(
     return left
 
 
-def _final_objects(places: Mapping[bytes, Identity | None], together: ConcurrentSteps) -> dict[bytes, bytes | None]:
+def _final_objects(places: Mapping[bytes, Identity | None], concurrent: ConcurrentSteps) -> dict[bytes, bytes | None]:
     """Where that is by now which a step left at each path; None if it left nothing there, though something is."""
 
     def end(path: bytes, object_: Identity | None) -> bytes | None:
-        if together.places.get(path) == object_:
+        if concurrent.places.get(path) == object_:
             return path
         # (What is nowhere by now is brought back by the step that has taken it.)
-        return None if object_ is None else together.now.get(object_, path)
+        return None if object_ is None else concurrent.now.get(object_, path)
 
     return {path: end(path, object_) for path, object_ in places.items()}
 
@@ -189,7 +189,11 @@ def _span(records: Sequence[Mutation]) -> tuple[int, int] | None:
 
 def _records_with_renames(step: OpenStep) -> Sequence[Mutation]:
     """The step's records, and those by which others have brought elsewhere what these speak of."""
-    return sorted([*step.records, *step.beside], key=lambda record: record.seq) if step.beside else step.records
+    return (
+        sorted([*step.records, *step.renames_by_others], key=lambda record: record.seq)
+        if step.renames_by_others
+        else step.records
+    )
 
 
 def _is_there(directories: Directories, path: bytes, object_: Identity) -> bool:
@@ -215,7 +219,7 @@ def exclude_foreign_edits(log: UndoLog, step: OpenStep, left: StepRemains) -> St
         paths, objects = {path for path, _ in edited}, {object_ for _, object_ in edited if object_ is not None}
         objects |= by_name
         places, new = objects_by_path(told), filled_paths(step.records)
-        theirs = {
+        foreign = {
             path: found
             for path, found in left.paths
             if (path in paths or places.get(path) in objects)
@@ -223,13 +227,13 @@ def exclude_foreign_edits(log: UndoLog, step: OpenStep, left: StepRemains) -> St
             and not (found is None and (path in new or _is_met_elsewhere(path, edited, places)))
         }
         known = log.recorder.last_state
-        for path, found in theirs.items():
+        for path, found in foreign.items():
             # (A later step may have left something else there by now.)
             if found is not None and known.last_signature(found.key) == found:
                 known.forget([(path, found)])
                 known.note([(path, NOT_OURS)])
         return left._replace(
-            paths=tuple((path, NOT_OURS if path in theirs else found) for path, found in left.paths),
+            paths=tuple((path, NOT_OURS if path in foreign else found) for path, found in left.paths),
             edited=tuple(sorted(by_name)),
         )
 
@@ -244,13 +248,13 @@ def _is_met_elsewhere(
 
 
 def _signatures_of_others(
-    log: UndoLog, step: OpenStep, alive_until: int | None, theirs: Collection[bytes]
+    log: UndoLog, step: OpenStep, alive_until: int | None, foreign: Collection[bytes]
 ) -> tuple[Signature, ...]:
     """`StepHead.others`."""
     found = {one.key: one for one in _known_others(log, step)}
     with log.open_directories() as directories:
         for one in find_survivors(log, directories, step.records, step.shared):
-            if one.path in theirs or (alive_until is not None and one.now.ctime > alive_until):
+            if one.path in foreign or (alive_until is not None and one.now.ctime > alive_until):
                 found.pop(one.now.key, None)
                 found[NOT_OURS.key] = NOT_OURS
             else:
@@ -266,10 +270,10 @@ def _known_others(log: UndoLog, step: OpenStep) -> Iterator[Signature]:
         # record tells what this one has written to it.)
         if there is not None and (there.names > 1 or number not in own):
             yield there.now
-    if step.parted:
-        known = {path for head in log.heads.values() for path, left in head.left if left and left.key in step.parted}
+    if step.detached:
+        known = {path for head in log.heads.values() for path, left in head.left if left and left.key in step.detached}
         now = (signature(log.directories, path) for path in known)
-        yield from (found for found in now if found is not None and found.key in step.parted)
+        yield from (found for found in now if found is not None and found.key in step.detached)
     related = {object_ for keeping, object_ in kept_preimages(step.records) if keeping.how is KeepMethod.RELATED}
     for path, object_ in objects_by_path(step.records, others=True).items() if related else ():
         if object_ in related and (found := signature(log.directories, path)) is not None:
@@ -349,7 +353,7 @@ def seal_step(
         exit_code=end.exit_code,
         protected=step.unprotected_reason or (before.protected if before else ""),
         copied=step.copied,
-        paths=before.paths if before else len(step.went.union(path for path, _ in left.paths)),
+        paths=before.paths if before else len(step.transient.union(path for path, _ in left.paths)),
         left=left.paths,
         others=left.others,
         edited=before.edited if before else left.edited,

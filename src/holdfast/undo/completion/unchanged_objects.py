@@ -34,12 +34,12 @@ def drop_unchanged(log: UndoLog, step: OpenStep) -> bool:
 
     False if nothing is left that it did.
     """
-    if step.seen:
+    if step.stats_before:
         places = {object_: path for path, object_ in objects_by_path(step.records).items() if object_ is not None}
         with log.open_directories() as directories:
             same = {
                 object_
-                for object_, before in step.seen.items()
+                for object_, before in step.stats_before.items()
                 if object_ in places and _is_as_before(directories, places[object_], object_, before)
             }
         for record in step.records:
@@ -65,7 +65,7 @@ def drop_transient(log: UndoLog, step: OpenStep) -> frozenset[int]:
     if not went:
         return frozenset()
     removals = [record for record in records if isinstance(record, Remove) and record.identity in went]
-    step.span, step.went = (records[0].seq, records[-1].seq), frozenset(record.path for record in removals)
+    step.span, step.transient = (records[0].seq, records[-1].seq), frozenset(record.path for record in removals)
     makes = {record.make for record in records if isinstance(record, Made) and record.identity in went}
     step.records = [
         record

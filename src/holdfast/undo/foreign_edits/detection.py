@@ -127,7 +127,7 @@ def changed_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[tuple[
         found = (where for where, held in places.items() if held == object_ and own.get(where) is not None)
         if not any(is_as_left(log.directories, where, own[where]) for where in found):
             yield path, object_
-    theirs = {path for one in sealed for path, left in one.head.left if left == NOT_OURS}
+    foreign = {path for one in sealed for path, left in one.head.left if left == NOT_OURS}
     spared = {path: left for one in sealed for path, left in one.head.spared}
     yield from _edited_paths(log, sealed, places)
     yield from ((path, None) for path in missing_directories(log.directories, records))
@@ -149,7 +149,7 @@ def changed_paths(log: UndoLog, sealed: Iterable[SealedStep]) -> Iterator[tuple[
 
     for path, object_ in places.items():
         # (Where it can be looked at: what could not be, then and now, is no edit for that.)
-        if path in theirs and signature(log.directories, path) != NOT_OURS:
+        if path in foreign and signature(log.directories, path) != NOT_OURS:
             if path not in spared or not is_as_left(log.directories, path, spared[path]):
                 yield path, object_
             continue

@@ -59,7 +59,7 @@ class StepFinisher:
             nonlocal is_step, left, needless
             self._log.beat()
             self._log.recorder.note(End(self._log.recorder.next_seq(), opened.id, exit_code, ended_at))
-            is_step = drop_unchanged(self._log, opened) or bool(opened.went) or opened.begin.kind == "explicit"
+            is_step = drop_unchanged(self._log, opened) or bool(opened.transient) or opened.begin.kind == "explicit"
             needless |= drop_transient(self._log, opened)  # (again after a failure: what is out is out)
             opened.looked_at = self._log.recorder.seq
             self._log.beat()  # what the history records from now on comes after the step's end
@@ -129,4 +129,4 @@ def roll_back(log: UndoLog, step: StepId) -> ReversalResult:
     """Roll one step back, leaving what others have changed since."""
     finish_failed(log)
     sealed = [log.read(step)]
-    return reverse(log, sealed, theirs=foreign_objects(log, sealed))
+    return reverse(log, sealed, foreign=foreign_objects(log, sealed))

@@ -256,4 +256,4 @@ def copy_preimage(preimages: Preimages, source: int, number: int) -> int:
 def note_seen(step: OpenStep, object_: Identity, found: os.stat_result, now: int) -> None:
     """Note what the object looks like before the step changes it, at ``now`` (ns)."""
     if now - found.st_ctime_ns > _REST:
-        step.seen.setdefault(object_, (found.st_size, found.st_mtime_ns, found.st_ctime_ns))
+        step.stats_before.setdefault(object_, (found.st_size, found.st_mtime_ns, found.st_ctime_ns))

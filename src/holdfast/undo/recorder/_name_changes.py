@@ -374,7 +374,7 @@ class NameChanges:
             metadata = read_metadata(fd)
             shared = found.st_nlink > 1
             if shared:
-                opened.parted.add(self._recorder.last_state.key(found))
+                opened.detached.add(self._recorder.last_state.key(found))
             if stat.S_ISLNK(found.st_mode):
                 return Keeping(KeepMethod.INLINE, 0, os.readlink(place.name, dir_fd=place.dir_fd), shared), metadata
             if not stat.S_ISREG(found.st_mode):

@@ -71,7 +71,7 @@ def changed_since_interruption(log: UndoLog, cut: InterruptedReversal) -> frozen
         in_flight.append(records[cut.position])
     moving = _objects(log, in_flight)
     left = _known_signatures(log, cut.pending)
-    strangers: set[Identity] = set()
+    foreign: set[Identity] = set()
     with log.open_directories() as directories:
         places = _Places(log, directories, [*records, *again])
         for object_ in _objects(log, [*records, *again]):
@@ -88,8 +88,8 @@ def changed_since_interruption(log: UndoLog, cut: InterruptedReversal) -> frozen
                 found, known, in_flight
             ):
                 continue
-            strangers.add(object_)
-    return frozenset(strangers)
+            foreign.add(object_)
+    return frozenset(foreign)
 
 
 def _has_come_to_light(log: UndoLog, object_: Identity, found: os.stat_result, cut: InterruptedReversal) -> bool:

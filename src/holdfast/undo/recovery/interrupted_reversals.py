@@ -156,11 +156,11 @@ def _finish(log: UndoLog, note: ReversalBegin, story: SortedJournal) -> Reversal
     with log.open_directories() as directories:
         revoke_access(directories, again, described)
     noted, since = story.left.get(note.seq, {}), story.since.get(note.seq, note.seq)
-    strangers = changed_since_interruption(log, InterruptedReversal(pending, position, again, noted, since, note.at))
+    foreign = changed_since_interruption(log, InterruptedReversal(pending, position, again, noted, since, note.at))
     if note.spares:
-        strangers |= foreign_objects(log, pending)
+        foreign |= foreign_objects(log, pending)
     conflicts = tuple(dict.fromkeys(story.conflicts.get(note.seq, ())))
-    return carry_out(log, pending, note, ResumePoint(position, conflicts, strangers))
+    return carry_out(log, pending, note, ResumePoint(position, conflicts, foreign))
 
 
 def _is_finished(log: UndoLog, step: StepId, part: StepRecords | None) -> bool:

@@ -107,7 +107,7 @@ def recover(log: UndoLog) -> Recovered:
             _seal_as_found(log, part)
         if part.end is None and step not in reversed_:
             opened.append(log.read(step))
-    rolled_back = reverse(log, opened, theirs=foreign_objects(log, opened)) if opened else None
+    rolled_back = reverse(log, opened, foreign=foreign_objects(log, opened)) if opened else None
     abandon_writers(log)
     log.found_records = []
     log.restart()
@@ -148,7 +148,7 @@ def _seal_as_found(log: UndoLog, part: StepRecords) -> None:
     closed.looked_at = log.recorder.seq
     for record in log.found_records:
         if isinstance(record, ForeignEdit) and record.finder is None:
-            closed.edited(record)
+            closed.add_edit(record)
     seal_step(log, closed, StepEnd("done", at, code), alive_until=log.last_sign + _SLACK)
 
 

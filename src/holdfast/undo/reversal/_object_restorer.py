@@ -13,10 +13,10 @@ from holdfast.files.linux.metadata import Metadata, apply_metadata, through
 from holdfast.undo.journal.preimages import preimage_path
 from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, Make
 from holdfast.undo.reversal.reversal_context import (
-    APART,
+    DETACHED,
     ELSE,
+    FOREIGN_EDIT,
     OBJECT,
-    THEIRS,
     UNPROTECTED,
     conflict_reason,
     is_pristine,
@@ -86,8 +86,8 @@ class ObjectRestorer:
             case KeepMethod.COPIED | KeepMethod.INLINE:
                 place = self._directories.place(path)
                 if lstat_of(place) is not None and not self._is_half_made(place, type_):
-                    if self._made_again(place) in self._context.theirs:
-                        self._context.put_aside(path, THEIRS, type_, keeping, metadata)
+                    if self._made_again(place) in self._context.foreign:
+                        self._context.put_aside(path, FOREIGN_EDIT, type_, keeping, metadata)
                     elif not self._context.holds(place, object_):
                         self._context.put_aside(path, ELSE, type_, keeping, metadata)
                     return False
@@ -139,7 +139,7 @@ class ObjectRestorer:
     def _is_half_made(self, place: Place, type_: FileType) -> bool:
         """Whether what is there was made by this very reversal before it was cut short."""
         if (made := self._made_again(place)) is not None:
-            return made not in self._context.theirs
+            return made not in self._context.foreign
         opened = self._recorder.step(self._context.step)
         last = opened.records[-1] if opened.records else None
         found = lstat_of(place)
@@ -167,7 +167,7 @@ class ObjectRestorer:
         # What the records before say of an object that is still there is said of that one.
         stands = not keeping.shared or self._context.other_links.is_away(object_)
         if keeping.shared:
-            self._context.note(path, APART)
+            self._context.note(path, DETACHED)
         place = self._directories.place(path)
         mode = {"f": stat.S_IFREG, "p": stat.S_IFIFO, "s": stat.S_IFSOCK, "c": stat.S_IFCHR, "b": stat.S_IFBLK}
         name, dir_fd = place.name, place.dir_fd

@@ -44,8 +44,8 @@ from holdfast.undo.reversal._object_restorer import ObjectRestorer
 from holdfast.undo.reversal.access_grants import grant_access
 from holdfast.undo.reversal.reversal_context import (
     ELSE,
+    FOREIGN_EDIT,
     OBJECT,
-    THEIRS,
     UNPROTECTED,
     ReversalContext,
     conflict_reason,
@@ -71,18 +71,18 @@ class Reversal:
     def __init__(
         self,
         tools: ReversalTools,
-        theirs: frozenset[Identity] = frozenset(),
+        foreign: frozenset[Identity] = frozenset(),
         known: Iterable[Conflict] = (),
         dated: Mapping[StepId, Mapping[Identity, bool]] = MappingProxyType({}),
         unseen: Iterable[Identity] = (),
     ) -> None:
-        """``theirs`` are the objects that others have changed since: they are left as they are.
+        """``foreign`` are the objects that others have changed since: they are left as they are.
 
         ``known`` are the conflicts of the part that was done before it was cut short. ``dated`` are directories that
         keep the mtime that they have now, unless the step knows of an older one (False), by the steps of which that is
         so. ``unseen`` are objects of which it is not known how they look, as a directory above them may be closed.
         """
-        self._context = ReversalContext(tools, theirs, known)
+        self._context = ReversalContext(tools, foreign, known)
         self._recorder, self._directories = tools.recorder, tools.directories
         self._aliases = self._context.aliases
         self._restorer = ObjectRestorer(self._context)
@@ -246,8 +246,8 @@ class Reversal:
         elif (there := identity(place.dir_fd, place.name)) != self._aliases.now(object_):
             self._context.note(path, ELSE)
             return
-        elif there in self._context.theirs:
-            self._context.note(path, THEIRS)
+        elif there in self._context.foreign:
+            self._context.note(path, FOREIGN_EDIT)
             return
         if type_ == "d":
             self._recorder.rmdir(self._context.step, place, lambda: os.rmdir(place.name, dir_fd=place.dir_fd))
@@ -324,8 +324,8 @@ class Reversal:
                 self._give_up(record, reason)
             return
         try:
-            if self._aliases.now(record.identity) in self._context.theirs:
-                self._give_up(record, THEIRS)
+            if self._aliases.now(record.identity) in self._context.foreign:
+                self._give_up(record, FOREIGN_EDIT)
                 return
             self._recorder.before_open(self._context.step, place, fd)
             self._context.fill(fd, record.keeping)
@@ -343,8 +343,8 @@ class Reversal:
                 self._context.note(path, reason)
             return
         try:
-            if self._aliases.now(object_) in self._context.theirs:
-                self._context.note(path, THEIRS)
+            if self._aliases.now(object_) in self._context.foreign:
+                self._context.note(path, FOREIGN_EDIT)
                 return
             now = self._dated_mtime(object_, os.fstat(fd).st_mtime_ns, metadata.mtime)
             self._recorder.before_metadata_change(self._context.step, place, fd)

@@ -48,7 +48,7 @@ class ResumePoint(NamedTuple):
     """Of all records of its steps; None: from the start, -1: all are reversed."""
     conflicts: tuple[Conflict, ...] = ()
     """Those that it had met."""
-    theirs: frozenset[Identity] = frozenset()
+    foreign: frozenset[Identity] = frozenset()
     """Objects that others have changed since: they stay as they are, and no step left them so."""
 
 
@@ -56,23 +56,23 @@ _FROM_THE_START = ResumePoint(None)
 
 
 def reverse(
-    log: UndoLog, sealed: Sequence[SealedStep], *, forward: bool = False, theirs: frozenset[Identity] | None = None
+    log: UndoLog, sealed: Sequence[SealedStep], *, forward: bool = False, foreign: frozenset[Identity] | None = None
 ) -> ReversalResult:
     """Reverse finished steps without asking whether they may be; what conflicts is left and reported.
 
-    ``theirs`` is given by a recovery: what others have changed since, which is left as it is. Raises as
+    ``foreign`` is given by a recovery: what others have changed since, which is left as it is. Raises as
     `carry_out` does.
     """
     ids = tuple(one.head.id for one in sealed)
     log.mark()
-    note = ReversalBegin(log.recorder.next_seq(), ids, forward, log.clock.now() * 1000, theirs is not None)
+    note = ReversalBegin(log.recorder.next_seq(), ids, forward, log.clock.now() * 1000, foreign is not None)
     log.recorder.note(note)
     try:
         for one in sealed:
             reopen_step(log, one)
     except StorageError as error:
         raise _interrupted_error(log, sealed, error) from error
-    return carry_out(log, sealed, note, ResumePoint(None, (), theirs or frozenset()))
+    return carry_out(log, sealed, note, ResumePoint(None, (), foreign or frozenset()))
 
 
 def reopen_step(log: UndoLog, one: SealedStep) -> None:
@@ -128,19 +128,19 @@ def _carry_out(
     tools = ReversalTools(log.recorder, log.preimages, log.quarantine, log.directories)
     dated = {} if note.forward else _restored_mtimes(log, sealed)
     sealed, named_again = _note_renamed_edits(log, sealed)
-    of_steps = left_by_steps(log, sealed, unfinished.theirs)
-    reversal = Reversal(tools, unfinished.theirs, unfinished.conflicts, dated, _unseen_objects(sealed))
+    of_steps = left_by_steps(log, sealed, unfinished.foreign)
+    reversal = Reversal(tools, unfinished.foreign, unfinished.conflicts, dated, _unseen_objects(sealed))
     reversal.run(records, unfinished.position, before)
     conflicts = reversal.conflicts
     state = "done" if note.forward else "undone"
-    theirs = _find_foreign_edits(log, sealed, state, conflicts, unfinished.theirs - of_steps, named_again)
+    foreign = _find_foreign_edits(log, sealed, state, conflicts, unfinished.foreign - of_steps, named_again)
     again = {one.head.id: tuple(log.recorder.step(one.head.id).records) for one in sealed}
-    together = ConcurrentSteps(again)
+    concurrent = ConcurrentSteps(again)
     # (In the order in which they act: of what two of them leave at a path, the later counts.)
     for one in sorted(sealed, key=lambda one: again[one.head.id][-1].seq if again[one.head.id] else 0):
         head = one.head
         opened = log.recorder.end(head.id, head.exit_code)
-        left = find_remains(log, opened, theirs=theirs.paths, together=together)
+        left = find_remains(log, opened, foreign=foreign.paths, concurrent=concurrent)
         told = {found.path for found in conflicts if found.step == head.id}
         stays = _unreversed_paths(log, head, left, told)
         if note.spares:
@@ -153,7 +153,7 @@ def _carry_out(
             StepEnd(state, head.ended_at, head.exit_code, troubles),
             before=head,
             left=left._replace(paths=(*left.paths, *stays.items())),
-            spared=theirs.spared,
+            spared=foreign.spared,
         )
         # (What could not be put back is not among them any more: it lies aside.)
         given_back = {record.number for record in opened.records if isinstance(record, PutBack)}
@@ -256,7 +256,7 @@ def _find_foreign_edits(
     sealed: Sequence[SealedStep],
     state: State,
     conflicts: Iterable[Conflict],
-    strangers: frozenset[Identity],
+    foreign: frozenset[Identity],
     named_again: frozenset[Identity],
 ) -> _ForeignEdits:
     """``named_again`` are those that others have changed by another name, and that may only have got theirs back."""
@@ -271,9 +271,9 @@ def _find_foreign_edits(
         described = {record.identity for record in one.records if isinstance(record, Meta)}
         rewritten |= {places.get(path) for path, was in left.items() if was and stat.S_ISDIR(was.mode)} & described
         crossed = {places.get(path) for then, path in one.head.crossed if then != state} - rewritten - {None}
-        now = objects_by_path(log.recorder.step(one.head.id).records) if crossed or strangers or named_again else {}
+        now = objects_by_path(log.recorder.step(one.head.id).records) if crossed or foreign or named_again else {}
         moved |= _paths_of(log, now, crossed | named_again)
-        found |= _paths_of(log, now, strangers)
+        found |= _paths_of(log, now, foreign)
     return _ForeignEdits(frozenset(found | moved), frozenset(moved - found))
 
 

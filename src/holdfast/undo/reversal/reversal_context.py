@@ -30,11 +30,11 @@ OBJECT: Final = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 ELSE: Final = "something else is there now"
-THEIRS: Final = "another process has changed it since"
+FOREIGN_EDIT: Final = "another process has changed it since"
 UNPROTECTED: Final = "it was not kept, as the step was not protected any more"
-APART: Final = "its other names were not found: it is an object of its own now"
+DETACHED: Final = "its other names were not found: it is an object of its own now"
 MOVED: Final = "another step has brought it here"
-NO_FOREIGN_EDIT: Final = frozenset({UNPROTECTED, APART, MOVED})
+NO_FOREIGN_EDIT: Final = frozenset({UNPROTECTED, DETACHED, MOVED})
 """Conflicts with no other change: what is there is what the reversal left."""
 
 
@@ -60,11 +60,11 @@ class ReversalTools(NamedTuple):
 class ReversalContext:
     """It is the same for all records of a reversal, but for ``step`` and ``seq``: those are of the one at hand."""
 
-    def __init__(self, tools: ReversalTools, theirs: frozenset[Identity], known: Iterable[Conflict]) -> None:
-        """``theirs`` and ``known`` as `holdfast.undo.reversal._record_reversal.Reversal` has them."""
+    def __init__(self, tools: ReversalTools, foreign: frozenset[Identity], known: Iterable[Conflict]) -> None:
+        """``foreign`` and ``known`` as `holdfast.undo.reversal._record_reversal.Reversal` has them."""
         self.recorder, self.preimages, self.quarantine, self.directories = tools
         self.aliases = self.recorder.aliases
-        self.theirs = self.aliases.all(theirs)
+        self.foreign = self.aliases.all(foreign)
         self.step: StepId = 0
         self.seq = 0
         self.conflicts = list(known)
@@ -76,7 +76,7 @@ class ReversalContext:
 
     def note_changed_at(self, place: Place) -> None:
         """What is at the place was changed by the reversal of this record."""
-        if not self.theirs or identity(place.dir_fd, place.name) not in self.theirs:
+        if not self.foreign or identity(place.dir_fd, place.name) not in self.foreign:
             self._changed.append(os.open(place.name, OBJECT, dir_fd=place.dir_fd))
 
     def note_changed(self, fd: int) -> None:

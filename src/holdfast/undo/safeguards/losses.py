@@ -82,24 +82,24 @@ class Losses:
             return None
         if self._was_left_out(loss.path):
             return None
-        left = step.losing.get(loss.object)
+        left = step.partly_lost.get(loss.object)
         is_kept = loss.danger is Danger.DELETE and Rule.LOSS not in step.allowed and self._is_kept(loss.path)
         return Weight(left is None, min(loss.lost, loss.size if left is None else left), is_kept)
 
     def count(self, step: OpenStep, loss: Loss, weight: Weight) -> None:
         """It has happened, or is about to."""
-        step.losing[loss.object] = step.losing.get(loss.object, loss.size) - weight.bytes
+        step.partly_lost[loss.object] = step.partly_lost.get(loss.object, loss.size) - weight.bytes
         step.lost_files += weight.files
         step.lost_bytes += weight.bytes
         if weight.is_kept:
             step.replaceable[loss.path] = weight
         if loss.opens and loss.object not in (known := self._of(step).opened):
             known.add(loss.object)
-            step.exposed.add(loss.object)
+            step.opened_first.add(loss.object)
 
     def note_denied(self, step: OpenStep) -> None:
         """The step is taken back: a new try at what it has opened is asked about as before."""
-        self._of(step).opened -= step.exposed
+        self._of(step).opened -= step.opened_first
 
     def begin(self, run: str) -> None:
         """What the run has made and opened until now was there before: for a session, of which each command counts as a

@@ -128,21 +128,21 @@ class OpenStep:
     """What it has removed of its own, as another step that ended meanwhile found it."""
     shared: list[int] = field(default_factory=list[int])
     """The numbers of preimages that have other names, as far as is known."""
-    seen: dict[Identity, tuple[int, int, int]] = field(default_factory=dict["Identity", tuple[int, int, int]])
+    stats_before: dict[Identity, tuple[int, int, int]] = field(default_factory=dict["Identity", tuple[int, int, int]])
     """Size, mtime and ctime of what is captured or described, from before."""
     renames: list[Link | Move] = field(default_factory=list["Link | Move"])
     """Those of its records by which something has got another path."""
-    beside: list[Link | Move] = field(default_factory=list["Link | Move"])
+    renames_by_others: list[Link | Move] = field(default_factory=list["Link | Move"])
     """Those of other steps, from its beginning until it was looked at what it left."""
-    parted: set[ObjectKey] = field(default_factory=set["ObjectKey"])
+    detached: set[ObjectKey] = field(default_factory=set["ObjectKey"])
     """What has lost a name and has others, and of which nothing is in the log."""
     copied: int = 0
     """Bytes of preimages that were copied."""
     inline: int = 0
     """Bytes of preimages that are in records."""
-    losing: dict[Identity, int] = field(default_factory=dict["Identity", int])
+    partly_lost: dict[Identity, int] = field(default_factory=dict["Identity", int])
     """Of each file that counts as lost, the bytes that do not yet (`holdfast.undo.safeguards.losses`)."""
-    exposed: set[Identity] = field(default_factory=set["Identity"])
+    opened_first: set[Identity] = field(default_factory=set["Identity"])
     """What it was the first of its run to open for writing, and counted."""
     lost_files: int = 0
     lost_bytes: int = 0
@@ -164,14 +164,14 @@ class OpenStep:
     """The sequence number up to which others had changed the tree when it was looked at what it left; 0 if never."""
     span: tuple[int, int] | None = None
     """The sequence numbers of its first record and its last, if some were taken out."""
-    went: frozenset[bytes] = frozenset()
+    transient: frozenset[bytes] = frozenset()
     """The paths at which it made and removed something that is in no record any more."""
     edits: EditsInStep = field(default_factory=EditsInStep)
     """What others have changed while it went on, whether it had to do with that or not."""
     last: float = 0.0
     """When it last did something, on the monotonic clock."""
 
-    def edited(self, edit: ForeignEdit) -> None:
+    def add_edit(self, edit: ForeignEdit) -> None:
         """Others have changed something, which is known by the number of the record."""
         was_bounded = self.edits.is_bounded
         self.edits.add(edit, self.records[-1].seq if self.records else 0)
@@ -183,7 +183,7 @@ class OpenStep:
             )
 
     @property
-    def note(self) -> tuple[Unprotected, ...]:
+    def journal_note(self) -> tuple[Unprotected, ...]:
         """What the journal says of it besides."""
         return (self.unprotected,) if self.unprotected else ()
 
