@@ -82,7 +82,7 @@ class DetachedWorker:
         _detached.add(self.pid)
 
     def close(self) -> None:
-        """If it was not `detach`, wait until it has ended; without an order it is ended now. To be called once."""
+        """Wait until it has ended, unless it was detached; without an order it is ended now. To be called once."""
         os.close(self._said)
         if self._order >= 0:
             os.close(self._order)
