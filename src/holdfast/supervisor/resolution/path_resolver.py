@@ -524,11 +524,10 @@ class PathResolver:
         return self.keep_open(os.open(b"root", _DIRECTORY, dir_fd=self.caller.fd))
 
 
-# Name by name, where the kernel, asked by the keeper, would see something else than the caller ----------------------
-
-
 def walk(resolver: PathResolver, start: int, path: bytes, *, follow: bool) -> int:
-    """Resolve ``path`` name by name to an object that is there."""
+    """Resolve ``path`` name by name to an object that is there, where the kernel, asked by the keeper, would see
+    something else than the caller.
+    """
     root = resolver.root()
     top = os.fstat(root)
     at = root if path.startswith(b"/") else start
@@ -594,9 +593,6 @@ def target_of(resolver: PathResolver, at: int, name: bytes, link: int) -> bytes 
 
 def _names(path: bytes) -> list[bytes]:
     return [name for name in reversed(path.split(b"/")) if name not in (b"", b".")]
-
-
-# Paths --------------------------------------------------------------------------------------------------------------
 
 
 def split(path: bytes) -> tuple[bytes, bytes, bytes]:

@@ -34,17 +34,13 @@ if TYPE_CHECKING:
     from holdfast.undo.tree.rooted_directories import Directories
 
 
-# The directories that a reversal works in, and those that it removes: looked at before it touches anything.
-#
-# A directory that another process has moved away, or has put something into, would stop the reversal in the middle.
-# That is of no path that a step has left something at, so what the steps left does not tell of it.
-
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def missing_directories(directories: Directories, records: Sequence[Mutation]) -> Iterator[bytes]:
-    """The directories in which the records changed names, and that are not there any more. Where that cannot be seen,
-    as another process has closed a directory, nothing is said.
+    """The directories in which the records changed names, and that are not there any more: they would stop a reversal
+    in the middle, and are no path that a step has left something at. Where that cannot be seen, as another process has
+    closed a directory, nothing is said.
     """
     for path in sorted(renamed_directories(records)):
         try:

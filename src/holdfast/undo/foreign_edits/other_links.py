@@ -162,14 +162,12 @@ def _recorded_paths(records: Sequence[Mutation], wanted: frozenset[Identity]) ->
     return told
 
 
-# What has lost a name in a step, and lives on by others.
-#
-# Nothing that the step left at a path tells of such an object, and still the reversal of the step may write to it: what
-# others have done to it by one of its other names, in the tree or outside of it, is seen only by looking at it (I8).
-
-
 class Survivor(NamedTuple):
-    """One such object."""
+    """An object that has lost a name in a step, and lives on by others.
+
+    Nothing that the step left at a path tells of it, and still the reversal of the step may write to it: what others
+    have done to it by one of its other names, in the tree or outside of it, is seen only by looking at it (I8).
+    """
 
     object: Identity
     path: bytes

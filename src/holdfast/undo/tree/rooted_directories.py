@@ -90,9 +90,6 @@ class Directories:
         return at
 
 
-# Places: a name in a directory, never followed ------------------------------------------------------------------------
-
-
 def lstat(place: Place) -> os.stat_result:
     """What is there. Raises `OSError`."""
     return os.stat(place.name, dir_fd=place.dir_fd, follow_symlinks=False)

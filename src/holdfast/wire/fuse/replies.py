@@ -276,8 +276,6 @@ def no_ioctl(unique: int) -> bytes:
     return error(unique, errno.ENOTTY)
 
 
-# Listings: the answers to READDIR and READDIRPLUS, never larger than was asked for ------------------------------------
-
 _DIRENT: Final = struct.Struct("=QQII")
 """Inode, offset, length of the name, type; the name follows, and zeros up to eight bytes."""
 _PLUS: Final = struct.Struct(ENTRY.format + _DIRENT.format[1:])
@@ -288,8 +286,9 @@ _TYPE_SHIFT: Final = 12
 
 
 class DirectoryListing:
-    """The entries from one offset on. ``offset`` of an entry is where the *next* one is: with it a READDIR goes on,
-    also long after, so it has to mean the same place whatever was removed meanwhile.
+    """The entries from one offset on, never larger than was asked for: the answer to READDIR and READDIRPLUS.
+    ``offset`` of an entry is where the *next* one is: with it a READDIR goes on, also long after, so it has to mean the
+    same place whatever was removed meanwhile.
 
     Each `add` says whether there was room; if not, what was added is all of this reply. An empty reply is the end of
     the directory, so that an entry has to fit when nothing is in there: the kernel asks for a page or more.
