@@ -14,9 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import UnsupportedError
-from holdfast.sandbox import _firewall as firewall
-from holdfast.sandbox import _seccomp_filter as seccomp_filter
-from holdfast.sandbox import bubblewrap, namespace_entry
+from holdfast.sandbox import _firewall, _seccomp_filter, bubblewrap, namespace_entry
 from holdfast.sandbox._resource_limits import check_quota, enforce_quota
 from holdfast.sandbox.bubblewrap import HostFiles, SandboxMount
 from holdfast.sandbox.policy import AllowedConnections, FileAccess, NoNetwork
@@ -61,11 +59,11 @@ class Namespace:
                 os.lseek(fd, 0, os.SEEK_SET)
                 return fd
 
-            filter_fd = holding(seccomp_filter.program(os.uname().machine))
+            filter_fd = holding(_seccomp_filter.program(os.uname().machine))
             fds = [filter_fd]
             resolver = None
             if isinstance(network, AllowedConnections) and os.path.exists(_RESOLVER):
-                resolver = SandboxMount(os.path.realpath(_RESOLVER), "given", holding(firewall.resolver_file(network)))
+                resolver = SandboxMount(os.path.realpath(_RESOLVER), "given", holding(_firewall.resolver_file(network)))
                 fds.append(resolver.fd)
             needed = needed_places()
             if resolver is None and not isinstance(network, NoNetwork):

@@ -21,7 +21,7 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from holdfast.sandbox import _firewall as firewall
+from holdfast.sandbox import _firewall
 from holdfast.sandbox.policy import AllowedConnections, parse_network
 from holdfast.supervisor.confinement import landlock, seccomp_notify
 
@@ -153,7 +153,7 @@ def _set_up(way: EntryPlan, network: AllowedConnections, channel: socket.socket)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = struct.pack("=16sh14x", b"lo", _IFF_UP | _IFF_RUNNING)
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
-    four, six = (_run([way.ip, *route]) for route in firewall.ROUTES)
+    four, six = (_run([way.ip, *route]) for route in _firewall.ROUTES)
     if four:
         raise OSError(f"ip: {four}")
     tcp4 = _listening(socket.AF_INET, socket.SOCK_STREAM)
@@ -165,7 +165,7 @@ def _set_up(way: EntryPlan, network: AllowedConnections, channel: socket.socket)
         for server in network.dns
     ]
     ports = {server: own.getsockname()[1] for server, own in zip(network.dns, asked, strict=True)}
-    problem = _run([way.nft, "-f", "-"], firewall.nft_rules(network, tcp_port, ports))
+    problem = _run([way.nft, "-f", "-"], _firewall.nft_rules(network, tcp_port, ports))
     if problem:
         raise OSError(f"nft: {problem}")
     sockets = [tcp4, tcp6, *asked]

@@ -61,11 +61,11 @@ def mount(directory: bytes, *, allow_other: bool = False, flags: int = READ_ONLY
     if os.geteuid() == 0:
         with suppress(PermissionError):
             return FuseDevice(mount_directly(directory, allow_other=allow_other, flags=flags), directory, helped=False)
-    from holdfast.bridge.mount import _fusermount as fusermount
+    from holdfast.bridge.mount import _fusermount
 
     chosen = [name for flag, name in _OPTIONS.items() if flags & flag]
     options = [*chosen, b"fsname=" + _SOURCE, b"subtype=holdfast", _options(allow_other=allow_other)]
-    return FuseDevice(fusermount.mount(directory, options), directory, helped=True)
+    return FuseDevice(_fusermount.mount(directory, options), directory, helped=True)
 
 
 def _options(*, allow_other: bool) -> bytes:
@@ -107,9 +107,9 @@ def detach(directory: bytes, *, helped: bool) -> None:
             if number != errno.EINVAL:  # it was unmounted just before
                 raise OSError(number, os.strerror(number))
         return
-    from holdfast.bridge.mount import _fusermount as fusermount
+    from holdfast.bridge.mount import _fusermount
 
-    why = fusermount.unmount(directory, lazily=True)
+    why = _fusermount.unmount(directory, lazily=True)
     if why and is_mounted(directory):
         raise OSError(errno.EBUSY, why)
 
@@ -120,9 +120,9 @@ def unmount(directory: bytes) -> None:
         number = ctypes.get_errno() if _libc.umount2(directory, 0) else 0
         why = os.strerror(number) if number else ""
     else:
-        from holdfast.bridge.mount import _fusermount as fusermount
+        from holdfast.bridge.mount import _fusermount
 
-        why = fusermount.unmount(directory)
+        why = _fusermount.unmount(directory)
     if why:
         raise RefusedError(
             f"{display(directory)} cannot be unmounted: {why}",

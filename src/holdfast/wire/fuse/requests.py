@@ -21,8 +21,7 @@ from fcntl import F_RDLCK, F_UNLCK, F_WRLCK
 from typing import TYPE_CHECKING, Final
 
 from holdfast.model.errors import FormatError
-from holdfast.wire.fuse import _entry_requests as entry_requests
-from holdfast.wire.fuse import protocol_constants, request_bodies
+from holdfast.wire.fuse import _entry_requests, protocol_constants, request_bodies
 from holdfast.wire.fuse._request_fields import (
     HEADER_BYTES,
     check_range,
@@ -316,7 +315,7 @@ def _removemapping(header: Header, frame: memoryview) -> Body:
 
 _WITH_EXTENSIONS: Final = frozenset({Opcode.SYMLINK, Opcode.MKNOD, Opcode.MKDIR, Opcode.CREATE, Opcode.TMPFILE})
 
-_DECODERS: Final[dict[int, Decode]] = entry_requests.DECODERS | {
+_DECODERS: Final[dict[int, Decode]] = _entry_requests.DECODERS | {
     Opcode.FORGET: _forget,
     Opcode.GETATTR: _getattr,
     Opcode.SETATTR: _setattr,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.bridge.passthrough import _node_access as node_access
+from holdfast.bridge.passthrough import _node_access
 from holdfast.bridge.passthrough._node_registry import NodeRegistry
 from holdfast.model.errors import FormatError
 from holdfast.wire.fuse.protocol_constants import ROOT
@@ -20,7 +20,7 @@ from holdfast.wire.fuse.protocol_constants import ROOT
 @pytest.fixture(name="objects", params=[True, False], ids=["handles", "names"])
 def _objects(request: pytest.FixtureRequest, tree: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeRegistry]:
     if not request.param:
-        monkeypatch.setattr(node_access, "_opens", lambda *_: False)
+        monkeypatch.setattr(_node_access, "_opens", lambda *_: False)
     root_fd = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     made = NodeRegistry(root_fd)
     if request.param and not made.opens_handles:

@@ -12,7 +12,7 @@ from holdfast.undo.journal import step_footprint
 from holdfast.undo.journal.path_tree import PathTree
 from holdfast.undo.journal.records import Made, Make, Move, Mutation, StepId
 from holdfast.undo.journal.step_footprint import objects_by_path
-from holdfast.undo.local_service import _step_dependencies as step_dependencies
+from holdfast.undo.local_service import _step_dependencies
 from holdfast.undo.reports.step_changes import path_changes
 from holdfast.undo.service import LogLimits
 
@@ -65,7 +65,7 @@ def test_what_is_done_for_a_step_does_not_grow_with_their_number(
 
         return count
 
-    for module, name in ((step_footprint, "_follow"), (step_dependencies, "_is_in_the_way")):
+    for module, name in ((step_footprint, "_follow"), (_step_dependencies, "_is_in_the_way")):
         monkeypatch.setattr(module, name, counted(getattr(module, name)))
     (bench.tree / "all").mkdir()
     before = bench.photograph()
