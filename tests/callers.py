@@ -118,16 +118,16 @@ class Callers:
         self.log = UndoLog(self._where, self._root, SystemClock(), safeguards)
         recovered = recover(self.log)
         _check(recovered.rolled_back is None and not recovered.finished, f"{recovered}")
-        self.desk = LocalUndoService(self.log, safeguards, intercepts=True)
+        self.service = LocalUndoService(self.log, safeguards, intercepts=True)
         self.log.writers = self._writers
-        self.log.notice = self._tell
-        self.log.recorder.on_meet = lambda _changed, _is_own: self._tell()
+        self.log.flush_foreign_edits = self._tell
+        self.log.recorder.on_contact = lambda _changed, _is_own: self._tell()
 
     def close(self) -> None:
         """Let everything go, whatever has failed."""
         for caller in self._callers:
             caller.close()
-        self.desk.discard()
+        self.service.discard()
         self.log.close()
         os.close(self._root)
 
@@ -153,15 +153,15 @@ class Callers:
 
     def _check_alone(self) -> None:
         if not self.edits:
-            found = [(barrier.paths, barrier.who, barrier.after) for barrier in self.desk.barriers()]
+            found = [(barrier.paths, barrier.who, barrier.after) for barrier in self.service.barriers()]
             _check(not found, f"a barrier: {found}")
 
     def _actor(self, caller: Caller) -> Actor:
-        explicit = self.desk.explicit(_RUN)
+        explicit = self.service.explicit_step(_RUN)
         step = explicit
         if step is None:
             if not caller.group.step:
-                caller.group.step = self.desk.open("command", run=_RUN)
+                caller.group.step = self.service.open("command", run=_RUN)
             step = caller.group.step
         return Actor(self.log.recorder, os.fsencode(self.tree), step)
 
@@ -230,8 +230,8 @@ class Callers:
         place, flags = self._place_of(fd), os.O_RDWR | (0, os.O_TRUNC)[c % 2]
         with self._actor(caller) as actor, _opened(fd) as found:
             if place is not None:
-                self.log.recorder.opening(actor.step, place, found, risk_of(flags))
-            elif not self.log.recorder.removed(actor.step, found):
+                self.log.recorder.before_open(actor.step, place, found, risk_of(flags))
+            elif not self.log.recorder.release_removed(actor.step, found):
                 return
             again = os.open(through(found), flags)
             caller.held.append((again, True))
@@ -244,8 +244,8 @@ class Callers:
         place = self._place_of(fd)
         with self._actor(caller) as actor, _opened(fd) as found:
             if place is not None:
-                self.log.recorder.changing(actor.step, place, found)
-            elif not self.log.recorder.removed(actor.step, found):
+                self.log.recorder.before_metadata_change(actor.step, place, found)
+            elif not self.log.recorder.release_removed(actor.step, found):
                 return
             os.chmod(fd, (0o600, 0o644, 0o755)[c % 3])
 
@@ -369,7 +369,7 @@ class Callers:
     def _tell(self) -> None:
         news, self._news = self._news, []
         for path, object_ in news:
-            self.desk.outside([path], "vim (12)", objects=[object_])
+            self.service.record_foreign_edit([path], "vim (12)", objects=[object_])
 
     def _marks(self) -> set[bytes]:
         """Which edits are in the tree."""
@@ -418,7 +418,7 @@ class Callers:
 
     def _end(self, group: Group) -> None:
         step, group.step = group.step, 0
-        if step and (finish := self.desk.closing(step, 0)) is not None:
+        if step and (finish := self.service.begin_close(step, 0)) is not None:
             self._pending.append(finish)
 
     def _finish(self, a: int, b: int, c: int) -> None:
@@ -436,7 +436,7 @@ class Callers:
         del a, b, c
         self._finish_all()
         self._tell()
-        self.desk.tick()
+        self.service.tick()
 
     def _rest(self, a: int, b: int, c: int) -> None:
         """For so long that the clock of the file system has moved on."""
@@ -449,20 +449,20 @@ class Callers:
         del c
         if not self._callers or (caller := self._callers[a % len(self._callers)]).group.barred:
             return
-        self.desk.guard(Thresholds(deletes=1))
-        explicit = self.desk.explicit(_RUN)
+        self.service.guard(Thresholds(deletes=1))
+        explicit = self.service.explicit_step(_RUN)
         try:
             with self._actor(caller) as actor:
                 actor.unlink(_file(b))
         except HeldError as held:
             self._finish_all()
-            self._note(self.desk.answer(held.ticket, allow=False).conflicts)
+            self._note(self.service.answer(held.ticket, allow=False).conflicts)
             if explicit is None:
                 caller.group.barred = True
         except OSError:
             pass
         finally:
-            self.desk.guard(OFF)
+            self.service.guard(OFF)
 
     def _note(self, conflicts: Sequence[object]) -> None:
         self._has_rolled_back = True
@@ -482,27 +482,27 @@ class Callers:
 
     def _begin(self, a: int, b: int, c: int) -> None:
         del a, b, c
-        if self.desk.explicit(_RUN) is None:
-            self.desk.begin("")
+        if self.service.explicit_step(_RUN) is None:
+            self.service.begin("")
 
     def _commit(self, a: int, b: int, c: int) -> None:
         del a, b
-        if (step := self.desk.explicit(_RUN)) is not None:
+        if (step := self.service.explicit_step(_RUN)) is not None:
             self._finish_all()
             if c % 3:
-                self.desk.commit(step)
+                self.service.commit(step)
             else:
-                self._note(self.desk.rollback(step).conflicts)
+                self._note(self.service.rollback(step).conflicts)
 
     # A person's --------------------------------------------------------------------------------------------------
 
     def _undo(self, a: int, b: int, c: int) -> None:
         if b % 2:
             self._finish_all()
-        done = [step.id for step in self.desk.steps() if step.state == "done"]
+        done = [step.id for step in self.service.steps() if step.state == "done"]
         if not done:
             return
-        chosen = self.desk.connected(done[a % len(done)] if c % 4 == 0 else done[-1])
+        chosen = self.service.connected(done[a % len(done)] if c % 4 == 0 else done[-1])
         before = photograph(self.tree)
         if not self._reverse("undo", chosen):
             return
@@ -515,10 +515,12 @@ class Callers:
     def _redo(self, a: int, b: int, c: int) -> None:
         if c % 2:
             self._finish_all()
-        undone = [step.id for step in self.desk.steps() if step.state == "undone" and not self.desk.conflicts(step.id)]
+        undone = [
+            step.id for step in self.service.steps() if step.state == "undone" and not self.service.conflicts(step.id)
+        ]
         if undone:
             del b
-            self._reverse("redo", self.desk.connected(undone[a % len(undone)]))
+            self._reverse("redo", self.service.connected(undone[a % len(undone)]))
 
     def _reverse(self, way: str, steps: Sequence[StepId]) -> bool:
         self._tell()
@@ -526,7 +528,7 @@ class Callers:
         edited = self._marks() if way == "undo" else set[bytes]()
         self._is_dated = self._is_dated and not self.log.recorder.open_steps
         try:
-            report = getattr(self.desk, way)(steps)
+            report = getattr(self.service, way)(steps)
         except RefusedError as refused:
             _check(refused.code != "barrier" or self.edits > 0, f"{way} {steps}: {refused.message}")
             self.refused = f"{refused.code}: {refused.message}"
@@ -543,16 +545,16 @@ class Callers:
         self._keep()
 
     def _end_all(self) -> None:
-        if (step := self.desk.explicit(_RUN)) is not None:
+        if (step := self.service.explicit_step(_RUN)) is not None:
             self._finish_all()
-            self.desk.commit(step)
+            self.service.commit(step)
         for caller in self._callers:
             self._end(caller.group)
             caller.close()
         self._callers.clear()
         self._finish_all()
         self._tell()
-        self.desk.settle()
+        self.service.settle()
         _check(not self.log.unsettled, f"not settled: {self.log.unsettled}")
 
     # The end -----------------------------------------------------------------------------------------------------
@@ -566,9 +568,9 @@ class Callers:
             self._keep()
         last = photograph(self.tree)
         sets: list[list[StepId]] = []
-        while done := [step for step in self.desk.steps() if step.state == "done"]:
+        while done := [step for step in self.service.steps() if step.state == "done"]:
             newest = max(done, key=lambda step: step.acted).id
-            chosen = [step.id for step in done] if way % 3 == 0 else list(self.desk.connected(newest))
+            chosen = [step.id for step in done] if way % 3 == 0 else list(self.service.connected(newest))
             if not self._reverse("undo", chosen):
                 is_beneath = self._has_rolled_back and self.refused.startswith("step_rolled_back")
                 _check(self.edits > 0 or is_beneath, f"{chosen} cannot be undone, {self.refused}")

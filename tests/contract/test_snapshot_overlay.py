@@ -19,7 +19,7 @@ from holdfast.bridge.mount.overlayfs import detach_overlays
 from holdfast.files.directories.removal_obstacles import mounted_at
 from holdfast.model.errors import RefusedError, StorageError
 from holdfast.snapshot.overlay import _holder as overlay_held
-from holdfast.snapshot.overlay._namespace_process import FAILED, holder_of
+from holdfast.snapshot.overlay.namespace_process import FAILED, holder_of
 from holdfast.snapshot.overlay.provider import overlay_provider
 from holdfast.snapshot.provider_context import Place
 from holdfast.testing.provider_contract import lay

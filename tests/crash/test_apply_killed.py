@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.files.index.stat_index import Known, Signature
 from holdfast.files.linux import syscalls
-from holdfast.files.write import applier as apply
+from holdfast.files.write import applier
 from holdfast.files.write.applier import Applier
 from holdfast.files.write.rooted_access import Root
 from holdfast.model.entries import Change, Entry, file_entry, symlink_entry
@@ -221,7 +221,7 @@ def steps_that_kill(tmp_path: Path, flags: bool) -> Iterator[tuple[Path, dict[by
 @pytest.mark.parametrize("case", ["old index", "index lost", "little room"])
 def test_i3_killed_anywhere_it_converges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: bool, case: str):
     if case == "little room":
-        monkeypatch.setattr(apply, "_BATCH_BYTES", 1 << 60)  # no disk has that much
+        monkeypatch.setattr(applier, "_BATCH_BYTES", 1 << 60)  # no disk has that much
     expected = {**AFTER, UNCAPTURED: file(b"theirs")}
     for base, known in steps_that_kill(tmp_path, flags):
         check_nothing_torn(base)

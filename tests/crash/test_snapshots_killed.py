@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.bridge.mount import fuse_device
-from holdfast.bridge.mount import overlayfs as overlays
+from holdfast.bridge.mount import fuse_device, overlayfs
 from holdfast.engine.forks import _checkpoint_provider as checkpoint_provider
 from holdfast.snapshot.btrfs import btrfs_provider
 from holdfast.snapshot.full_copy import copy_provider, reflink_provider
@@ -153,7 +152,7 @@ def test_checkpoints_that_are_mounted(tmp_path: Path, first: int) -> None:
     """Another process serves what is mounted, and is not killed: it ends by itself, whatever it was about to do."""
     if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
         pytest.skip("needs root and /dev/fuse, to mount an overlay")
-    calls = (*LEDGER_WRITES, *OWN, (fuse_device, "detach"), (overlays, "detach_overlays"))
+    calls = (*LEDGER_WRITES, *OWN, (fuse_device, "detach"), (overlayfs, "detach_overlays"))
     assert kill_everywhere(own_ground(tmp_path, mounts=True), calls, first=first, every=14) > 15
 
 

@@ -49,21 +49,21 @@ class Bench:
     def step(self, seed: int, count: int) -> None:
         log = self.keep()
         recover(log)
-        desk = LocalUndoService(log)
-        step = desk.open("command")
+        service = LocalUndoService(log)
+        step = service.open("command")
         chance = random.Random(seed)
         with Actor(log.recorder, self.tree, step) as actor:
             for _ in range(count):
                 act_at_random(actor, chance)
                 log.beat()
-        desk.close(step, 0)
+        service.close(step, 0)
         log.close()
 
     def undo_all(self) -> None:
-        self._change("done", lambda desk, steps: desk.undo(steps))
+        self._change("done", lambda service, steps: service.undo(steps))
 
     def redo_all(self) -> None:
-        self._change("undone", lambda desk, steps: desk.redo(steps))
+        self._change("undone", lambda service, steps: service.redo(steps))
 
     def undo_newest(self) -> None:
         """Undo the newest step, which had been finished."""

@@ -18,7 +18,7 @@ from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.crash_points import MUTATIONS, run_killed
 from holdfast.testing.tree_actor import Actor
 from holdfast.testing.tree_state import Seen, differences, photograph
-from holdfast.undo.journal.step_file import Head
+from holdfast.undo.journal.step_file import StepHead
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -49,12 +49,12 @@ class Bench:
 
     def step(self, act: Act, *, ends: bool = True) -> None:
         log = self.keep()
-        desk = LocalUndoService(log)
-        step = desk.open("command")
+        service = LocalUndoService(log)
+        step = service.open("command")
         with Actor(log.recorder, os.fsencode(self.tree), step) as actor:
             act(actor)
         if ends:
-            desk.close(step, 0)
+            service.close(step, 0)
         log.close()
 
     def undo(self) -> None:
@@ -65,8 +65,8 @@ class Bench:
 
     def _change(self, state: str) -> None:
         with closing(self.keep()) as log:
-            desk = LocalUndoService(log)
-            (desk.undo if state == "done" else desk.redo)([max(log.heads)])
+            service = LocalUndoService(log)
+            (service.undo if state == "done" else service.redo)([max(log.heads)])
 
     def recover(self) -> list[Conflict]:
         with closing(self.keep()) as log:
@@ -80,7 +80,7 @@ class Bench:
             return bool(log.heads)
 
     @property
-    def newest(self) -> Head:
+    def newest(self) -> StepHead:
         with closing(self.keep()) as log:
             return log.heads[max(log.heads)]
 

@@ -127,8 +127,8 @@ def _attempt(tree: Path, before: dict[bytes, Seen], disk: Disk, operation: Calla
     root = os.open(tree, os.O_RDONLY | os.O_DIRECTORY)
     log = UndoLog(os.fsencode(tree.parent / f"log-{at}"), root, SystemClock())
     recover(log)
-    desk = LocalUndoService(log)
-    step = desk.open("command")
+    service = LocalUndoService(log)
+    step = service.open("command")
     try:
         with Actor(log.recorder, os.fsencode(tree), step) as actor:
             failed = False
@@ -141,9 +141,9 @@ def _attempt(tree: Path, before: dict[bytes, Seen], disk: Disk, operation: Calla
                 assert differences(_timeless(before), _timeless(photograph(tree))) == []
                 assert list(log.preimages.numbers()) == []
                 operation(actor)
-        desk.close(step)
+        service.close(step)
         assert differences(before, photograph(tree)) != []
-        desk.undo([step])
+        service.undo([step])
         assert differences(before, photograph(tree)) == []
         return disk.count < at
     finally:
@@ -178,20 +178,20 @@ def _undo(tree: Path, before: dict[bytes, Seen], disk: Disk, work: Callable[[Act
     log = UndoLog(os.fsencode(tree.parent / f"log-{at}"), root, SystemClock())
     try:
         recover(log)
-        desk = LocalUndoService(log)
-        step = desk.open("command")
+        service = LocalUndoService(log)
+        step = service.open("command")
         with Actor(log.recorder, os.fsencode(tree), step) as actor:
             work(actor)
         after = photograph(tree)
         with disk.failing():
-            desk.close(step)
-            for change in (desk.undo, desk.redo):
+            service.close(step)
+            for change in (service.undo, service.redo):
                 with suppress(HoldfastError):
                     change([step])
         is_over = disk.count < at
         # With room again, whatever state it is in can be brought to either end.
-        desk.tick()
-        for change, expected in ((desk.undo, before), (desk.redo, after), (desk.undo, before)):
+        service.tick()
+        for change, expected in ((service.undo, before), (service.redo, after), (service.undo, before)):
             with suppress(NotFoundError):  # in that state already
                 change([step])
             assert differences(expected, photograph(tree)) == []

@@ -94,7 +94,7 @@ def test_what_others_have_had_open_since_before_the_kill_saves_nothing_half_done
         before = kill_in_a_step(bench)
         assert not take(context, Request(kind="auto")).created
         assert differences(before, photograph(bench.root)) == []
-        assert [report.steps for report in unreported_rollbacks.take(log_directory(context))] == [(1,)]
+        assert [report.steps for report in unreported_rollbacks.take_rollbacks(log_directory(context))] == [(1,)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")

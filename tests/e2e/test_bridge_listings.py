@@ -242,7 +242,7 @@ def test_the_rest_of_what_was_kept_and_dropped_is_listed(place: Path, removes: b
         if removes:
             for name in read[::2]:
                 (tree / name).unlink()
-        mounts[0].tree.invalidator.everything()
+        mounts[0].tree.invalidator.invalidate_all()
         assert mounts[0].tree.invalidator.settle(20)
         read += [entry.name for entry in reader]
         assert ASKED[Opcode.READDIR] + ASKED[Opcode.READDIRPLUS]

@@ -21,8 +21,8 @@ from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, Re
 from holdfast.model.ids import hash_bytes
 from holdfast.supervisor.process_tree.descendants import descendants
 from holdfast.testing.tree_state import differences, photograph
-from holdfast.undo.journal.heartbeat import Heartbeat, encode
-from holdfast.undo.service import OFF, PRESET, Limits
+from holdfast.undo.journal.heartbeat import Heartbeat, encode_beat
+from holdfast.undo.service import OFF, PRESET, LogLimits
 
 from ..processes import command_of
 from ..waiting import wait_until
@@ -213,7 +213,7 @@ def test_a_held_command_is_an_event_and_somebody_else_answers(stage: Stage) -> N
             assert result[0].info.state == "undone"
         assert result[0].denied != allow
     assert sorted(os.listdir(tree)) == ["after"]
-    hosted.limit(Limits(max_bytes=1))
+    hosted.limit(LogLimits(max_bytes=1))
     execute(hosted, "touch x")
     with hosted.workspace() as workspace:
         assert len(workspace.steps()) == 1
@@ -260,13 +260,13 @@ def test_safeguards_of_a_session_are_its_own_to_change(stage: Stage) -> None:
 
 def test_limits_of_the_undo_log_are_the_last_that_were_set(stage: Stage) -> None:
     one, other = stage.hosted(), stage.hosted()
-    one.limit(Limits(max_steps=3))
+    one.limit(LogLimits(max_steps=3))
     one.start()
     other.start()
     for hosted in (one, other):
         with hosted.undo_log() as log:
-            assert hosted.rules(log).limits == Limits(max_steps=3)
-    other.limit(Limits(max_steps=2))
+            assert hosted.rules(log).limits == LogLimits(max_steps=3)
+    other.limit(LogLimits(max_steps=2))
     for number in range(4):
         execute(one, f"touch f{number}")
     for hosted in (other, stage.hosted()):
@@ -276,7 +276,7 @@ def test_limits_of_the_undo_log_are_the_last_that_were_set(stage: Stage) -> None
         assert log is not None
         assert len(log.steps()) == 4  # of two runs: of the first, none is left
         assert list(log.forgotten()) == [one.run]
-        assert one.rules(log).limits == Limits(max_steps=2)
+        assert one.rules(log).limits == LogLimits(max_steps=2)
 
 
 def test_what_a_session_writes_is_of_its_run(stage: Stage) -> None:
@@ -344,7 +344,7 @@ def test_directories_are_apart(stage: Stage) -> None:
         lambda: third.edit_file(b"f", b"3", b"4"),
         lambda: third.workspace().__enter__(),
         lambda: third.guard(PRESET),
-        lambda: third.limit(Limits()),
+        lambda: third.limit(LogLimits()),
     ):
         with pytest.raises(RefusedError) as caught:
             attempt()
@@ -450,7 +450,7 @@ def process(name: bytes) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", [b"sandbox/shim.py", b"engine.hosting._launcher", b"supervisor.keeper", b"supervisor.launch.tree_parent"]
+    "name", [b"sandbox/shim.py", b"engine.hosting.launcher", b"supervisor.keeper", b"supervisor.launch.tree_parent"]
 )
 def test_whatever_is_killed_the_next_command_works(stage: Stage, name: bytes) -> None:
     """I3."""
@@ -519,7 +519,7 @@ def test_a_log_of_another_version_with_a_half_done_step_is_an_event_and_can_be_d
     hosted.write_file(b"f", b"1")
     (version,) = stage.home.glob("**/undo/version")
     version.write_text("holdfast-undo 999\n")
-    (version.parent / "beat").write_bytes(encode(Heartbeat(5, 1, 0, 9)))
+    (version.parent / "beat").write_bytes(encode_beat(Heartbeat(5, 1, 0, 9)))
     for _ in range(2):
         with pytest.raises(HoldfastError) as caught:
             hosted.start()

@@ -20,7 +20,7 @@ import pytest
 
 import holdfast
 from holdfast.testing.tree_state import differences, photograph
-from holdfast.undo.journal.heartbeat import Heartbeat, encode
+from holdfast.undo.journal.heartbeat import Heartbeat, encode_beat
 
 from ..processes import command_of
 from .conftest import INSTALLED
@@ -310,7 +310,7 @@ def test_nothing_is_built_on_a_half_done_step_of_another_version(bench: Cli) -> 
     """I3: that version alone can roll it back, so its log stays where that finds it; what only looks says so."""
     run(bench, "--", "rm", "f")
     log = of_another_version(bench)
-    (log / "beat").write_bytes(encode(Heartbeat(5, 1, 0, 9)))
+    (log / "beat").write_bytes(encode_beat(Heartbeat(5, 1, 0, 9)))
     for words in (("status",), ("checkpoint",)):
         assert "recovery is needed" in bench(*words).err
     _, said = run(bench, "--", "touch", "made", code=5)

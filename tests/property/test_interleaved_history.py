@@ -65,18 +65,18 @@ class Model(RuleBasedStateMachine):
         root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
         log = UndoLog(make_log(context), root, context.clock, limits=limits(context))
         recover(log)
-        desk = LocalUndoService(log)
+        service = LocalUndoService(log)
         open_: list[Actor] = []
 
         def close(actor: Actor) -> None:
             with actor:
                 open_.remove(actor)
-            desk.close(actor.step, 0)
+            service.close(actor.step, 0)
 
         for _ in range(operations):
             way = chance.random()
             if not open_ or (len(open_) < 3 and way < 0.25):
-                step = desk.open("command", run=chance.choice(runs))
+                step = service.open("command", run=chance.choice(runs))
                 open_.append(Actor(log.recorder, os.fsencode(self.tree), step))
                 self.changes += 1
             elif way < 0.35:

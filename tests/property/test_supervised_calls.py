@@ -20,8 +20,8 @@ from holdfast.supervisor.syscalls.pending_call import SlowError
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
 from holdfast.testing.scripted_process import Outcome, Puppet, World
 from holdfast.testing.tree_state import Seen, differences, photograph
-from holdfast.undo.completion.step_sealer import StepEnd, seal
-from holdfast.undo.local_service._undo_redo import undo
+from holdfast.undo.completion.step_sealer import StepEnd, seal_step
+from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 
 pytestmark = pytest.mark.skipif(
@@ -107,9 +107,9 @@ def recording(base: Path) -> Generator[World]:
         log.recorder.begin(step, "api")
         yield World(log.recorder, root, step, (home,))
         log.beat()
-        seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
+        seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.journal.restart()
-        assert undo(log, [step]).conflicts == ()
+        assert LocalUndoService(log).undo([step]).conflicts == ()
         assert differences(before, photograph(base / "tree" / "ws")) == []
     finally:
         log.close()

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING
 
-from holdfast.bridge.mount.fuse_device import Device, mount
+from holdfast.bridge.mount.fuse_device import FuseDevice, mount
 from holdfast.bridge.passthrough.change_watcher import watch_changes
 from holdfast.bridge.passthrough.served_tree import PassthroughTree
 from holdfast.bridge.server.loop import FuseServer
@@ -66,7 +66,7 @@ class Bridged:
         # (Where something is mounted over the tree, it could not be looked at any more.)
         own = ServingThreads()
         self._outside = watch_changes(os.fsencode(os.readlink(through(root_fd))), own) if watches else None
-        self._device: Device = mount(directory, allow_other=os.geteuid() == 0, flags=flags)
+        self._device: FuseDevice = mount(directory, allow_other=os.geteuid() == 0, flags=flags)
         device = self._device.descriptor
         self.tree = PassthroughTree(
             self.world, log.preimages, device, passes=passthrough, is_told=self._outside is not None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from types import TracebackType
 
-    from holdfast.supervisor.resolution.handler_context import Supervision
+    from holdfast.supervisor.resolution.handler_context import HandlerContext
     from holdfast.supervisor.resolution.territory import ReadOnly
     from holdfast.undo.interceptor import Interceptor
     from holdfast.undo.journal.records import StepId
@@ -34,7 +34,7 @@ _libc.syscall.restype = ctypes.c_long
 
 
 class World:
-    """A `Supervision` of one workspace in which everything belongs to one step."""
+    """A `HandlerContext` of one workspace in which everything belongs to one step."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class World:
         self._step = step
 
     def step(self, call: PendingCall) -> StepId:
-        """See `Supervision.step`."""
+        """See `HandlerContext.step`."""
         assert self.is_valid(call)
         return self._step
 
     def holds(self, tgid: int) -> bool:
-        """See `Supervision.holds`."""
+        """See `HandlerContext.holds`."""
         return tgid in self._tree
 
     def is_valid(self, call: PendingCall) -> bool:
-        """See `Supervision.is_valid`."""
+        """See `HandlerContext.is_valid`."""
         assert call
         return True
 
@@ -125,7 +125,7 @@ class Puppet:
         """Give the process a copy of our descriptor; returns its number there."""
         return self._ask(("take", True), fd)
 
-    def supervised(self, world: Supervision, name: str, *arguments: int | bytes, patient: bool = False) -> Outcome:
+    def supervised(self, world: HandlerContext, name: str, *arguments: int | bytes, patient: bool = False) -> Outcome:
         """Let the call ``name`` be carried out by its handler."""
         placed = [*self._placed(arguments), 0, 0, 0, 0, 0, 0][:6]
         registers = placed[0], placed[1], placed[2], placed[3], placed[4], placed[5]

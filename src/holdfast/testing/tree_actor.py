@@ -138,7 +138,7 @@ class Actor:
             try:
                 if flags & os.O_EXCL and flags & os.O_CREAT:
                     raise FileExistsError(path)
-                self._interceptor.opening(self.step, place, fd, risk_of(flags))
+                self._interceptor.before_open(self.step, place, fd, risk_of(flags))
                 return os.open(through(fd), flags & ~(os.O_CREAT | os.O_EXCL) | os.O_NONBLOCK)
             finally:
                 os.close(fd)
@@ -253,7 +253,7 @@ class Actor:
             place: Place = look.place(path)
             fd = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
             try:
-                self._interceptor.changing(self.step, place, fd)
+                self._interceptor.before_metadata_change(self.step, place, fd)
                 perform(through(fd))
             finally:
                 os.close(fd)

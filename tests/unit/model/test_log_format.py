@@ -141,7 +141,7 @@ def test_a_reader_that_is_gone_is_no_failure(capsys: pytest.CaptureFixture[str])
         ("holdfast.supervisor.operations._open", "fs_backend"),
         ("holdfast.supervisor.outsiders.outside_watcher", "file_watcher"),
         ("holdfast.sandbox.channel", "control"),
-        ("holdfast.sandbox.connection_relay", "session"),
+        ("holdfast.sandbox._connection_relay", "session"),
         ("holdfast.api.mcp._tools", "mcp"),
         ("holdfast.api.stdio", "stdio_api"),
         ("holdfast.store.collection.collector", "store"),

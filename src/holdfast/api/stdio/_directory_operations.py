@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.api._truncated_results import Step
     from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.model.command_results import Diff, RestoreResult
-    from holdfast.undo.service import BarrierInfo, Limits, Thresholds
+    from holdfast.undo.service import BarrierInfo, LogLimits, Thresholds
 
 MAX_DIFF_BYTES: Final = 16 << 20
 MAX_DIFF_FILES: Final = 10_000
@@ -234,7 +234,7 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-def undo_limits(limits: Limits) -> result_types.UndoLimits:
+def undo_limits(limits: LogLimits) -> result_types.UndoLimits:
     """How much an undo log holds, as an object."""
     return result_types.UndoLimits(
         max_log_size_bytes=limits.max_bytes,

@@ -56,7 +56,7 @@ class Callers:
     def creating(self, header: Header, umask: int, extras: Extras, perform: Callable[[], T]) -> Callable[[], T]:
         """``perform``, so that what it creates is the caller's, by their umask.
 
-        Only root can give anything away; what anybody else serves is used by themselves alone.
+        Only root can give anything away; what other users serve is used by themselves alone.
         """
         own, groups = self._own, extras.groups
         is_own = own.uid != 0 or ((header.uid, header.gid) == own[:2] and not groups)
@@ -73,7 +73,7 @@ class Callers:
 
     def stripping(self, header: Header, strips: object) -> AbstractContextManager[None]:
         """What is done to a file inside takes its set-id bits away, if ``strips`` (what the kernel says of a caller who
-        may not set them). Anybody but root has that by themselves.
+        may not set them). Users other than root have that by themselves.
         """
         own = self._own
         if not strips or own.uid:

@@ -15,8 +15,8 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.model.errors import HoldfastError, NotFoundError, unexpected
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import arrange
-from holdfast.processes.detached_worker import read_order, say
-from holdfast.processes.module_process import Outcome, failure
+from holdfast.processes.detached_worker import read_order, report
+from holdfast.processes.module_process import ProcessOutcome, failed_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,9 +38,9 @@ def main() -> None:
     try:
         (_serve if order.checkpoint else _serve_fork)(opener, order)
     except HoldfastError as error:
-        say(failure(error).encode())
+        report(failed_outcome(error).encode())
     except Exception as error:  # noqa: BLE001 - whoever waits is to hear of it
-        say(failure(unexpected(error)).encode())
+        report(failed_outcome(unexpected(error)).encode())
     finally:
         opener.close()
 
@@ -53,7 +53,7 @@ def _serve(opener: Opener, order: Order) -> None:
         context, checkpoint, order.directory, home=order.home, allow_other=order.allow_other
     ) as mounted:
         _at_signals(mounted.end)
-        say(Outcome().encode())
+        report(ProcessOutcome().encode())
         mounted.wait()
 
 
@@ -65,7 +65,7 @@ def _serve_fork(opener: Opener, order: Order) -> None:
         raise NotFoundError("this is no fork by mount any more", code="no_fork")
     with ServedFork(context, note, order.directory) as served:
         _at_signals(served.try_to_end)
-        say(Outcome().encode())
+        report(ProcessOutcome().encode())
         served.wait()
 
 

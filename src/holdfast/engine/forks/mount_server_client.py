@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.model.errors import FormatError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display, parse_display
-from holdfast.processes.detached_worker import Worker
+from holdfast.processes.detached_worker import DetachedWorker
 from holdfast.processes.module_process import decode_outcome
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class MountServer:
     def __init__(self) -> None:
         """Start it. Raises `StorageError`."""
         try:
-            self._process = Worker(_SERVING)
+            self._process = DetachedWorker(_SERVING)
         except OSError as error:
             raise StorageError(f"cannot start a process that serves the mount: {error.strerror}") from error
         self.pid = self._process.pid
@@ -80,7 +80,7 @@ class MountServer:
             raise StorageError("the process that was to serve the mount has ended at once") from None
         if outcome.error is not None:
             raise outcome.error
-        self._process.let_go()
+        self._process.detach()
 
     def __enter__(self) -> MountServer:
         """The process itself."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.store.catalog_records import Cursor
     from holdfast.store.manifests.manifest import Pages
     from holdfast.undo.journal.forgotten_runs import ForgottenRuns
-    from holdfast.undo.service import GoingOn, ProcessInfo, StepInfo, UndoService
+    from holdfast.undo.service import ProcessInfo, StepInfo, UndoService, UnfinishedStep
 
 _LOG = Log(__name__)
 
@@ -135,7 +135,7 @@ class Held:
     def __init__(self, service: UndoService | None, *, force: bool = False) -> None:
         """With ``force`` nothing is held."""
         self._service = service
-        self._steps: Sequence[GoingOn] = () if service is None or force else service.going_on()
+        self._steps: Sequence[UnfinishedStep] = () if service is None or force else service.going_on()
         self.paths = frozenset(path for step in self._steps for path in step.paths)
         self.ids = frozenset(step.step for step in self._steps)
 
@@ -198,12 +198,12 @@ class Held:
         """Raise `RefusedError` if any step is going on."""
         self._refuse(self._steps)
 
-    def _refuse(self, steps: Sequence[GoingOn]) -> None:
+    def _refuse(self, steps: Sequence[UnfinishedStep]) -> None:
         if steps and self._service is not None:
             raise refusal(self._service, steps)
 
 
-def refusal(service: UndoService, steps: Sequence[GoingOn]) -> RefusedError:
+def refusal(service: UndoService, steps: Sequence[UnfinishedStep]) -> RefusedError:
     """The error that says which step is going on, by which processes."""
     step = max(steps, key=lambda one: one.begun)
     found = service.processes(step.run) if step.run else ()

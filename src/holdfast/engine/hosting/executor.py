@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from holdfast.engine.hosting._launcher import Launch, Launcher
+from holdfast.engine.hosting.launcher import Launch, Launcher
 from holdfast.engine.opening.child_environment import handed_on
 from holdfast.engine.running.run import new_run_id
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, StorageError
@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from holdfast.engine.hosting._nested_session import InnerShim, Inside
     from holdfast.model.config.settings import Isolation
     from holdfast.supervisor.control.remote_service import RemoteUndoService
-    from holdfast.undo.service import ConflictInfo, Limits, PathChange, Settled, StepInfo, Thresholds, UndoService
+    from holdfast.undo.service import (
+        ConflictInfo,
+        LogLimits,
+        PathChange,
+        StepInfo,
+        StepOutcome,
+        Thresholds,
+        UndoService,
+    )
     from holdfast.wire.control_channel import Stream
 
 _log = Log(__name__)
@@ -112,7 +120,7 @@ class Session:
         """The id of the run, while there is one, and of the last one."""
         self.read_only: Sequence[bytes] = ()
         """The real paths of directories that no command may change anything beneath, from the next start on."""
-        self.limits: Limits | None = None
+        self.limits: LogLimits | None = None
         """Of the undo log, where a start begins to keep it; None: as the settings say."""
         self.on_join: Callable[[RemoteUndoService], object] = lambda _keeper: None
         """Is told of the keeper before the first command."""
@@ -288,7 +296,7 @@ class Session:
             return self._inside.begin(keeper, command)
         return keeper.expect(self.run, [b"sh", b"-c", command.encode("utf-8", "surrogateescape")])
 
-    def _close(self, keeper: RemoteUndoService, step: int, exit_code: int | None) -> Settled:
+    def _close(self, keeper: RemoteUndoService, step: int, exit_code: int | None) -> StepOutcome:
         if self._inside is not None:
             return self._inside.settle(keeper, step)
         return keeper.settle(step, exit_code)

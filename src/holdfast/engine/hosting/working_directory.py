@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.model.config.settings import Isolation
     from holdfast.model.ids import CheckpointId
     from holdfast.supervisor.control.remote_service import RemoteUndoService
-    from holdfast.undo.service import Limits, StepInfo, Thresholds, TicketInfo, UndoReport, UndoService
+    from holdfast.undo.service import LogLimits, StepInfo, Thresholds, TicketInfo, UndoReport, UndoService
     from holdfast.wire.control_channel import Stream
 
 _log = Log(__name__)
@@ -57,7 +57,7 @@ class Rules(NamedTuple):
 
     thresholds: Thresholds
     """When a person is asked."""
-    limits: Limits
+    limits: LogLimits
     """How much the undo log holds."""
 
 
@@ -104,7 +104,7 @@ class HostedDirectory:
         self._own: Sequence[bytes] = ()
         """Directories that are out of reach, wherever they lie."""
         self._thresholds: Thresholds | None = None
-        self._limits: Limits | None = None
+        self._limits: LogLimits | None = None
         self._others: Sequence[bytes] = ()
         """The other working directories."""
         self._monitor: Monitor | None = None
@@ -408,7 +408,7 @@ class HostedDirectory:
             self._thresholds = thresholds
             session.guard(thresholds)
 
-    def limit(self, limits: Limits) -> None:
+    def limit(self, limits: LogLimits) -> None:
         """Change how much the undo log holds: at once, whoever keeps it, and where this host begins to keep it."""
         session = self._writable()
         with self._lock:
@@ -454,12 +454,12 @@ class HostedDirectory:
         return reached(context, always=always, told=self._told, own_limits=self._limits)
 
     def _take_notice(self, context: Context) -> None:
-        from holdfast.undo.reports.unreported_rollbacks import take
+        from holdfast.undo.reports.unreported_rollbacks import take_rollbacks
 
         if self._inside is not None:
             return  # (The run has done it, before it began.)
         with self._reached(context) as log:  # to reach it is to have finished what was left
-            for report in () if log is None else take(self._undo_log):
+            for report in () if log is None else take_rollbacks(self._undo_log):
                 self._told(report)
 
     def _told(self, report: UndoReport) -> None:

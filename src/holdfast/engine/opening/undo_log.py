@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change
     from holdfast.model.ids import Hash
     from holdfast.undo.journal.heartbeat import Heartbeat
-    from holdfast.undo.service import BarrierInfo, ConflictInfo, Limits, PathChange, StepInfo, UndoReport, UndoService
+    from holdfast.undo.service import (
+        BarrierInfo,
+        ConflictInfo,
+        LogLimits,
+        PathChange,
+        StepInfo,
+        UndoReport,
+        UndoService,
+    )
 
 _LOG = Log(__name__)
 
@@ -52,12 +60,12 @@ def log_directory(context: Context) -> bytes:
     return in_the_tree if _is_other_mount(context.folder, root) else outside
 
 
-def limits(context: Context) -> Limits:
+def limits(context: Context) -> LogLimits:
     """How much the undo log may hold, as the settings say."""
-    from holdfast.undo.service import Limits
+    from holdfast.undo.service import LogLimits
 
     of = context.settings.undo
-    return Limits(of.max_log_bytes, of.max_steps, of.max_step_bytes)
+    return LogLimits(of.max_log_bytes, of.max_steps, of.max_step_bytes)
 
 
 def least(context: Context) -> Heartbeat:
@@ -90,7 +98,7 @@ def reached(
     always: bool = False,
     looking: bool = False,
     told: Callable[[UndoReport], object] | None = None,
-    own_limits: Limits | None = None,
+    own_limits: LogLimits | None = None,
 ) -> Generator[UndoService | None]:
     """The workspace's undo log; None if it has none (``always``: it is made, as by `ready_log`), or its directory is
     gone.
@@ -134,9 +142,9 @@ def recover(context: Context, found: bytes, *, noted: bool) -> None:
 
     Nobody is kept from anything where that cannot be done: it is said once, as is that the caller has not the right to.
     """
-    from holdfast.undo.journal.log_ownership import VersionMismatchError, check_version, is_half_done, is_kept
+    from holdfast.undo.journal.log_ownership import VersionMismatchError, check_version, has_keeper, is_half_done
 
-    if is_kept(found):
+    if has_keeper(found):
         return
     failure = ""
     try:
@@ -169,9 +177,9 @@ def recover(context: Context, found: bytes, *, noted: bool) -> None:
 
 
 def _noting(directory: bytes) -> Callable[[UndoReport], object]:
-    from holdfast.undo.reports.unreported_rollbacks import note
+    from holdfast.undo.reports.unreported_rollbacks import note_rollback
 
-    return partial(note, directory)
+    return partial(note_rollback, directory)
 
 
 def required(service: UndoService | None) -> UndoService:
@@ -427,7 +435,7 @@ def _open(
     context: Context,
     directory: bytes,
     told: Callable[[UndoReport], object] | None,
-    within: Limits,
+    within: LogLimits,
     *,
     wait: bool,
     looking: bool,
@@ -451,12 +459,12 @@ def _open(
     @contextmanager
     def own() -> Generator[UndoService]:
         from holdfast.undo.local_service.undo_service import LocalUndoService
-        from holdfast.undo.recovery.keeper_recovery import is_cut_off, log_outstanding, outstanding, recover
+        from holdfast.undo.recovery.keeper_recovery import find_outstanding, is_cut_off, log_outstanding, recover
         from holdfast.undo.reports.step_views import undo_report
 
         try:
             if looking:
-                left = outstanding(log)
+                left = find_outstanding(log)
                 log_outstanding(left)
                 # (Steps that have ended, and are not in the log yet, are no change to the tree, and would not be seen.)
                 if any(left) or not is_cut_off(log):

@@ -24,7 +24,7 @@ from holdfast.model.content import HashSink
 from holdfast.model.errors import StorageError, room_hint
 from holdfast.model.ids import CheckpointId
 from holdfast.model.paths import display
-from holdfast.sandbox.limited_command import Limits, run_contained
+from holdfast.sandbox.limited_command import CommandLimits, run_contained
 from holdfast.snapshot.provider_selection import choose
 from holdfast.store.manifests import manifest
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.engine.promotion._job_context import Work
     from holdfast.engine.promotion.spec import Stage
     from holdfast.files.local_tree import LocalTree
-    from holdfast.sandbox.limited_command import Contained
+    from holdfast.sandbox.limited_command import CommandEnd
 
 _SAID_BYTES = 64 << 10
 """So much of an output is in an answer; all that is kept is in the promotion's folder."""
@@ -213,10 +213,10 @@ def _sandbox() -> str:
     return limited_command.__file__
 
 
-def _run(work: Work, stage: Stage, command: list[bytes], seconds: float, *keep: int) -> Contained:
+def _run(work: Work, stage: Stage, command: list[bytes], seconds: float, *keep: int) -> CommandEnd:
     spec = work.spec
     tree = build_directory.tree_of(work)
-    limits = Limits(seconds, spec.memory, spec.max_output_bytes)
+    limits = CommandLimits(seconds, spec.memory, spec.max_output_bytes)
     box = make_box(work, tree)
     return run_contained(
         [*prelude(), *command],
@@ -261,7 +261,7 @@ def _failed(work: Work, stage: str, step: str, words: list[str], code: int, mess
     )
 
 
-def _why(work: Work, ran: Contained, seconds: float) -> str:
+def _why(work: Work, ran: CommandEnd, seconds: float) -> str:
     if ran.why == "time":
         return f"it took longer than {seconds:g} s, and was ended"
     if ran.why == "memory":

@@ -14,20 +14,20 @@ from holdfast.engine.running.isolation import absolute_paths
 
 if TYPE_CHECKING:
     from holdfast.engine.promotion._job_context import Work
-    from holdfast.supervisor.launch.sandbox_port import Box
+    from holdfast.supervisor.launch.sandbox_port import Sandbox
 
 
-def make_box(work: Work, tree: bytes) -> Box | None:
+def make_box(work: Work, tree: bytes) -> Sandbox | None:
     """The box for ``tree``; None if none was asked for. Raises `UnsupportedError` if it cannot be had here."""
     spec = work.spec
     if spec.isolation == "none":
         return None
     from holdfast.sandbox.namespace import Namespace
-    from holdfast.sandbox.policy import ENVIRONMENT, Files, Policy, parse_network
+    from holdfast.sandbox.policy import ENVIRONMENT, FileAccess, SandboxPolicy, parse_network
     from holdfast.sandbox.secret_places import secret_places
 
     own = own_directories(work.opener.home, work.context.settings)
-    files = Files(
+    files = FileAccess(
         work.context.workspace.path,
         secret=own,
         hidden=absolute_paths(spec.hidden),
@@ -36,7 +36,7 @@ def make_box(work: Work, tree: bytes) -> Box | None:
         credentials=secret_places(work.site.environ, (work.context.workspace.path, *own)),
         visible=absolute_paths(spec.visible),
     )
-    return Namespace(Policy(files, parse_network(spec.network), (*ENVIRONMENT, *spec.environment)))
+    return Namespace(SandboxPolicy(files, parse_network(spec.network), (*ENVIRONMENT, *spec.environment)))
 
 
 def check_possible(work: Work) -> None:
@@ -44,10 +44,10 @@ def check_possible(work: Work) -> None:
     spec = work.spec
     if spec.isolation == "none" or not (spec.setup or spec.build or spec.start or spec.health):
         return
-    from holdfast.sandbox.isolation_probe import require
-    from holdfast.sandbox.policy import Files, Policy, parse_network
+    from holdfast.sandbox.isolation_probe import require_isolation
+    from holdfast.sandbox.policy import FileAccess, SandboxPolicy, parse_network
 
-    require(Policy(Files(work.context.workspace.path), parse_network(spec.network)))
+    require_isolation(SandboxPolicy(FileAccess(work.context.workspace.path), parse_network(spec.network)))
 
 
 def prelude() -> list[bytes]:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from holdfast.model.config.settings import Isolation, OutsidePolicy, Safeguard
     from holdfast.model.ids import CheckpointId
     from holdfast.store.catalog_records import Cursor
-    from holdfast.supervisor.keeper.keeper_settings import Settings
-    from holdfast.undo.service import Limits, Parting, StepInfo, Thresholds, TicketInfo, UndoReport
+    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
+    from holdfast.undo.service import LogLimits, RunEnding, StepInfo, Thresholds, TicketInfo, UndoReport
 
 _LOG = Log(__name__)
 
@@ -103,7 +103,7 @@ class RunPolicy(NamedTuple):
     """
     thresholds: Thresholds | None = None
     """When a person is asked; what other runs here ask for holds beside it."""
-    limits: Limits | None = None
+    limits: LogLimits | None = None
     """Of the undo log, if no keeper has it yet."""
     outside: OutsidePolicy | None = None
     """Whether undo stops at what others have changed."""
@@ -129,7 +129,7 @@ def run(
     """
     from holdfast.engine.running._checkpoint_server import answering_run
     from holdfast.files.local_tree import LocalTree
-    from holdfast.supervisor.keeper.keeper_settings import Settings
+    from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
     from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
     from holdfast.supervisor.resolution.territory import absolute
 
@@ -157,7 +157,7 @@ def run(
         asked_for = configured_thresholds(context.settings.safeguard, guard=False)
     tree = context.tree
     assert isinstance(tree, LocalTree)  # (what is supervised is a directory of this machine)
-    settings = Settings(
+    settings = KeeperSettings(
         root=context.workspace.path,
         log=log,
         exclude=tree.sources.exclude,
@@ -171,7 +171,7 @@ def run(
     )
     surroundings = handed_on(os.environb if invocation.environment is None else invocation.environment)
     surroundings[RUN_VARIABLE] = identity.encode()
-    parting: list[Parting] = []
+    parting: list[RunEnding] = []
     try:
         with _asking(settings.log, ask if asked_for.asks else None), answering_run(context, identity):
             supervised = SupervisedCommand(
@@ -205,10 +205,10 @@ def _check_bridge(context: Context, isolation: Isolation, read_only: Sequence[in
 
 
 def _entry(
-    context: Context, settings: Settings, directory: bytes, command: Sequence[bytes]
+    context: Context, settings: KeeperSettings, directory: bytes, command: Sequence[bytes]
 ) -> Callable[[int], Sequence[bytes]]:
     """What to execute with a channel, so that the command sees the workspace by a mount."""
-    from holdfast.engine.running._mount_entry import arguments
+    from holdfast.engine.running.mount_entry import arguments
 
     root = os.path.realpath(settings.root)
     others = [os.path.join(one.path, UNDO_LOG_IN_TREE) for one in context.catalog.workspaces() if one.path != root]

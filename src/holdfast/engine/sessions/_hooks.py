@@ -129,15 +129,15 @@ class HookRunner:
         import os
         import subprocess
 
-        from holdfast.sandbox.limited_command import Limits, answered, watching
+        from holdfast.sandbox.limited_command import CommandLimits, read_end, watch_command
 
         said = os.memfd_create("holdfast")
         try:
             # (What watches over it ends it at its time, and with all of it when this process is killed.)
-            limits = Limits(seconds=self._hooks.timeout, memory=0, output=0, grace=0)
+            limits = CommandLimits(seconds=self._hooks.timeout, memory=0, output=0, grace=0)
             try:
                 child = subprocess.Popen(
-                    [*watching(said, limits), *command],
+                    [*watch_command(said, limits), *command],
                     cwd=self._directory,
                     env=environment,
                     stdin=subprocess.PIPE,
@@ -152,7 +152,7 @@ class HookRunner:
                 errors = _errors_of(child, given, door)
             finally:
                 _end(child)
-            ended = answered(said)
+            ended = read_end(said)
         finally:
             os.close(said)
         if ended.why == "time":
@@ -259,11 +259,11 @@ def _ask_to_end(child: subprocess.Popen[bytes]) -> None:
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Leave nothing of a hook behind."""
-    from holdfast.sandbox.limited_command import end
+    from holdfast.sandbox.limited_command import end_watched
 
     if child.poll() is None:
         _ask_to_end(child)
-    end(child)
+    end_watched(child)
     for stream in (child.stdin, child.stderr):
         if stream is not None:
             with suppress(OSError):

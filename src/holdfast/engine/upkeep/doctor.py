@@ -165,7 +165,7 @@ def _supervision(directory: bytes) -> Iterator[Finding]:
         yield Finding("supervision", "limited", text, "`holdfast watch` saves without supervision")
         return
     yield Finding("supervision", "good", "`holdfast run` records every change that a command makes, as it is made")
-    for text in landlock.shortcomings():
+    for text in landlock.limitations():
         yield Finding("supervision", "limited", text)
     if scope := yama_scope():
         text = f"each path of a call is asked for by way of the command's parent (kernel.yama.ptrace_scope is {scope})"
@@ -173,9 +173,9 @@ def _supervision(directory: bytes) -> Iterator[Finding]:
 
 
 def _isolation() -> Iterator[Finding]:
-    from holdfast.sandbox.isolation_probe import findings
+    from holdfast.sandbox.isolation_probe import probe
 
-    for found in findings():
+    for found in probe():
         text = found.name if found.works else f"{found.name}: {found.reason}"
         yield Finding("isolation", "good" if found.works else "limited", text, found.help)
 

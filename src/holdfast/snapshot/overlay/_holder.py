@@ -1,5 +1,5 @@
 """The process that holds an overlay: starting it, finding it, ending it. See
-`holdfast.snapshot.overlay._namespace_process`.
+`holdfast.snapshot.overlay.namespace_process`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.model.errors import RefusedError, StorageError, rebuilt
 from holdfast.snapshot.kill_on_exit import run
-from holdfast.snapshot.overlay._namespace_process import arguments, holder_of
+from holdfast.snapshot.overlay.namespace_process import arguments, holder_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator

@@ -22,8 +22,8 @@ from holdfast.files.linux.metadata import through
 from holdfast.model.errors import EscapeError, HoldfastError, RefusedError, StorageError, room_hint
 from holdfast.model.ids import Hasher
 from holdfast.model.paths import check_path, display
-from holdfast.undo.leased_writes import AT_ONCE, TRY_AGAIN, leased
 from holdfast.undo.safeguards.guard import NO_RISK, risk_of
+from holdfast.undo.whole_writes import AT_ONCE, TRY_AGAIN, leased_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,12 +52,12 @@ class FileInterceptor(Protocol):
         """See `Interceptor.create`."""
         ...
 
-    def opening(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
-        """See `Interceptor.opening`."""
+    def before_open(self, step: StepId, place: Place, fd: int, risk: Risk = NO_RISK) -> bool:
+        """See `Interceptor.before_open`."""
         ...
 
-    def spare(self, step: StepId, fd: int) -> bool:
-        """See `Interceptor.spare`."""
+    def cancel_open(self, step: StepId, fd: int) -> bool:
+        """See `Interceptor.cancel_open`."""
         ...
 
 
@@ -119,7 +119,7 @@ def _make_directories(
         try:
             interceptor.create(step, place, "d", make)
         except FileExistsError:
-            continue  # somebody else has just made it
+            continue  # another process has just made it
         made = directories.directory(each)
         _inherit(made, above, above.st_mode & 0o777)
 
@@ -142,7 +142,7 @@ def _overwrite(interceptor: FileInterceptor, step: StepId, place: Place, content
                 return
             if expected is not None:
                 break
-        raise _changed(place.path, "somebody has changed it")
+        raise _changed(place.path, "another process has changed it")
     finally:
         os.close(held)
 
@@ -159,16 +159,16 @@ def _rewrite(
     # Before anything is recorded; from here on, no process gets a lease on it.
     fd = os.open(through(held), os.O_WRONLY | AT_ONCE)
     try:
-        is_kept_now = interceptor.opening(step, place, held, risk_of(os.O_WRONLY | os.O_TRUNC))
+        is_kept_now = interceptor.before_open(step, place, held, risk_of(os.O_WRONLY | os.O_TRUNC))
         with keeping_others_out(fd):
             if looked is None or _look(place, held) != looked:
-                if is_kept_now and not interceptor.spare(step, held):
-                    raise _changed(place.path, "somebody has changed it")
+                if is_kept_now and not interceptor.cancel_open(step, held):
+                    raise _changed(place.path, "another process has changed it")
                 return False
             os.ftruncate(fd, 0)
             _copy(content, fd)
         if _look(place, held) is None:
-            raise _changed(place.path, "somebody has put another file in its place")
+            raise _changed(place.path, "another process has put another file in its place")
         return True
     finally:
         os.close(fd)
@@ -232,5 +232,5 @@ def _translated(path: bytes, error: OSError) -> HoldfastError:
     if error.errno == errno.ENOTDIR:
         return RefusedError(f"{display(path)} cannot be: a part of it is no directory", code="not_a_file")
     if error.errno == errno.EAGAIN:
-        return RefusedError(f"{display(path)} was not written: {leased(path)}", hint=TRY_AGAIN, code="leased")
+        return RefusedError(f"{display(path)} was not written: {leased_reason(path)}", hint=TRY_AGAIN, code="leased")
     return StorageError(f"{display(path)} cannot be written: {error.strerror}", hint=room_hint(error))

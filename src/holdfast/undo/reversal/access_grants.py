@@ -27,7 +27,7 @@ _OBJECT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def granted(
+def grant_access(
     recorder: Recorder, directories: Directories, record: Mutation, described: Container[Identity]
 ) -> Generator[tuple[bytes, ...]]:
     """For the length of the block, what ``record`` has to do with is open to its owner, and so is all above it.
@@ -57,11 +57,11 @@ def granted(
             os.close(fd)
 
 
-def close_again(directories: Directories, noted: Sequence[Mutation], described: Container[Identity]) -> None:
+def revoke_access(directories: Directories, noted: Sequence[Mutation], described: Container[Identity]) -> None:
     """Give what a reversal had opened when its keeper was killed the mode back that it had.
 
     ``noted`` is what the reversal has recorded, ``described`` what the records that it reverses say themselves how it
-    is to be. What somebody has changed since stays.
+    is to be. What another process has changed since stays.
     """
     for record in reversed(noted):  # (what is beneath a directory, before that)
         if not isinstance(record, Meta) or record.identity in described:
@@ -70,7 +70,7 @@ def close_again(directories: Directories, noted: Sequence[Mutation], described: 
             fd = _open(directories, record.path)
             try:
                 mode, now = record.metadata.mode, os.fstat(fd).st_mode
-                if identity(fd, b"") == record.identity and now == opened_up(stat.S_IFMT(now) | mode):
+                if identity(fd, b"") == record.identity and now == with_access(stat.S_IFMT(now) | mode):
                     os.chmod(through(fd), mode)
             finally:
                 os.close(fd)
@@ -78,13 +78,13 @@ def close_again(directories: Directories, noted: Sequence[Mutation], described: 
 
 def _open_up(recorder: Recorder, record: Mutation, path: bytes, fd: int) -> None:
     found = os.fstat(fd)
-    needed = opened_up(found.st_mode)
+    needed = with_access(found.st_mode)
     if not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode != needed:
-        recorder.changing(record.step, Place(-1, b"", path), fd)
+        recorder.before_metadata_change(record.step, Place(-1, b"", path), fd)
         os.chmod(through(fd), stat.S_IMODE(needed))
 
 
-def opened_up(mode: int) -> int:
+def with_access(mode: int) -> int:
     """The mode, with its type, of what is open to its owner and has had this one before."""
     return mode | (stat.S_IRWXU if stat.S_ISDIR(mode) else stat.S_IRUSR | stat.S_IWUSR)
 

@@ -20,7 +20,7 @@ from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.command_results import Request
 from holdfast.model.errors import RefusedError
 from holdfast.testing.clocks import ManualClock
-from holdfast.undo.journal.heartbeat import BEAT, decode, encode
+from holdfast.undo.journal.heartbeat import BEAT, decode_beat, encode_beat
 
 from ..conftest import Bench
 
@@ -176,11 +176,11 @@ def test_steps_of_a_version_that_did_not_note_their_end_come_before_what_is_done
         assert step.ended is not None
         beat = os.path.join(log_directory(bench.context), BEAT)
         with open(beat, "rb") as file:
-            was = decode(file.read())
+            was = decode_beat(file.read())
         assert was is not None
         assert was.seq >= step.ended
         with open(beat, "wb") as file:
-            file.write(encode(was._replace(at=1, seq=step.acted)))
+            file.write(encode_beat(was._replace(at=1, seq=step.acted)))
         for content in "12":
             (tree / "g").write_text(content)
             workspace.checkpoint()

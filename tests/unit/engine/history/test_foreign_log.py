@@ -11,7 +11,7 @@ import pytest
 from holdfast.engine.opening.undo_log import log_directory, ready_log
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.errors import HoldfastError, NotFoundError
-from holdfast.undo.journal.log_ownership import VersionMismatchError, is_half_done, last_of_others, locked
+from holdfast.undo.journal.log_ownership import VersionMismatchError, is_half_done, last_of_others, lock_log
 
 
 def become_another_version(bench):
@@ -116,7 +116,7 @@ def test_a_log_that_another_version_keeps_is_left_to_it(bench, monkeypatch):
     bench.step(lambda actor: actor.write(b"f", b"1"))
     become_another_version(bench)
     directory = log_directory(bench.context)
-    lock = locked(directory)
+    lock = lock_log(directory)
     try:
         refused(ready_log, bench.context)
         assert last_of_others(directory) is None

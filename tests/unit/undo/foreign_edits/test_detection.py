@@ -14,15 +14,13 @@ from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._content_match import note_contents
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recorder.last_state import LastState, load_last_state
 from holdfast.undo.recovery.keeper_recovery import recover
 from holdfast.undo.tree.signatures import signature
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 def object_of(tree: Path, path: bytes) -> Identity:
@@ -72,7 +70,7 @@ LATER: dict[str, Callable[[Actor], object]] = {
 
 
 def refused(log: UndoLog, *steps: int) -> None:
-    with pytest.raises(RefusedError, match=r"somebody else has changed .*file") as error:
+    with pytest.raises(RefusedError, match=r"another process has changed .*file") as error:
         undo(log, steps)
     assert error.value.code == "barrier"
 
@@ -197,7 +195,7 @@ def test_an_edit_that_was_taken_back_is_none(bench: Bench) -> None:
     before = path.stat()
     with bench.keeper() as log:
         first = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
-        note_contents(log, first, [(b"file", hash_bytes(b"the first step's"))])
+        LocalUndoService(log).note_contents(first, [(b"file", hash_bytes(b"the first step's"))])
         in_place(path)
         undo(log, [bench.step(log, lambda actor: actor.write(b"file", b"B"))])
         refused(log, first)
@@ -440,7 +438,7 @@ def test_what_was_told_is_known_again_where_nobody_acted_meanwhile(
         heads = log.heads | {second: msgspec.structs.replace(log.heads[second], first=ended + after)}
         known = LastState(log.directories.device)
         load_last_state(known, heads, log.barriers.records)
-        assert known.strange(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
+        assert known.foreign_paths(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
 
 
 def test_what_was_left_where_a_step_has_told_already_is_told_again(bench: Bench) -> None:
@@ -471,7 +469,7 @@ def test_what_only_has_got_the_number_of_what_a_step_left_is_not_taken_for_that(
         assert found is not None
         known = LastState(log.directories.device)
         known.note([(b"file", msgspec.structs.replace(found, ctime=left_at, mtime=left_at))])
-        assert known.strange(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
+        assert known.foreign_paths(log.directories.place(b"other"), (bench.tree / "other").stat()) == told
 
 
 def test_what_a_step_left_while_the_one_that_told_went_on_is_told_again(bench: Bench) -> None:
@@ -512,7 +510,7 @@ def test_an_edit_by_another_name_that_an_undone_step_gave_back_is_not_taken_back
     with bench.keeper() as log:
         first = bench.step(log, write_and_remove)
         bench.tree.joinpath("f").write_bytes(b"edited")
-        log.outside([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
+        log.record_foreign_edit([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
         second = bench.step(log, save)
         undo(log, [second])
         assert bench.tree.joinpath("f").read_bytes() == b"edited"
@@ -529,7 +527,7 @@ def test_where_an_edit_gets_its_name_back_the_redo_leaves_what_the_step_had_left
     with bench.keeper() as log:
         first = bench.step(log, lambda actor: actor.rename(b"own", b"x"))
         bench.tree.joinpath("f").write_bytes(b"edited")
-        log.outside([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
+        log.record_foreign_edit([b"f"], "vim", objects=[object_of(bench.tree, b"f")])
         second = bench.step(log, lambda actor: actor.unlink(b"x"))
         undo(log, [second])
         undo(log, [first])
@@ -546,15 +544,15 @@ def test_an_edit_by_another_name_of_what_is_still_written_to_is_seen(bench: Benc
     with bench.keeper() as log:
         fd = os.open(bench.tree / "f", os.O_WRONLY)
         log.writers = lambda _: frozenset({os.fstat(fd).st_ino})
-        desk = LocalUndoService(log)
-        step = desk.open("command")
+        service = LocalUndoService(log)
+        step = service.open("command")
         with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
             actor.write(b"f", b"step")
-        desk.close(step, 0)
+        service.close(step, 0)
         bench.tree.joinpath("x").write_bytes(b"edited")
-        log.outside([b"x"], "vim", objects=[object_of(bench.tree, b"x")])
+        log.record_foreign_edit([b"x"], "vim", objects=[object_of(bench.tree, b"x")])
         os.close(fd)
         log.writers = lambda _: frozenset()
         with pytest.raises(RefusedError) as refused:
-            desk.undo([step])
+            service.undo([step])
         assert refused.value.code == "barrier"

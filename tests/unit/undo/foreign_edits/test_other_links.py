@@ -11,9 +11,8 @@ import pytest
 
 from holdfast.testing.permissions import permissions_hold
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 @pytest.fixture(name="bench", params=[True, False], ids=["", "without privileges"])

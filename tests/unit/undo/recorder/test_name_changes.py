@@ -10,10 +10,9 @@ import pytest
 
 from holdfast.model.errors import RefusedError
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.tree.signatures import CHECKED_BYTES
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 @pytest.fixture(name="file")
@@ -98,7 +97,7 @@ def test_a_secret_edit_of_a_file_with_several_names(bench: Bench, file: Path, si
     with bench.keeper() as log:
         step = bench.step(log, lambda actor: actor.write(b"file", b"a" * size))
         secretly(file, b"b" * size)
-        with pytest.raises(RefusedError, match="somebody else has changed"):
+        with pytest.raises(RefusedError, match="another process has changed"):
             undo(log, [step])
         assert file.read_bytes() == b"b" * size
 
@@ -108,7 +107,7 @@ def test_a_secret_edit_of_a_file_that_got_another_name(bench: Bench, file: Path)
         step = bench.step(log, lambda actor: actor.write(b"new", b"after"))
         os.link(bench.tree / "new", file.with_name("its other name"))
         secretly(bench.tree / "new", b"edits")
-        with pytest.raises(RefusedError, match="somebody else has changed"):
+        with pytest.raises(RefusedError, match="another process has changed"):
             undo(log, [step])
         assert (bench.tree / "new").read_bytes() == b"edits"
 

@@ -8,16 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.completion.step_sealer import StepEnd, seal
+from holdfast.undo.completion.step_sealer import StepEnd, seal_step
 from holdfast.undo.journal.preimages import Preimages
 from holdfast.undo.journal.records import Content, Link, Make, Remove
 from holdfast.undo.journal.segments import read_journal
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.recorder.recorder import Recorder
 from holdfast.undo.recovery.keeper_recovery import recover
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,7 @@ def test_what_happens_to_a_file_during_its_copy_is_reversed_before(
         os.pwrite(fd, b"written", 0)
         os.close(fd)
         for step in (first, second):
-            seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
+            seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.restart()
         assert undo(log, [first] if same else [first, second]).conflicts == ()
         bench.assert_as(before)
@@ -119,7 +118,7 @@ def test_a_copy_that_fails_leaves_no_word_of_it(bench: Bench, monkeypatch: pytes
                     actor.open(b"file", os.O_WRONLY)
             assert log.recorder.step(step).records == []
             actor.write(b"file", b"written")
-        seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
+        seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.restart()
         assert undo(log, [step]).conflicts == ()
         bench.assert_as(before)
@@ -164,8 +163,8 @@ def test_who_has_a_removed_file_open_has_it_alone(bench: Bench, remove: Callable
         remove(actor)
         actor.rmdir(b"directory")
         for held in (fd, folder):
-            assert log.recorder.removed(actor.step, held)
-            assert log.recorder.removed(actor.step, held), "a second time"
+            assert log.recorder.release_removed(actor.step, held)
+            assert log.recorder.release_removed(actor.step, held), "a second time"
             os.fchmod(held, 0o700)
         os.truncate(f"/proc/self/fd/{fd}", 0)
         assert os.fstat(fd).st_nlink == os.fstat(folder).st_nlink == 0
@@ -185,7 +184,7 @@ def test_what_has_another_name_is_nobodys_alone(bench: Bench) -> None:
 
     def work(actor: Actor) -> None:
         actor.unlink(b"file")
-        assert not log.recorder.removed(actor.step, fd)
+        assert not log.recorder.release_removed(actor.step, fd)
 
     with bench.keeper() as log:
         bench.step(log, work)
@@ -274,7 +273,7 @@ def test_whatever_moves_a_directory_says_so(bench: Bench) -> None:
     (bench.tree / "dir" / "inner").mkdir(parents=True)
     (bench.tree / "file").write_bytes(b"content")
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
+        service = LocalUndoService(log)
         seen = log.recorder.arrangement
 
         def moved() -> bool:
@@ -293,6 +292,6 @@ def test_whatever_moves_a_directory_says_so(bench: Bench) -> None:
         assert moved()
         undo(log, [removed])
         assert moved()
-        with desk.quiet():
+        with service.quiet():
             moved()
         assert moved()

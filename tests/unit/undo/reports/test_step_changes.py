@@ -7,10 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
-from holdfast.undo.reports.step_changes import changes
+from holdfast.undo.reports.step_changes import path_changes
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 def both(*work: Callable[[Actor], object]) -> Callable[[Actor], None]:
@@ -95,6 +94,6 @@ def test_changes(
     with bench.keeper() as log:
         step = bench.step(log, work)
         for backward, change in ((False, undo), (True, redo)):
-            found = changes(log.read(step).records, backward=backward)
+            found = path_changes(log.read(step).records, backward=backward)
             assert [(each.path, each.change, each.source) for each in found] == expected
             change(log, [step])

@@ -15,11 +15,10 @@ from holdfast.testing.permissions import permissions_hold
 from holdfast.testing.tree_actor import Actor
 from holdfast.testing.tree_state import differences
 from holdfast.undo.journal.records import Mutation, StepId
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.recovery.keeper_recovery import recover
 from holdfast.undo.reversal._record_reversal import Reversal
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 MOST = 400
 CALLS = [call for call in MUTATIONS if call[1] != "mkdir"]

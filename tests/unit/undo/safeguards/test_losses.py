@@ -41,25 +41,25 @@ ASKED = Thresholds(deletes=3, overwrite_bytes=SIZE)
 class Guarded:
     """A tree with a large file and some small ones, and steps in it that are guarded."""
 
-    def __init__(self, bench: Bench, log: UndoLog, root: int, desk: LocalUndoService) -> None:
+    def __init__(self, bench: Bench, log: UndoLog, root: int, service: LocalUndoService) -> None:
         self.tree = bench.tree
-        self.desk = desk
+        self.service = service
         self.log = log
         self.root = root
 
     @contextmanager
     def step(self, run: str = "run") -> Generator[Actor]:
-        step = self.desk.open("command", run=run)
+        step = self.service.open("command", run=run)
         with Actor(self.log.recorder, os.fsencode(self.tree), step) as actor:
             yield actor
-        self.desk.close(step)
+        self.service.close(step)
 
     def lose(self, actor: Actor, path: bytes, lost: int) -> None:
         """By a descriptor that is open."""
         directories = Directories(self.root)
         fd = os.open(self.tree / os.fsdecode(path), os.O_RDONLY)
         try:
-            self.log.recorder.losing(actor.step, directories.place(path), fd, lost)
+            self.log.recorder.before_loss(actor.step, directories.place(path), fd, lost)
         finally:
             os.close(fd)
             directories.close()
@@ -86,9 +86,9 @@ def _guarded(bench: Bench) -> Iterator[Guarded]:
     safeguards = Safeguards(clock, losses=Losses(rules, lambda path: path.startswith(b"d/")))
     log = UndoLog(os.fsencode(bench.directory), root, clock, safeguards)
     recover(log)
-    desk = LocalUndoService(log, safeguards, intercepts=True)
-    desk.guard(ASKED, ["run", "other"])
-    yield Guarded(bench, log, root, desk)
+    service = LocalUndoService(log, safeguards, intercepts=True)
+    service.guard(ASKED, ["run", "other"])
+    yield Guarded(bench, log, root, service)
     log.close()
     os.close(root)
 
@@ -254,7 +254,7 @@ def _little(guarded: Guarded, actor: Actor) -> None:
 def test_what_is_no_loss_is_not_asked_about(guarded: Guarded, work: Callable[[Guarded, Actor], None]) -> None:
     with guarded.step() as actor:
         work(guarded, actor)
-    assert guarded.desk.held() == []
+    assert guarded.service.held() == []
 
 
 def test_what_a_run_has_made_in_another_step_is_its_own_and_of_no_other_run(guarded: Guarded) -> None:
@@ -268,7 +268,7 @@ def test_what_a_run_has_made_in_another_step_is_its_own_and_of_no_other_run(guar
 
 
 def test_opening_counts_once_in_a_run_and_what_is_removed_then_counts(guarded: Guarded) -> None:
-    guarded.desk.guard(ASKED._replace(overwrite_bytes=SIZE + 1), ["run"])
+    guarded.service.guard(ASKED._replace(overwrite_bytes=SIZE + 1), ["run"])
     with guarded.step() as actor:
         actor.write(BIG, b"1", at=0)
     with guarded.step() as actor:
@@ -306,7 +306,7 @@ def test_what_is_moved_back_by_a_denial_counts_as_before(guarded: Guarded) -> No
             actor.exchange(BIG, b"ignored/big")
             with pytest.raises(HeldError) as held:
                 actor.unlink(b"ignored/big")
-            guarded.desk.answer(held.value.ticket, allow=False)
+            guarded.service.answer(held.value.ticket, allow=False)
     with guarded.step() as actor, pytest.raises(HeldError):
         actor.unlink(BIG)
 
@@ -352,7 +352,7 @@ def test_a_path_counts_by_where_what_is_there_lay_first(calls: list[tuple[str, b
         above = other.rpartition(b"/")[0]
         if call == "make":
             if other not in tree and (not above or above in tree):
-                known.made(step, other, Identity(b"%d" % number))
+                known.note_made(step, other, Identity(b"%d" % number))
                 tree[other] = other
             continue
         if one not in tree or under(other, one) or under(one, other) or (above and above not in tree):
@@ -361,16 +361,16 @@ def test_a_path_counts_by_where_what_is_there_lay_first(calls: list[tuple[str, b
             continue
         moved, replaced = carry(one, other), carry(other, one)
         tree |= moved | (replaced if call == "exchange" else {})
-        known.moved(one, other, is_directory=True, is_exchanged=call == "exchange")
+        known.note_moved(one, other, is_directory=True, is_exchanged=call == "exchange")
     for path, first in tree.items():
         asked.clear()
-        known.touches(path + b"/.gitignore")
+        known.note_touch(path + b"/.gitignore")
         assert asked == [first + b"/.gitignore"]
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_who_tries_again_what_was_denied_is_asked_as_before(guarded: Guarded, is_answered: bool) -> None:
-    guarded.desk.guard(ASKED._replace(overwrite_bytes=SIZE + 5), ["run"])
+    guarded.service.guard(ASKED._replace(overwrite_bytes=SIZE + 5), ["run"])
 
     def work(actor: Actor) -> None:
         os.close(actor.open(BIG, os.O_RDWR))
@@ -381,7 +381,7 @@ def test_who_tries_again_what_was_denied_is_asked_as_before(guarded: Guarded, is
             with pytest.raises(HeldError) as held:
                 work(actor)
             if is_answered:
-                guarded.desk.answer(held.value.ticket, allow=False)
+                guarded.service.answer(held.value.ticket, allow=False)
 
 
 def test_what_failed_is_no_loss(guarded: Guarded) -> None:
@@ -404,9 +404,9 @@ def test_a_number_of_files_is_asked_about_however_each_is_lost(guarded: Guarded)
         actor.rename(b"d/1", b"d/2")
         with pytest.raises(HeldError):
             actor.write(b"small", b"other")
-        (ticket,) = guarded.desk.held()
+        (ticket,) = guarded.service.held()
         assert "is about to overwrite its file number 3: small" in ticket.message
-        guarded.desk.answer(ticket.id, allow=True)
+        guarded.service.answer(ticket.id, allow=True)
         actor.write(b"small", b"other")
         actor.unlink(BIG)  # it was allowed, whatever else goes
 
@@ -420,7 +420,7 @@ def _database(path: Path) -> None:
 
 def test_a_database_may_change_pages_and_is_asked_about_when_it_is_emptied(guarded: Guarded) -> None:
     _database(guarded.tree / "app.db")
-    guarded.desk.guard(ASKED, ["run"])
+    guarded.service.guard(ASKED, ["run"])
     with guarded.step() as actor:
         os.close(actor.open(b"app.db", os.O_RDWR | os.O_CREAT))
     for flags in (os.O_WRONLY, os.O_RDWR | os.O_TRUNC):  # as dd conv=notrunc opens it

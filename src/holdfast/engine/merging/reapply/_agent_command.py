@@ -74,14 +74,14 @@ class Command:
         import shutil
         import subprocess
 
-        from holdfast.sandbox.limited_command import Limits, answered, watching
+        from holdfast.sandbox.limited_command import CommandLimits, read_end, watch_command
 
         if shutil.which(self._words[0]) is None:
             return Declined(f"{visible(self._words[0])} cannot be run: there is no such program")
         ended = os.memfd_create("holdfast")
         try:
             child = subprocess.Popen(
-                [*watching(ended, Limits(0, 0, self._most, grace=0)), *self._words],
+                [*watch_command(ended, CommandLimits(0, 0, self._most, grace=0)), *self._words],
                 cwd=directory,
                 env=handed_on(os.environ) if self._environment is None else self._environment,
                 stdin=subprocess.PIPE,
@@ -94,7 +94,7 @@ class Command:
                 found = _converse(child, asked, self._timeout, self._most, self._stop)
             finally:
                 _end(child)
-            code = answered(ended).exit_code
+            code = read_end(ended).exit_code
         except OSError as error:
             return Declined(f"{visible(self._words[0])} cannot be run: {error.strerror or error}")
         finally:
@@ -228,11 +228,11 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     """Leave nothing of it behind."""
     from contextlib import suppress
 
-    from holdfast.sandbox.limited_command import end
+    from holdfast.sandbox.limited_command import end_watched
 
     if child.poll() is None:
         child.terminate()
-    end(child)
+    end_watched(child)
     for stream in (child.stdin, child.stdout, child.stderr):
         if stream is not None:
             with suppress(OSError):

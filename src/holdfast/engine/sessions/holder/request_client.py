@@ -19,13 +19,13 @@ from holdfast.model.session_results import ForkResult
 from holdfast.model.session_types import SessionHash, SessionId, SessionRef
 from holdfast.wire.session_requests import (
     MAX_ANSWER_BYTES,
-    Branch,
-    Call,
-    Fork,
-    Ping,
-    RemoveBranch,
-    Save,
-    Share,
+    BranchRequest,
+    ForkRequest,
+    PingRequest,
+    RemoveBranchRequest,
+    SaveRequest,
+    SessionCall,
+    ShareRequest,
     encode_call,
 )
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.engine.upkeep.session_shelf import Shelf
     from holdfast.model.session_types import SessionCheckpoint
     from holdfast.store.catalog.session_records import SessionRecord
-    from holdfast.wire.session_requests import Ask
+    from holdfast.wire.session_requests import SessionRequest
 
 _CONNECT_SECONDS = 1.0
 _WORK_SECONDS = 600.0
@@ -146,7 +146,7 @@ class Asking:
     def ping(self, seconds: float) -> bool:
         """Whether it answers within ``seconds``; False also where it says: not now."""
         try:
-            self._ask(Ping(), seconds)
+            self._ask(PingRequest(), seconds)
         except HoldfastError as error:
             if error.code in (LATER, _GONE):
                 return False
@@ -155,19 +155,19 @@ class Asking:
 
     def checkpoint(self, message: str = "") -> SessionCheckpoint:
         """See `Usable`."""
-        return self._saved(Save(message=message))
+        return self._saved(SaveRequest(message=message))
 
     def save_resting(self) -> SessionCheckpoint:
         """See `Usable`."""
-        return self._saved(Save(automatic=True, resting=True))
+        return self._saved(SaveRequest(automatic=True, resting=True))
 
     def branch(self, name: str, *, message: str = "") -> SessionRef:
         """See `Usable`."""
-        return _ref(self._ask(Branch(name=name, message=message)))
+        return _ref(self._ask(BranchRequest(name=name, message=message)))
 
     def remove_branch(self, name: str) -> SessionRef:
         """See `Usable`."""
-        return _ref(self._ask(RemoveBranch(name=name)))
+        return _ref(self._ask(RemoveBranchRequest(name=name)))
 
     def fork(
         self,
@@ -178,7 +178,7 @@ class Asking:
         provider: str | None = None,
     ) -> ForkResult:
         """See `Usable`."""
-        said = self._ask(Fork(id=id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider))
+        said = self._ask(ForkRequest(id=id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider))
         try:
             return ForkResult(
                 SessionId(str(said["id"])),
@@ -193,19 +193,19 @@ class Asking:
 
     def share(self, agent: str) -> None:
         """See `Usable`."""
-        self._shared = tuple(self._ask(Share(name=agent))["shared"])
+        self._shared = tuple(self._ask(ShareRequest(name=agent))["shared"])
 
     def unshare(self, agent: str) -> None:
         """See `Usable`."""
-        self._shared = tuple(self._ask(Share(name=agent, remove=True))["shared"])
+        self._shared = tuple(self._ask(ShareRequest(name=agent, remove=True))["shared"])
 
-    def _saved(self, ask: Save) -> SessionCheckpoint:
+    def _saved(self, ask: SaveRequest) -> SessionCheckpoint:
         return self._shelf.load(SessionHash(str(self._ask(ask).get("checkpoint"))))
 
-    def _ask(self, ask: Ask, seconds: float = _WORK_SECONDS) -> watch_messages.Json:
+    def _ask(self, ask: SessionRequest, seconds: float = _WORK_SECONDS) -> watch_messages.Json:
         import socket
 
-        line = encode_call(Call(ask=ask, agent=self._agent, hook=os.environ.get(HOOK_VARIABLE, "")[:100]))
+        line = encode_call(SessionCall(ask=ask, agent=self._agent, hook=os.environ.get(HOOK_VARIABLE, "")[:100]))
         try:
             proof = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:

@@ -21,7 +21,15 @@ from holdfast.engine.watching.listener import Limits, Listener
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.wire.session_requests import Branch, Fork, Ping, RemoveBranch, Save, Share, decode_call
+from holdfast.wire.session_requests import (
+    BranchRequest,
+    ForkRequest,
+    PingRequest,
+    RemoveBranchRequest,
+    SaveRequest,
+    ShareRequest,
+    decode_call,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -29,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.session import Session
     from holdfast.engine.watching.listener import Client
     from holdfast.model.session_types import SessionRef
-    from holdfast.wire.session_requests import Call
+    from holdfast.wire.session_requests import SessionCall
 
 _LOG = Log(__name__)
 
@@ -131,24 +139,24 @@ class Door:
             code="inside_run",
         )
 
-    def _perform(self, call: Call) -> watch_messages.Json:
+    def _perform(self, call: SessionCall) -> watch_messages.Json:
         if self._hook and call.hook != self._hook:
             raise LockedError(f"a hook of the session {self._session.id} runs", code=LATER)
         check_owner(self._session.record, call.agent)
         session, ask = self._session, call.ask
-        if isinstance(ask, Ping):
+        if isinstance(ask, PingRequest):
             return {}
         with session.asked_by(call.agent):
-            if isinstance(ask, Save):
+            if isinstance(ask, SaveRequest):
                 if ask.resting:
                     session.refuse_running()
                 point = session.checkpoint(ask.message, kind="auto" if ask.automatic else "manual")
                 return {"checkpoint": point.hash}
-            if isinstance(ask, Branch):
+            if isinstance(ask, BranchRequest):
                 return _ref(session.branch(ask.name, message=ask.message))
-            if isinstance(ask, RemoveBranch):
+            if isinstance(ask, RemoveBranchRequest):
                 return _ref(session.remove_branch(ask.name))
-            if isinstance(ask, Fork):
+            if isinstance(ask, ForkRequest):
                 made = session.fork(
                     ask.id, checkpoint=ask.checkpoint, with_ignored=ask.with_ignored, provider=ask.provider
                 )
@@ -156,7 +164,7 @@ class Door:
             return {"shared": list(_shared(session, ask))}
 
 
-def _shared(session: Session, ask: Share) -> tuple[str, ...]:
+def _shared(session: Session, ask: ShareRequest) -> tuple[str, ...]:
     if ask.remove:
         session.unshare(ask.name)
     else:

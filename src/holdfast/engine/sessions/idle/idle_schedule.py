@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.engine.sessions.holder.lock import is_held, lock_path
-from holdfast.engine.sessions.idle import _save_process as save_process
+from holdfast.engine.sessions.idle import save_process
 from holdfast.model.errors import HoldfastError, LockedError, unexpected
 from holdfast.model.log import Log, inherited
-from holdfast.processes.module_process import start
+from holdfast.processes.module_process import start_module
 from holdfast.store.catalog.session_rows import SessionRows
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class _Work:
         self.until = until
         """When it has taken too long."""
         self._answer = b""
-        self._process = start(save_process.__name__, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = start_module(save_process.__name__, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._said = self._process.stdout.fileno()

@@ -20,7 +20,7 @@ from holdfast.model.log import Log
 from holdfast.model.message_text import plural, visible
 from holdfast.model.paths import display
 from holdfast.model.session_types import CommandResult
-from holdfast.sandbox.shim import Stream, group_lives
+from holdfast.sandbox.shim import OutputPipe, group_lives
 
 if TYPE_CHECKING:
     import threading
@@ -223,9 +223,9 @@ class _Running:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         self._pidfd = os.pidfd_open(self._process.pid)
-        self._streams: dict[StreamName, Stream] = {
-            "stdout": Stream("stdout", self._process.stdout),
-            "stderr": Stream("stderr", self._process.stderr),
+        self._streams: dict[StreamName, OutputPipe] = {
+            "stdout": OutputPipe("stdout", self._process.stdout),
+            "stderr": OutputPipe("stderr", self._process.stderr),
         }
         self._kept: dict[StreamName, Kept] = {"stdout": Kept(most), "stderr": Kept(most)}
         self._output = streams.output

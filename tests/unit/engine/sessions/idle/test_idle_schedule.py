@@ -189,13 +189,13 @@ def test_a_process_that_ends_before_it_has_saved_is_told_of_and_not_started_agai
 ) -> None:
     for name in (ONE, TWO):
         place.use(name)
-    real, started = idle_schedule.start, []
+    real, started = idle_schedule.start_module, []
 
     def start(_module: str, **streams: Any) -> Any:
         started.append(real("sched", **streams))  # (which does nothing)
         return started[-1]
 
-    monkeypatch.setattr(idle_schedule, "start", start)
+    monkeypatch.setattr(idle_schedule, "start_module", start)
     place.begin()
     place.turn_until(lambda: caplog.records, "that to be told")
     place.use(SessionId("three"))

@@ -10,19 +10,18 @@ import pytest
 
 from holdfast.testing.tree_actor import Actor
 from holdfast.undo.journal.preimages import Preimages
-from holdfast.undo.local_service._undo_redo import redo, undo
-from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
-from holdfast.undo.reversal.reversal_context import Conflict
+from holdfast.undo.reports.step_views import undo_report
+from holdfast.undo.service import ConflictInfo
 
-from .conftest import Bench
+from ..conftest import Bench, redo, undo
 
 LARGE = b"large" * 10_000
 
 
-def kept(log: UndoLog, conflict: Conflict) -> Path:
-    assert conflict.aside is not None
-    return Path(os.fsdecode(log.quarantine.path(conflict.aside)))
+def kept(conflict: ConflictInfo) -> Path:
+    assert conflict.kept is not None
+    return Path(os.fsdecode(conflict.kept))
 
 
 def remove(actor: Actor) -> None:
@@ -44,13 +43,13 @@ def test_a_removed_file_whose_place_is_taken(bench: Bench, work: Callable[[Actor
         path.write_bytes(b"a stranger's")
         done = undo(log, [step], force=True)
         assert path.read_bytes() == b"a stranger's"
-        found = [conflict for conflict in done.conflicts if conflict.aside is not None]
+        found = [conflict for conflict in done.conflicts if conflict.kept is not None]
         assert [conflict.path for conflict in found] == [b"file"]
-        assert kept(log, found[0]).read_bytes() == b"the first"
+        assert kept(found[0]).read_bytes() == b"the first"
         assert log.heads[step].conflicts
     with bench.keeper() as log:
         redo(log, [step], force=True)
-        assert kept(log, found[0]).read_bytes() == b"the first"
+        assert kept(found[0]).read_bytes() == b"the first"
         assert path.read_bytes() == b"a stranger's"
 
 
@@ -64,7 +63,7 @@ def test_a_file_that_was_written_to_and_is_gone(bench: Bench, content: bytes) ->
         step = bench.step(log, lambda actor: actor.write(b"file", b"written"))
         path.unlink()
         (conflict,) = undo(log, [step], force=True).conflicts
-        there = kept(log, conflict)
+        there = kept(conflict)
         assert there.read_bytes() == content
         assert (there.stat().st_mode & 0o777, there.stat().st_mtime_ns) == (0o640, 5_000_000_000)
 
@@ -78,7 +77,7 @@ def test_a_file_whose_directory_is_gone(bench: Bench) -> None:
         directory.rmdir()
         (conflict,) = undo(log, [step], force=True).conflicts
         assert conflict.path == b"directory/file"
-        assert kept(log, conflict).read_bytes() == b"the first"
+        assert kept(conflict).read_bytes() == b"the first"
 
 
 def test_what_was_edited_after_the_keeper_was_killed(bench: Bench) -> None:
@@ -90,8 +89,8 @@ def test_what_was_edited_after_the_keeper_was_killed(bench: Bench) -> None:
         recovered = recover(log)
         assert path.read_bytes() == b"edited after the kill"
         assert recovered.rolled_back is not None
-        (conflict,) = recovered.rolled_back.conflicts
-        assert kept(log, conflict).read_bytes() == b"the first"
+        (conflict,) = undo_report(log.quarantine, [recovered.rolled_back]).conflicts
+        assert kept(conflict).read_bytes() == b"the first"
 
 
 def test_what_was_edited_after_the_kill_survives_a_kill_of_the_recovery(
@@ -124,8 +123,9 @@ def test_what_was_edited_after_the_kill_survives_a_kill_of_the_recovery(
         (finished,) = recover(log).finished
         assert (bench.tree / "edited").read_bytes() == b"edited after the kill"
         assert (bench.tree / "other").read_bytes() == b"edited between the recoveries"
-        assert sorted(conflict.path for conflict in finished.conflicts) == [b"edited", b"other"]
-        assert {kept(log, conflict).read_bytes() for conflict in finished.conflicts} == {b"the first"}
+        conflicts = undo_report(log.quarantine, [finished]).conflicts
+        assert sorted(conflict.path for conflict in conflicts) == [b"edited", b"other"]
+        assert {kept(conflict).read_bytes() for conflict in conflicts} == {b"the first"}
         assert not (bench.tree / "new").exists()
 
 

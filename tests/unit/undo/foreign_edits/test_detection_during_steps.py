@@ -12,13 +12,13 @@ from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import Metadata
 from holdfast.model.errors import RefusedError
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.journal.records import Content, How, Keeping, Make, Move, Mutation, Outside
-from holdfast.undo.journal.step_footprint import filled, touched_before
+from holdfast.undo.journal.records import Content, ForeignEdit, Keeping, KeepMethod, Make, Move, Mutation
+from holdfast.undo.journal.step_footprint import filled_paths, touched_before
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.safeguards.open_step import MOST_EDITS, EditsInStep
 
-from .conftest import Bench
-from .local_service.test_undo_service import Office, opened, write
+from ..conftest import Bench
+from ..local_service.test_undo_service import Keeper, opened, write
 
 Work = Callable[[Actor], object]
 
@@ -32,20 +32,20 @@ def by_hand(path: Path) -> None:
         file.write(b"HAND")
 
 
-def edited(office: Office, path: bytes, before: Work, after: Work = nothing) -> int:
+def edited(keeper: Keeper, path: bytes, before: Work, after: Work = nothing) -> int:
     """A step, in the middle of which somebody edits the path."""
-    step = office.desk.open("command", command=(b"work",))
-    office.act(step, before)
-    by_hand(Path(os.fsdecode(os.path.join(os.fsencode(office.bench.tree), path))))
-    office.desk.outside([path], "vim (12)")
-    office.act(step, after)
-    office.desk.close(step, 0)
+    step = keeper.service.open("command", command=(b"work",))
+    keeper.act(step, before)
+    by_hand(Path(os.fsdecode(os.path.join(os.fsencode(keeper.bench.tree), path))))
+    keeper.service.record_foreign_edit([path], "vim (12)")
+    keeper.act(step, after)
+    keeper.service.close(step, 0)
     return step
 
 
-def refuses(desk: LocalUndoService, *steps: int, match: str = "has changed") -> None:
+def refuses(service: LocalUndoService, *steps: int, match: str = "has changed") -> None:
     with pytest.raises(RefusedError, match=match) as refused:
-        desk.undo(steps)
+        service.undo(steps)
     assert refused.value.code == "barrier"
 
 
@@ -66,27 +66,27 @@ def test_an_edit_in_the_midst_of_a_step_is_not_taken_back(bench: Bench, path: by
     (bench.tree / "old").write_bytes(b"old")
     (bench.tree / "dir").mkdir()
     (bench.tree / "dir" / "in").write_bytes(b"in")
-    with opened(bench) as office:
-        step = edited(office, path, before, after)
+    with opened(bench) as keeper:
+        step = edited(keeper, path, before, after)
         there = bench.photograph()
-        refuses(office.desk, step)
+        refuses(keeper.service, step)
         bench.assert_as(there)
-    with opened(bench) as office:
-        refuses(office.desk, step)
-        office.desk.undo([step], force=True)
-        office.desk.redo([step])
+    with opened(bench) as keeper:
+        refuses(keeper.service, step)
+        keeper.service.undo([step], force=True)
+        keeper.service.redo([step])
 
 
 def test_an_edit_that_was_overwritten_by_force_is_theirs_again_once_it_is_back(bench: Bench) -> None:
     (bench.tree / "old").write_bytes(b"old")
-    with opened(bench) as office:
-        step = edited(office, b"old", write(b"old", b"new"))
-        refuses(office.desk, step, match=r"vim \(12\) has changed old")
-        office.desk.undo([step], force=True)
+    with opened(bench) as keeper:
+        step = edited(keeper, b"old", write(b"old", b"new"))
+        refuses(keeper.service, step, match=r"vim \(12\) has changed old")
+        keeper.service.undo([step], force=True)
         assert (bench.tree / "old").read_bytes() == b"old"
-        office.desk.redo([step])
+        keeper.service.redo([step])
         assert (bench.tree / "old").read_bytes() == b"newHAND"
-        refuses(office.desk, step)
+        refuses(keeper.service, step)
 
 
 @pytest.mark.parametrize(
@@ -98,62 +98,62 @@ def test_an_edit_that_was_overwritten_by_force_is_theirs_again_once_it_is_back(b
 )
 def test_an_edit_that_a_forced_undo_leaves_is_no_reason_to_refuse_its_redo(bench: Bench, work: Work, name: str) -> None:
     (bench.tree / "old").write_bytes(b"old")
-    with opened(bench) as office:
-        first = office.step(write(b"old", b"first"))
-        step = office.step(work)
+    with opened(bench) as keeper:
+        first = keeper.step(write(b"old", b"first"))
+        step = keeper.step(work)
         by_hand(bench.tree / name)
         there = bench.photograph()
-        office.desk.undo([step], force=True)
+        keeper.service.undo([step], force=True)
         assert (bench.tree / "old").read_bytes() == b"firstHAND"
-        refuses(office.desk, first)
-        office.desk.redo([step])
+        refuses(keeper.service, first)
+        keeper.service.redo([step])
         bench.assert_as(there)
-        refuses(office.desk, step)
-        office.desk.undo([step], force=True)
+        refuses(keeper.service, step)
+        keeper.service.undo([step], force=True)
         by_hand(bench.tree / "old")
         with pytest.raises(RefusedError):
-            office.desk.redo([step])
+            keeper.service.redo([step])
 
 
 @pytest.mark.parametrize("is_later", [False, True])
 def test_another_step_that_left_the_edit_does_not_vouch_for_it(bench: Bench, is_later: bool) -> None:
     (bench.tree / "old").write_bytes(b"old")
-    with opened(bench) as office:
-        first = office.desk.open("command")
-        office.act(first, write(b"old", b"new"))
+    with opened(bench) as keeper:
+        first = keeper.service.open("command")
+        keeper.act(first, write(b"old", b"new"))
         by_hand(bench.tree / "old")
-        office.desk.outside([b"old"], "vim (12)")
+        keeper.service.record_foreign_edit([b"old"], "vim (12)")
         if is_later:
-            office.desk.close(first, 0)
-        second = office.step(write(b"old", b"more"))
+            keeper.service.close(first, 0)
+        second = keeper.step(write(b"old", b"more"))
         if is_later:
-            office.desk.undo([second])
-            refuses(office.desk, first)
+            keeper.service.undo([second])
+            refuses(keeper.service, first)
             assert (bench.tree / "old").read_bytes() == b"newHAND"
         else:
-            office.desk.close(first, 0)
-            refuses(office.desk, first, second)
+            keeper.service.close(first, 0)
+            refuses(keeper.service, first, second)
             assert (bench.tree / "old").read_bytes() == b"more"
 
 
 def test_what_is_told_only_after_the_look_is_known_when_the_step_is_finished(bench: Bench) -> None:
     (bench.tree / "old").write_bytes(b"old")
-    with opened(bench) as office:
-        step = office.desk.open("command")
-        office.act(step, write(b"old", b"new"))
+    with opened(bench) as keeper:
+        step = keeper.service.open("command")
+        keeper.act(step, write(b"old", b"new"))
         by_hand(bench.tree / "old")
-        finish = office.desk.closing(step, 0)
+        finish = keeper.service.begin_close(step, 0)
         assert finish is not None
-        office.log.notice = lambda: office.desk.outside([b"old"], "vim (12)")
+        keeper.log.flush_foreign_edits = lambda: keeper.service.record_foreign_edit([b"old"], "vim (12)")
         finish()
-        refuses(office.desk, step)
+        refuses(keeper.service, step)
 
 
 def test_an_edit_before_a_step_comes_to_a_file_is_given_back(bench: Bench) -> None:
     (bench.tree / "old").write_bytes(b"old")
-    with opened(bench) as office:
-        step = edited(office, b"old", write(b"other"), write(b"old", b"new"))
-        office.desk.undo([step])
+    with opened(bench) as keeper:
+        step = edited(keeper, b"old", write(b"other"), write(b"old", b"new"))
+        keeper.service.undo([step])
         assert (bench.tree / "old").read_bytes() == b"oldHAND"
 
 
@@ -165,40 +165,40 @@ def locks(actor: Actor) -> None:
 def test_edits_of_other_files_and_what_came_and_went_block_nothing(bench: Bench) -> None:
     (bench.tree / "old").write_bytes(b"old")
     before = bench.photograph()
-    with opened(bench) as office:
-        office.desk.undo([edited(office, b"lock", locks, lambda actor: actor.unlink(b"lock"))])
+    with opened(bench) as keeper:
+        keeper.service.undo([edited(keeper, b"lock", locks, lambda actor: actor.unlink(b"lock"))])
         bench.assert_as(before)
-        step = edited(office, b"old", write(b"new"))
-        office.desk.undo([step])
+        step = edited(keeper, b"old", write(b"new"))
+        keeper.service.undo([step])
         assert (bench.tree / "old").read_bytes() == b"oldHAND"
         assert not (bench.tree / "new").exists()
 
 
 def test_a_rollback_leaves_the_edit(bench: Bench) -> None:
     (bench.tree / "old").write_bytes(b"old")
-    with opened(bench) as office:
-        step = office.desk.begin("a try")
-        office.act(step, write(b"old", b"new"))
-        office.act(step, write(b"new"))
+    with opened(bench) as keeper:
+        step = keeper.service.begin("a try")
+        keeper.act(step, write(b"old", b"new"))
+        keeper.act(step, write(b"new"))
         by_hand(bench.tree / "old")
-        office.desk.outside([b"old"], "vim (12)")
-        assert [conflict.path for conflict in office.desk.rollback(step).conflicts] == [b"old"]
+        keeper.service.record_foreign_edit([b"old"], "vim (12)")
+        assert [conflict.path for conflict in keeper.service.rollback(step).conflicts] == [b"old"]
         assert (bench.tree / "old").read_bytes() == b"newHAND"
         assert not (bench.tree / "new").exists()
 
 
 def test_a_recovery_leaves_the_edit(bench: Bench) -> None:
     (bench.tree / "old").write_bytes(b"old")
-    with opened(bench) as office:
-        step = office.desk.open("command")
-        office.act(step, write(b"old", b"new"))
-        office.act(step, write(b"new"))
+    with opened(bench) as keeper:
+        step = keeper.service.open("command")
+        keeper.act(step, write(b"old", b"new"))
+        keeper.act(step, write(b"new"))
         by_hand(bench.tree / "old")
-        office.desk.outside([b"old"], "vim (12)")
-        office.desk.outside([b"new-by-vim"], "vim (12)")
-        office.desk.beat()
-    with opened(bench) as office:
-        assert [conflict.path for conflict in office.desk.conflicts(step)] == [b"old"]
+        keeper.service.record_foreign_edit([b"old"], "vim (12)")
+        keeper.service.record_foreign_edit([b"new-by-vim"], "vim (12)")
+        keeper.service.beat()
+    with opened(bench) as keeper:
+        assert [conflict.path for conflict in keeper.service.conflicts(step)] == [b"old"]
         assert (bench.tree / "old").read_bytes() == b"newHAND"
         assert not (bench.tree / "new").exists()
 
@@ -252,23 +252,23 @@ def test_an_edit_by_another_name_is_not_taken_back(
 ) -> None:
     """I8."""
     file = linked(bench)
-    with opened(bench) as office:
-        step = office.desk.open("command")
-        office.act(step, work)
+    with opened(bench) as keeper:
+        step = keeper.service.open("command")
+        keeper.act(step, work)
         by_hand(bench.tree / name)
-        office.desk.outside([told], "vim (12)", objects=[file])
-        office.act(step, after)
-        office.desk.close(step, 0)
+        keeper.service.record_foreign_edit([told], "vim (12)", objects=[file])
+        keeper.act(step, after)
+        keeper.service.close(step, 0)
         there = bench.photograph()
-        refuses(office.desk, step)
+        refuses(keeper.service, step)
         bench.assert_as(there)
-    with opened(bench) as office:
-        refuses(office.desk, step)
-        office.desk.undo([step], force=True)
+    with opened(bench) as keeper:
+        refuses(keeper.service, step)
+        keeper.service.undo([step], force=True)
         assert (bench.tree / "old").read_bytes() == (bench.tree / "also").read_bytes()
-        office.desk.redo([step])
+        keeper.service.redo([step])
         assert (bench.tree / name).read_bytes().endswith(b"HAND")
-        refuses(office.desk, step)
+        refuses(keeper.service, step)
 
 
 @pytest.mark.parametrize(("work", "name", "told"), OTHER_NAMES)
@@ -278,29 +278,29 @@ def test_a_rollback_leaves_an_edit_by_another_name(
 ) -> None:
     """I8."""
     file = linked(bench)
-    with opened(bench) as office:
-        step = office.desk.begin("a try")
-        office.act(step, work)
+    with opened(bench) as keeper:
+        step = keeper.service.begin("a try")
+        keeper.act(step, work)
         by_hand(bench.tree / name)
-        office.desk.outside([told], "vim (12)", objects=[file])
-        office.desk.beat()
+        keeper.service.record_foreign_edit([told], "vim (12)", objects=[file])
+        keeper.service.beat()
         if not is_killed:
-            assert office.desk.rollback(step).conflicts
-    with opened(bench) as office:
-        assert office.desk.conflicts(step)
+            assert keeper.service.rollback(step).conflicts
+    with opened(bench) as keeper:
+        assert keeper.service.conflicts(step)
         assert (bench.tree / name).read_bytes().endswith(b"HAND")
 
 
 def test_an_edit_by_another_name_before_a_step_writes_is_given_back(bench: Bench) -> None:
     file = linked(bench)
-    with opened(bench) as office:
-        step = office.desk.open("command")
-        office.act(step, lambda actor: actor.link(b"old", b"third"))
+    with opened(bench) as keeper:
+        step = keeper.service.open("command")
+        keeper.act(step, lambda actor: actor.link(b"old", b"third"))
         by_hand(bench.tree / "also")
-        office.desk.outside([b"also"], "vim (12)", objects=[file])
-        office.act(step, lambda actor: actor.write(b"third", b"new"))
-        office.desk.close(step, 0)
-        office.desk.undo([step])
+        keeper.service.record_foreign_edit([b"also"], "vim (12)", objects=[file])
+        keeper.act(step, lambda actor: actor.write(b"third", b"new"))
+        keeper.service.close(step, 0)
+        keeper.service.undo([step])
         assert (bench.tree / "old").read_bytes() == b"oldHAND"
         assert not (bench.tree / "third").exists()
 
@@ -309,23 +309,25 @@ def test_where_too_much_is_edited_all_that_the_step_has_touched_counts(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     (bench.tree / "old").write_bytes(b"old")
-    with opened(bench) as office:
-        step = office.desk.open("command")
-        office.act(step, write(b"old", b"new"))
+    with opened(bench) as keeper:
+        step = keeper.service.open("command")
+        keeper.act(step, write(b"old", b"new"))
         for at in range(0, MOST_EDITS + 500, 500):
-            office.desk.outside([b"%d" % one for one in range(at, at + 500)], f"git ({at})", blocks=False)
+            keeper.service.record_foreign_edit(
+                [b"%d" % one for one in range(at, at + 500)], f"git ({at})", blocks=False
+            )
         assert "counts as edited" in caplog.text
-        office.act(step, write(b"later"))
-        office.desk.close(step, 0)
-        refuses(office.desk, step, match="has changed what step 1 left: old")
+        keeper.act(step, write(b"later"))
+        keeper.service.close(step, 0)
+        refuses(keeper.service, step, match="has changed what step 1 left: old")
 
 
 def test_edits_are_kept_within_bounds() -> None:
     edits = EditsInStep()
     for seq in range(1, MOST_EDITS + 2):
-        edits.add(Outside(seq, (b"%d" % seq,), 0, ""), 0)
+        edits.add(ForeignEdit(seq, (b"%d" % seq,), 0, ""), 0)
     assert edits.is_bounded
-    edits.add(Outside(MOST_EDITS + 9, (b"last",), 0, ""), 0)
+    edits.add(ForeignEdit(MOST_EDITS + 9, (b"last",), 0, ""), 0)
     assert list(edits.paths()) == [(MOST_EDITS + 9, b"")]
     assert list(edits.objects()) == []
 
@@ -333,10 +335,10 @@ def test_edits_are_kept_within_bounds() -> None:
 def test_what_a_step_had_touched_by_when(bench: Bench) -> None:
     file, directory = Identity(b"h-file"), Identity(b"h-directory")
     records: list[Mutation] = [
-        Content(3, 1, b"dir/file", file, Keeping(How.NOT), Metadata(0o644, 0, 0, 0)),
+        Content(3, 1, b"dir/file", file, Keeping(KeepMethod.NOT), Metadata(0o644, 0, 0, 0)),
         Move(6, 1, b"dir", b"moved", "d", directory),
         Make(8, 1, b"dir", "f", 0),
     ]
     edits = [(3, b"dir/file"), (4, b"dir/file"), (7, b"moved/file"), (7, b"dir/file"), (7, b"dir"), (9, b"other")]
     assert list(touched_before(records, edits)) == [(b"dir/file", file), (b"dir", None), (b"moved/file", file)]
-    assert filled(records) == {b"moved"}
+    assert filled_paths(records) == {b"moved"}

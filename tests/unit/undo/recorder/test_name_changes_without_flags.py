@@ -14,10 +14,9 @@ import pytest
 from holdfast.files.linux import syscalls
 from holdfast.files.linux.exclusive_rename import rename_to_free
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.recovery.keeper_recovery import recover
 
-from .conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 @pytest.fixture(params=["refused", "bindfs"])

@@ -135,6 +135,6 @@ def test_the_callers_own_terminal_is_opened_by_the_keeper(
 @pytest.mark.parametrize(("version", "words"), [(0, ("no Landlock", "signals")), (3, ("signals",)), (6, ())])
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, version: int, words: tuple[str, ...]) -> None:
     monkeypatch.setattr(landlock, "version", lambda: version)
-    found = landlock.shortcomings()
+    found = landlock.limitations()
     assert len(found) == len(words)
     assert all(word in text for word, text in zip(words, found, strict=True))

@@ -74,32 +74,32 @@ def test_nothing_is_touched(
     for path in (bench.tree / "d/z", bench.tree / "e/k"):
         path.parent.mkdir()
         path.write_bytes(b"orig")
-    with opened(bench) as office:
-        step = office.desk.open("command")
-        office.act(step, before)
+    with opened(bench) as keeper:
+        step = keeper.service.open("command")
+        keeper.act(step, before)
         if is_in_the_midst or after is not nothing:
             by_hand(bench.tree)
-        office.act(step, after)
-        office.desk.close(step, 0)
+        keeper.act(step, after)
+        keeper.service.close(step, 0)
         if not is_in_the_midst and after is nothing:
             by_hand(bench.tree)
         there = bench.photograph()
         with pytest.raises(RefusedError) as refused:
-            office.desk.undo([step])
+            keeper.service.undo([step])
         assert refused.value.code == "barrier"
         bench.assert_as(there)
-        assert office.desk.undo([step], force=True).conflicts
+        assert keeper.service.undo([step], force=True).conflicts
 
 
 def test_redo_looks_as_well(bench: Bench) -> None:
     (bench.tree / "new").mkdir()
-    with opened(bench) as office:
-        step = office.step(lambda actor: actor.rmdir(b"new"))
-        office.desk.undo([step])
+    with opened(bench) as keeper:
+        step = keeper.step(lambda actor: actor.rmdir(b"new"))
+        keeper.service.undo([step])
         adds(bench.tree)
         there = bench.photograph()
         with pytest.raises(RefusedError, match="new/h"):
-            office.desk.redo([step])
+            keeper.service.redo([step])
         bench.assert_as(there)
 
 
@@ -107,22 +107,22 @@ def test_the_barrier_of_a_directory_that_was_moved_away_is_named(bench: Bench) -
     for path in (bench.tree / "d/z", bench.tree / "e/k"):
         path.parent.mkdir()
         path.write_bytes(b"orig")
-    with opened(bench) as office:
-        step = office.step(replaces)
+    with opened(bench) as keeper:
+        step = keeper.step(replaces)
         moves_e(bench.tree)
-        office.desk.outside([b"e", b"g"], "mv (12)")
+        keeper.service.record_foreign_edit([b"e", b"g"], "mv (12)")
         with pytest.raises(RefusedError, match=r"mv \(12\) has changed e since"):
-            office.desk.undo([step])
+            keeper.service.undo([step])
 
 
 def test_another_directory_in_its_place_will_do(bench: Bench) -> None:
     (bench.tree / "e").mkdir()
     (bench.tree / "e/k").write_bytes(b"orig")
-    with opened(bench) as office:
-        step = office.step(lambda actor: actor.unlink(b"e/k"))
+    with opened(bench) as keeper:
+        step = keeper.step(lambda actor: actor.unlink(b"e/k"))
         (bench.tree / "e").rename(bench.tree / "g")
         (bench.tree / "e").mkdir()
-        office.desk.undo([step])
+        keeper.service.undo([step])
         assert (bench.tree / "e/k").read_bytes() == b"orig"
 
 
@@ -130,13 +130,13 @@ def test_steps_that_move_their_own_directories_are_in_nobodys_way(bench: Bench) 
     (bench.tree / "e").mkdir()
     (bench.tree / "e/k").write_bytes(b"orig")
     before = bench.photograph()
-    with opened(bench) as office:
-        first = office.step(lambda actor: (actor.unlink(b"e/k"), actor.mkdir(b"e/in"), actor.write(b"e/in/f", b"f")))
-        second = office.step(lambda actor: (actor.rename(b"e", b"g"), actor.rename(b"g/in", b"h")))
-        third = office.step(lambda actor: (actor.unlink(b"h/f"), actor.rmdir(b"h"), actor.rmdir(b"g")))
+    with opened(bench) as keeper:
+        first = keeper.step(lambda actor: (actor.unlink(b"e/k"), actor.mkdir(b"e/in"), actor.write(b"e/in/f", b"f")))
+        second = keeper.step(lambda actor: (actor.rename(b"e", b"g"), actor.rename(b"g/in", b"h")))
+        third = keeper.step(lambda actor: (actor.unlink(b"h/f"), actor.rmdir(b"h"), actor.rmdir(b"g")))
         steps = [first, second, third]
         after = bench.photograph()
-        office.desk.undo(steps)
+        keeper.service.undo(steps)
         bench.assert_as(before)
-        office.desk.redo(steps)
+        keeper.service.redo(steps)
         bench.assert_as(after)

@@ -14,7 +14,7 @@ does not decide how long. The kernel asks the holder to give it up by that.
 TRY_AGAIN = "it has been asked to give that up; try again in a moment"
 
 
-def leased(path: bytes) -> str:
+def leased_reason(path: bytes) -> str:
     """Why nothing was done to a file that could not be opened `AT_ONCE`; `TRY_AGAIN` is the hint."""
     return f"a process has a lease on {display(path)}"
 

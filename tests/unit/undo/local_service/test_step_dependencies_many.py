@@ -11,21 +11,21 @@ from holdfast.files.linux.file_handle import Identity
 from holdfast.undo.journal import step_footprint
 from holdfast.undo.journal.path_tree import PathTree
 from holdfast.undo.journal.records import Made, Make, Move, Mutation, StepId
-from holdfast.undo.journal.step_footprint import whereabouts
-from holdfast.undo.local_service import _step_dependencies as step_dependencies
-from holdfast.undo.reports.step_changes import changes
-from holdfast.undo.service import Limits
+from holdfast.undo.journal.step_footprint import objects_by_path
+from holdfast.undo.local_service import _step_dependencies
+from holdfast.undo.reports.step_changes import path_changes
+from holdfast.undo.service import LogLimits
 
-from .conftest import Bench
-from .local_service.test_undo_service import Office, opened
+from ..conftest import Bench
+from ..local_service.test_undo_service import Keeper, opened
 
 
-def work(office: Office, number: int, beside: StepId | None) -> StepId:
+def work(keeper: Keeper, number: int, beside: StepId | None) -> StepId:
     """A step of several paths; some of them have all steps in common, and some only the one before, which with
     ``beside`` goes on meanwhile.
     """
-    step = office.desk.open("command", run="run")
-    office.act(
+    step = keeper.service.open("command", run="run")
+    keeper.act(
         step,
         lambda actor: (
             actor.write(b"all/%d" % (number % 7), b"%d" % number),
@@ -35,19 +35,19 @@ def work(office: Office, number: int, beside: StepId | None) -> StepId:
         ),
     )
     if beside is not None:
-        office.act(beside, lambda actor: actor.write(b"beside%d" % number, b"beside"))
-        office.desk.close(beside)
+        keeper.act(beside, lambda actor: actor.write(b"beside%d" % number, b"beside"))
+        keeper.service.close(beside)
     return step
 
 
-def run_of(office: Office, count: int, *, overlapping: bool) -> list[StepId]:
+def run_of(keeper: Keeper, count: int, *, overlapping: bool) -> list[StepId]:
     steps: list[StepId] = []
     for number in range(count):
-        steps.append(work(office, number, steps[-1] if overlapping and steps else None))
+        steps.append(work(keeper, number, steps[-1] if overlapping and steps else None))
         if not overlapping:
-            office.desk.close(steps[-1])
+            keeper.service.close(steps[-1])
     if overlapping:
-        office.desk.close(steps[-1])
+        keeper.service.close(steps[-1])
     return steps
 
 
@@ -65,21 +65,21 @@ def test_what_is_done_for_a_step_does_not_grow_with_their_number(
 
         return count
 
-    for module, name in ((step_footprint, "_follow"), (step_dependencies, "_is_in_the_way")):
+    for module, name in ((step_footprint, "_follow"), (_step_dependencies, "_is_in_the_way")):
         monkeypatch.setattr(module, name, counted(getattr(module, name)))
     (bench.tree / "all").mkdir()
     before = bench.photograph()
     spent: list[int] = []
-    with opened(bench) as office:
+    with opened(bench) as keeper:
         for count in (30, 90):
-            steps = run_of(office, count, overlapping=overlapping)
+            steps = run_of(keeper, count, overlapping=overlapping)
             after = bench.photograph()
             done = 0
-            office.desk.undo(steps)
+            keeper.service.undo(steps)
             bench.assert_as(before)
-            office.desk.redo(steps)
+            keeper.service.redo(steps)
             bench.assert_as(after)
-            office.desk.undo(steps)
+            keeper.service.undo(steps)
             spent.append(done)
             bench.assert_as(before)
     assert spent[1] < 4 * spent[0]
@@ -110,8 +110,8 @@ def test_a_rename_costs_no_more_where_a_step_has_changed_very_much(monkeypatch: 
                 Move(at + 5, 1, directory, there, "d", Identity(directory), None, False),
             ]
         done = 0
-        assert whereabouts(records)[b"to/d0/g"] == Identity(b"to/d0")
-        assert len(changes(records)) == 2 * count
+        assert objects_by_path(records)[b"to/d0/g"] == Identity(b"to/d0")
+        assert len(path_changes(records)) == 2 * count
         spent.append(done)
     assert spent[1] == 3 * spent[0]
 
@@ -119,11 +119,11 @@ def test_a_rename_costs_no_more_where_a_step_has_changed_very_much(monkeypatch: 
 def test_small_contents_count_as_well_for_the_limit_of_bytes(bench: Bench) -> None:
     """They lie in the files of steps, as no preimages of their own."""
     limit, size = 40_000, 6_000
-    with opened(bench, limits=Limits(max_bytes=limit)) as office:
+    with opened(bench, limits=LogLimits(max_bytes=limit)) as keeper:
         for number in range(30):
-            step = office.desk.open("command", run="run")
-            office.act(step, lambda actor, path=b"f%d" % (number % 3): actor.write(path, os.urandom(size)))
-            office.desk.close(step)
-        kept = office.desk.steps()
+            step = keeper.service.open("command", run="run")
+            keeper.act(step, lambda actor, path=b"f%d" % (number % 3): actor.write(path, os.urandom(size)))
+            keeper.service.close(step)
+        kept = keeper.service.steps()
         assert 1 <= len(kept) <= limit // size
-        assert office.desk.parting("run").forgotten == 30 - len(kept)
+        assert keeper.service.run_ending("run").forgotten == 30 - len(kept)

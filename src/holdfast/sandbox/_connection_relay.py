@@ -1,6 +1,6 @@
 """Makes the connections that a box is allowed to make, from outside of it.
 
-It is a process in the host's network with listening sockets in the box's: what `_firewall.rules` redirect arrives
+It is a process in the host's network with listening sockets in the box's: what `_firewall.nft_rules` redirect arrives
 there. Each connection is checked against the policy once more, by the address that it was meant for, and then carried
 on in both directions. It ends with the process that started it.
 """
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.sandbox._firewall import DNS_PORT, admits
 
 if TYPE_CHECKING:
-    from holdfast.sandbox.policy import Allow
+    from holdfast.sandbox.policy import AllowedConnections
 
 _PIECE = 1 << 18
 _MOST_CONNECTIONS = 500
@@ -31,7 +31,7 @@ _ORIGINAL_DESTINATION = 80  # SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST
 _PR_SET_PDEATHSIG = 1
 
 
-def main(channel: int, allow: Allow, starter: int) -> None:
+def main(channel: int, allow: AllowedConnections, starter: int) -> None:
     """Take the listening sockets over that come on ``channel`` (for IPv4, for IPv6, then one for each name server), and
     serve until the process ``starter``, whose child this is, ends.
     """
@@ -49,18 +49,18 @@ def main(channel: int, allow: Allow, starter: int) -> None:
         asyncio.run(_serve(allow, sockets))
 
 
-async def _serve(allow: Allow, sockets: list[socket.socket]) -> None:
+async def _serve(allow: AllowedConnections, sockets: list[socket.socket]) -> None:
     relay = _Relay(allow)
     for listening in sockets[:2]:
         await asyncio.start_server(relay.connected, sock=listening)
     loop = asyncio.get_running_loop()
     for asked, server in zip(sockets[2:], allow.dns, strict=True):
-        await loop.create_datagram_endpoint(lambda server=server: _Questions(str(server)), sock=asked)
+        await loop.create_datagram_endpoint(lambda server=server: _NameServerRelay(str(server)), sock=asked)
     await asyncio.Event().wait()
 
 
 class _Relay:
-    def __init__(self, allow: Allow) -> None:
+    def __init__(self, allow: AllowedConnections) -> None:
         self._allow = allow
         self._count = 0
 
@@ -120,7 +120,7 @@ def original_destination(connection: socket.socket) -> tuple[str, int]:
     return socket.inet_ntop(socket.AF_INET6, address), port
 
 
-class _Questions(asyncio.DatagramProtocol):
+class _NameServerRelay(asyncio.DatagramProtocol):
     """Questions to one name server: each from a socket of its own, so that only its answer comes back."""
 
     def __init__(self, server: str) -> None:
@@ -138,7 +138,7 @@ class _Questions(asyncio.DatagramProtocol):
             task.add_done_callback(self._waiting.discard)
 
     def error_received(self, exc: Exception) -> None:
-        """Whoever asked has gone."""
+        """The process that asked has gone."""
 
     async def _ask(self, question: bytes, asker: tuple[str, int]) -> None:
         loop = asyncio.get_running_loop()

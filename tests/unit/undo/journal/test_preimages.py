@@ -9,13 +9,12 @@ import pytest
 from holdfast.files.linux.metadata import through
 from holdfast.model.errors import RefusedError
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.completion.late_writes import settle
-from holdfast.undo.completion.step_sealer import StepEnd, seal
+from holdfast.undo.completion.late_writes import settle_late_writes
+from holdfast.undo.completion.step_sealer import StepEnd, seal_step
 from holdfast.undo.interceptor import Place
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 
-from .conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 def test_a_removed_file_with_a_writer_when_the_step_ends(bench: Bench) -> None:
@@ -51,7 +50,7 @@ def test_a_removed_file_that_is_opened_again_for_writing(bench: Bench) -> None:
         earlier = bench.step(log, lambda actor: actor.unlink(b"file"))
 
         def write_through(actor: Actor) -> None:
-            log.recorder.opening(actor.step, Place(-1, b"", b""), reader)
+            log.recorder.before_open(actor.step, Place(-1, b"", b""), reader)
             os.truncate(through(reader), 0)
 
         bench.step(log, write_through)
@@ -69,7 +68,7 @@ def test_a_file_that_is_still_open_for_writing_is_not_undone(bench: Bench) -> No
         with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
             fd = actor.open(b"file", os.O_WRONLY)
             os.write(fd, b"after")
-            seal(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
+            seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
             with pytest.raises(RefusedError, match="still has file open for writing"):
                 undo(log, [step])
             os.close(fd)
@@ -118,7 +117,7 @@ def test_what_others_edited_while_it_was_written_to_is_not_known(bench: Bench) -
         log.writers = lambda _: frozenset({path.stat().st_ino})
         step = bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))
         path.write_bytes(b"edited by hand")
-        log.outside([b"file"], "vim")
+        log.record_foreign_edit([b"file"], "vim")
         log.writers = lambda _: frozenset()
         with pytest.raises(RefusedError) as refused:
             undo(log, [step])
@@ -147,7 +146,7 @@ def test_what_is_written_late_is_not_taken_for_a_later_steps(bench: Bench, order
             file.close()
             log.writers = lambda _: frozenset()
             waiting = log.unsettled.pop(first)
-            settle(log)
+            settle_late_writes(log)
             log.unsettled[first] = waiting
         else:
             file.write(b"late\n")
@@ -167,10 +166,10 @@ def test_a_step_that_is_forgotten_is_not_waited_for(bench: Bench) -> None:
     with bench.keeper() as log:
         log.writers = lambda _: frozenset({path.stat().st_ino})
         bench.step(log, lambda actor: actor.write(b"file", b"the step's"))
-        desk = LocalUndoService(log)
-        assert desk.is_unsettled
-        desk.discard()
-        assert not desk.is_unsettled
+        service = LocalUndoService(log)
+        assert service.is_unsettled
+        service.discard()
+        assert not service.is_unsettled
 
 
 def test_what_nobody_writes_to_is_known_though_all_that_is_open_was_not_looked_at(bench: Bench) -> None:
@@ -193,11 +192,11 @@ def test_what_somebody_writes_to_is_taken_for_the_steps_until_all_was_looked_at(
         log.writers = lambda thorough: frozenset({inode}) if thorough else None
         with open(path, "ab", buffering=0) as file:
             step = bench.step(log, lambda actor: actor.write(b"file", b"the step's"))
-            settle(log, eagerly=False)
+            settle_late_writes(log, eagerly=False)
             file.write(b"late")
             with pytest.raises(RefusedError, match="still has file open for writing"):
                 undo(log, [step])
-        settle(log, eagerly=False)
+        settle_late_writes(log, eagerly=False)
         assert log.unsettled == {}
         undo(log, [step])
         bench.assert_as(before)
@@ -209,7 +208,7 @@ def test_what_another_step_has_put_into_the_log_is_looked_at_once_more(bench: Be
     os.link(path, bench.tree / "also")
     before = bench.photograph()
     with bench.keeper() as log, open(path, "ab", buffering=0) as file:
-        desk = LocalUndoService(log)
+        service = LocalUndoService(log)
         log.writers = lambda _: frozenset({os.fstat(file.fileno()).st_ino})
         writing = bench.open_step(log, lambda actor: actor.write(b"file", b"written"))
 
@@ -218,8 +217,8 @@ def test_what_another_step_has_put_into_the_log_is_looked_at_once_more(bench: Be
             actor.unlink(b"also")
 
         removing = bench.open_step(log, remove)
-        desk.close(removing)
-        desk.close(writing)
+        service.close(removing)
+        service.close(writing)
         file.write(b"late")
         log.writers = lambda _: frozenset()
         undo(log, [removing, writing])
@@ -249,13 +248,13 @@ def test_what_several_steps_have_left_is_known_of_all_when_the_last_of_them_is_f
     path.write_bytes(b"before")
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
+        service = LocalUndoService(log)
         log.writers = lambda _: frozenset({path.stat().st_ino})
         first, second = (bench.open_step(log, lambda actor: actor.write(b"file", b"written")) for _ in range(2))
-        desk.close(first)
-        finish = desk.closing(second)
+        service.close(first)
+        finish = service.begin_close(second)
         log.writers = lambda _: frozenset()
-        settle(log, eagerly=False)  # before the second one is written
+        settle_late_writes(log, eagerly=False)  # before the second one is written
         assert finish is not None
         finish()
         undo(log, [first, second])
@@ -276,7 +275,7 @@ def test_what_a_later_step_replaced_and_still_writes_to_is_not_edited_by_others(
 
         steps.append(bench.step(log, replace))
         with open(path, "ab"):
-            settle(log)  # the first one's writer is gone, the second one's is not
+            settle_late_writes(log)  # the first one's writer is gone, the second one's is not
         log.writers = lambda _: frozenset()
         steps.append(bench.step(log, lambda actor: actor.chmod(b"file", 0o600)))
         assert log.barriers.records == []

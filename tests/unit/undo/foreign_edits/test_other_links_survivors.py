@@ -12,11 +12,10 @@ import pytest
 from holdfast.model.errors import RefusedError
 from holdfast.testing.permissions import permissions_hold
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
 
-from ..conftest import Bench
+from ..conftest import Bench, redo, undo
 
 WHERE = ["", "the log is elsewhere", "the log is elsewhere, without privileges"]
 
@@ -61,7 +60,7 @@ def describes(path: Path) -> None:
 
 
 def refuses(log: UndoLog, change: Callable[..., object], step: int) -> None:
-    with pytest.raises(RefusedError, match=f"somebody else has changed what step {step} left") as refused:
+    with pytest.raises(RefusedError, match=f"another process has changed what step {step} left") as refused:
         change(log, [step])
     assert refused.value.code == "barrier"
 
@@ -138,7 +137,7 @@ def test_a_name_alone_is_given_back_and_the_edit_stays_theirs(bench: Bench) -> N
         undo(log, [second])
         refuses(log, undo, first)
         redo(log, [second])
-        with pytest.raises(RefusedError, match="somebody else has changed what steps 1 and 2 left"):
+        with pytest.raises(RefusedError, match="another process has changed what steps 1 and 2 left"):
             undo(log, [first, second])
     assert (bench.tree / "also").read_bytes() == b"stepHAND"
 
@@ -168,6 +167,6 @@ def test_a_recovery_leaves_an_edit_by_another_name(bench: Bench) -> None:
     with bench.keeper() as log:
         recovered = recover(log)
         assert recovered.rolled_back is not None
-        assert [one.reason for one in recovered.rolled_back.conflicts] == ["somebody else has changed it since"]
+        assert [one.reason for one in recovered.rolled_back.conflicts] == ["another process has changed it since"]
     assert (bench.tree / "also").read_bytes() == b"HAND"
     assert (bench.tree / "file").samefile(bench.tree / "also")

@@ -8,10 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.local_service.undo_service import LocalUndoService
 
-from .conftest import Bench
+from ..conftest import Bench, redo, undo
 
 
 def come_and_go(actor: Actor) -> None:
@@ -43,17 +42,17 @@ def test_a_directory_gets_the_oldest_time_that_steps_beside_each_other_found(ben
     """I1: also where one of them was undone and redone meanwhile."""
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
-        first, second = desk.open("command"), desk.open("command")
+        service = LocalUndoService(log)
+        first, second = service.open("command"), service.open("command")
         with Actor(log.recorder, os.fsencode(bench.tree), first) as actor:
             actor.write(b"one", b"")
         with Actor(log.recorder, os.fsencode(bench.tree), second) as actor:
             actor.write(b"two", b"")
         for step in (second, first):
-            desk.close(step, 0)
-        desk.undo([first])
-        desk.redo([first])
-        desk.undo([first, second])
+            service.close(step, 0)
+        service.undo([first])
+        service.redo([first])
+        service.undo([first, second])
         bench.assert_as(before)
 
 
@@ -61,14 +60,14 @@ def test_what_describes_a_directory_does_not_bring_back_the_time_that_another_st
     (bench.tree / "d").mkdir()
     before = bench.photograph()
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
-        first, second = desk.open("command"), desk.open("command")
+        service = LocalUndoService(log)
+        first, second = service.open("command"), service.open("command")
         with Actor(log.recorder, os.fsencode(bench.tree), first) as actor:
             actor.write(b"d/f", b"")
         with Actor(log.recorder, os.fsencode(bench.tree), second) as actor:
             actor.chmod(b"d", 0o700)
         for step in (first, second):
-            desk.close(step, 0)
-        desk.undo([first])
-        desk.undo([second])
+            service.close(step, 0)
+        service.undo([first])
+        service.undo([second])
         bench.assert_as(before)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import UnsupportedError, UsageError
-from holdfast.sandbox import _resource_limits as quota
-from holdfast.sandbox._resource_limits import check, enforced
+from holdfast.sandbox import _resource_limits
+from holdfast.sandbox._resource_limits import check_quota, enforce_quota
 from holdfast.sandbox.policy import Quota
 
 
@@ -27,8 +27,8 @@ def _groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     mounts.write_text(f"25 1 0:22 / /proc rw - proc proc rw\n30 1 0:26 / {top} rw - cgroup2 cgroup2 rw\n")
     own = tmp_path / "own"
     own.write_text("1:name=systemd:/\n0::/user/app\n")
-    monkeypatch.setattr(quota, "_MOUNTS", str(mounts))
-    monkeypatch.setattr(quota, "_GROUP", str(own))
+    monkeypatch.setattr(_resource_limits, "_MOUNTS", str(mounts))
+    monkeypatch.setattr(_resource_limits, "_GROUP", str(own))
     # (In the kernel's, a group holds its files from the first on, and goes with them.)
     monkeypatch.setattr(os, "rmdir", lambda path: subprocess.run(["rm", "-r", path], check=True))
     return top
@@ -39,7 +39,7 @@ def made(groups: Path) -> list[Path]:
 
 
 def test_a_group_is_made_in_the_nearest_one_that_hands_the_controllers_down(groups: Path) -> None:
-    with enforced(Quota(memory=1 << 30, processes=10)) as (group, limits):
+    with enforce_quota(Quota(memory=1 << 30, processes=10)) as (group, limits):
         assert limits == []
         assert [Path(group)] == made(groups)
         assert Path(group).parent == groups / "user"
@@ -55,7 +55,7 @@ def test_what_killed_processes_have_left_is_removed_and_nobody_else_s(groups: Pa
     stays = groups / f"user/holdfast-{os.getpid()}-1"
     for path in (stays, groups / f"user/holdfast-{ended.pid}-1", groups / "user/other-1"):
         path.mkdir()
-    with enforced(Quota(memory=1)):
+    with enforce_quota(Quota(memory=1)):
         pass
     assert made(groups) == [stays]
     assert (groups / "user/other-1").exists()
@@ -65,24 +65,24 @@ def test_without_a_group_each_process_is_limited_and_what_cannot_be_is_refused(
     groups: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (groups / "user/cgroup.subtree_control").write_text("cpu\n")
-    with enforced(Quota(memory=1 << 30, disk=1 << 20)) as (group, limits):
+    with enforce_quota(Quota(memory=1 << 30, disk=1 << 20)) as (group, limits):
         assert (group, dict(limits)) == ("", {resource.RLIMIT_AS: 1 << 30, resource.RLIMIT_FSIZE: 1 << 20})
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with enforced(Quota(processes=10)) as (group, limits):
+    with enforce_quota(Quota(processes=10)) as (group, limits):
         assert (group, limits) == ("", [(resource.RLIMIT_NPROC, 12)])
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(UnsupportedError, match="no processes of root's"), enforced(Quota(processes=10)):
+    with pytest.raises(UnsupportedError, match="no processes of root's"), enforce_quota(Quota(processes=10)):
         pass
     assert made(groups) == []
 
 
 def test_no_limit_asks_for_nothing(groups: Path) -> None:
-    with enforced(Quota()) as (group, limits):
+    with enforce_quota(Quota()) as (group, limits):
         assert (group, limits, made(groups)) == ("", [], [])
 
 
 def test_a_shared_directory_cannot_be_limited() -> None:
-    check(Quota(disk=1), "own")
-    check(Quota(memory=1), "shared")
+    check_quota(Quota(disk=1), "own")
+    check_quota(Quota(memory=1), "shared")
     with pytest.raises(UsageError, match="the host's"):
-        check(Quota(disk=1), "shared")
+        check_quota(Quota(disk=1), "shared")

@@ -21,11 +21,11 @@ from holdfast.supervisor.keeper._call_dispatcher import (
     SupervisedTree,
     TreeDescriptors,
     handler_table,
-    receive,
+    receive_calls,
 )
-from holdfast.supervisor.keeper.keeper_context import KeeperContext, ServedWorkspace
+from holdfast.supervisor.keeper._keeper_context import KeeperContext, ServedWorkspace
 from holdfast.supervisor.process_tree.members import Processes, Run
-from holdfast.supervisor.resolution.handler_context import Supervision
+from holdfast.supervisor.resolution.handler_context import HandlerContext
 from holdfast.supervisor.syscalls.pending_call import PendingCall, Reply
 
 from ....waiting import wait_until
@@ -121,7 +121,7 @@ def test_a_call_that_comes_while_another_is_carried_out_is_not_interrupted(selec
     listener = Listener(fds[0])
     begun, goes_on = threading.Event(), threading.Event()
 
-    def rmdir(call: PendingCall, world: Supervision) -> Reply:
+    def rmdir(call: PendingCall, world: HandlerContext) -> Reply:
         begun.set()
         assert goes_on.wait(60)
         return Reply(error=errno.ENOTEMPTY)
@@ -132,7 +132,7 @@ def test_a_call_that_comes_while_another_is_carried_out_is_not_interrupted(selec
     keeper = KeeperContext(ServedWorkspace(-1, (), nothing, nothing), *[nothing] * 5)
     tree = SupervisedTree(keeper, Run("r", pid), TreeDescriptors(listener, nothing), processes, calls, lambda *_: None)
     turns = Counted(lambda: False, selector)
-    receive(tree, turns, lambda: None)
+    receive_calls(tree, turns, lambda: None)
     ours.send(b"g")
     assert begun.wait(60)
     (child,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())

@@ -13,10 +13,9 @@ import pytest
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
 from holdfast.testing.tree_actor import Actor
-from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.log import UndoLog
 
-from .conftest import Bench
+from ..conftest import Bench, redo, undo
 
 by_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives things away")
 
@@ -95,7 +94,7 @@ CASES = [
 
 
 def refused(log: UndoLog, step: int) -> None:
-    with pytest.raises(RefusedError, match=r"somebody else has changed .*it") as error:
+    with pytest.raises(RefusedError, match=r"another process has changed .*it") as error:
         undo(log, [step])
     assert error.value.code == "barrier"
 

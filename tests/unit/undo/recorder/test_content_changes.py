@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.testing.permissions import permissions_hold
-from holdfast.undo.local_service._undo_redo import undo
 
-from .conftest import Bench
+from ..conftest import Bench, undo
 
 
 def test_nobody_else_waits_for_the_process_that_opens_one(

@@ -37,11 +37,11 @@ class Killed(World):
     dies = False
 
     def is_valid(self, call: PendingCall) -> bool:
-        """See `Supervision.is_valid`."""
+        """See `HandlerContext.is_valid`."""
         return not self.gone
 
     def step(self, call: PendingCall) -> StepId:
-        """See `Supervision.step`."""
+        """See `HandlerContext.step`."""
         self.gone = self.gone or self.dies
         return self._step
 

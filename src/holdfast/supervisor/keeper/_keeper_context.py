@@ -20,7 +20,7 @@ class ServedWorkspace(NamedTuple):
 
     root_fd: int
     forbidden: tuple[int, ...]
-    """See `Supervision.forbidden`."""
+    """See `HandlerContext.forbidden`."""
     interceptor: Interceptor
     preimages: Preimages
 

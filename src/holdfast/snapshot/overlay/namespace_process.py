@@ -38,7 +38,7 @@ _HOLDS: Final = b"it does"
 _FLOCK = struct.Struct("hhqqi4x")  # type, whence, start, length, process
 _START: Final = (
     "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); "
-    "from holdfast.snapshot.overlay._namespace_process import main; main(*sys.argv[1:])"
+    "from holdfast.snapshot.overlay.namespace_process import main; main(*sys.argv[1:])"
 )
 _NEEDED: Final = "it takes root, or a kernel that lets users have namespaces of their own, with overlays in them"
 

@@ -11,7 +11,7 @@ from holdfast.model.log_format import Lines, send
 from holdfast.testing.tree_actor import Actor
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.recovery.keeper_recovery import recover
-from holdfast.undo.service import Limits
+from holdfast.undo.service import LogLimits
 
 from ..conftest import Bench
 
@@ -68,7 +68,7 @@ def test_above_debug_preimages_are_not_told_of(bench: Bench) -> None:
 
 
 def test_a_step_near_its_limit_is_told_of_once(bench: Bench) -> None:
-    bench.limits = Limits(max_step_bytes=SIZE * 10)
+    bench.limits = LogLimits(max_step_bytes=SIZE * 10)
     for number in range(10):
         (bench.tree / str(number)).write_bytes(b"x" * SIZE)
     heard = Heard("warn")

@@ -4,7 +4,7 @@ the workspace's path, hands the device out, and becomes the command.
 It is `arguments`, executed as `holdfast.supervisor.confinement.filter_shim` says: the device is in the place of the
 listener. Who is not root does it in a user namespace of their own, in which they remain themselves; from there, nothing
 can be unmounted. Holdfast's own directories cannot be changed by it, nor moved
-(`holdfast.engine.running._mount_entry`). Sources: mount_namespaces(7), user_namespaces(7), mount(2).
+(`holdfast.engine.running.mount_entry`). Sources: mount_namespaces(7), user_namespaces(7), mount(2).
 """
 
 from __future__ import annotations
@@ -29,7 +29,13 @@ from holdfast.bridge.mount.mount_namespaces import (
 from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.paths import display, under
 from holdfast.supervisor.confinement import landlock, seccomp_notify, seccomp_program
-from holdfast.supervisor.confinement.filter_shim import CANNOT_EXECUTE, become, hand_out, ignore, ignored
+from holdfast.supervisor.confinement.filter_shim import (
+    CANNOT_EXECUTE,
+    become_command,
+    hand_out_listener,
+    ignore_signals,
+    ignored_signals,
+)
 from holdfast.supervisor.resolution.mount_table import mounts, other_paths
 
 if TYPE_CHECKING:
@@ -126,7 +132,7 @@ _NEEDED: Final = (
 )
 _START: Final = (
     "import sys; sys.path[:0] = sys.argv.pop(1).split(':'); "
-    "from holdfast.engine.running._mount_entry import main; main(sys.argv[1:])"
+    "from holdfast.engine.running.mount_entry import main; main(sys.argv[1:])"
 )
 
 
@@ -139,7 +145,7 @@ def arguments(
     """
     path = ":".join(os.path.abspath(each) for each in sys.path if each)
     start = [os.fsencode(sys.executable), b"-I", b"-B", b"-c", _START.encode(), os.fsencode(path)]
-    return [*start, b"%d" % channel, ignored(), root, directory, b"%d" % len(own), *own, *command]
+    return [*start, b"%d" % channel, ignored_signals(), root, directory, b"%d" % len(own), *own, *command]
 
 
 def main(argv: Sequence[str]) -> NoReturn:
@@ -147,18 +153,18 @@ def main(argv: Sequence[str]) -> NoReturn:
     channel, numbers, *rest = argv
     root, directory, count, *words = map(os.fsencode, rest)
     own, command = words[: int(count)], words[int(count) :]
-    ignore(numbers)
+    ignore_signals(numbers)
     os.set_inheritable(int(channel), False)
     with socket.socket(fileno=int(channel)) as talk:
         try:
             device = _put_under(root, own)
             seccomp_notify.give_up_privileges()
-            landlock.keep_in()
+            landlock.confine_mounts()
             listeners = _filter()
         except (HoldfastError, OSError) as error:
             talk.send(_said(error))
             os._exit(CANNOT_EXECUTE)
-        hand_out(talk, device, *listeners)
+        hand_out_listener(talk, device, *listeners)
         try:
             # (Of what is open from outside, nothing else leads into the workspace: the standard descriptors are no
             # directories, with which the interpreter would not have started.)
@@ -166,7 +172,7 @@ def main(argv: Sequence[str]) -> NoReturn:
         except OSError as error:
             talk.send(b"%d" % (error.errno or 0))
             os._exit(CANNOT_EXECUTE)
-        become(talk, command)
+        become_command(talk, command)
 
 
 def _filter() -> list[int]:

@@ -25,10 +25,10 @@ from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFo
 from holdfast.model.log import Level, arrange
 from holdfast.model.log_format import Lines, send
 from holdfast.model.paths import display
-from holdfast.processes.module_process import Outcome, decode_outcome, failure, start
+from holdfast.processes.module_process import ProcessOutcome, decode_outcome, failed_outcome, start_module
 from holdfast.sandbox.channel import shim_command
-from holdfast.undo.reports.unreported_rollbacks import note
-from holdfast.undo.service import Limits, Thresholds
+from holdfast.undo.reports.unreported_rollbacks import note_rollback
+from holdfast.undo.service import LogLimits, Thresholds
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -47,7 +47,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """The run's id."""
     thresholds: Thresholds
     """When a person is to be asked."""
-    limits: Limits | None = None
+    limits: LogLimits | None = None
     """Of the undo log, if nobody keeps it yet; None: as the settings say."""
     isolation: Isolation | None
     """None: as the settings say."""
@@ -66,7 +66,7 @@ class Launcher:
         """Start it. Raises `OSError`."""
         ours, its = socket.socketpair()
         with its:
-            self._process = start(
+            self._process = start_module(
                 __name__, str(its.fileno()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[its.fileno()]
             )
         assert self._process.stdin is not None
@@ -84,7 +84,7 @@ class Launcher:
         """Whether it has ended."""
         return self._process.poll() is not None
 
-    def wait(self, seconds: float) -> Outcome:
+    def wait(self, seconds: float) -> ProcessOutcome:
         """Wait until it has ended, and end it if it takes longer than ``seconds``: first in order, then at once."""
         wait_for(self._process, seconds)
         with self._outcome, self._outcome.makefile("rb") as file:
@@ -93,7 +93,7 @@ class Launcher:
             return decode_outcome(said)
         except FormatError:
             message = f"what runs the commands was killed (status {self._process.returncode})"
-            return Outcome(kind="HoldfastError", code="launcher_gone", message=message)
+            return ProcessOutcome(kind="HoldfastError", code="launcher_gone", message=message)
 
 
 def wait_for(process: subprocess.Popen[bytes], seconds: float) -> int:
@@ -115,9 +115,9 @@ def main(fd: int) -> None:
             launch = msgspec.msgpack.decode(file.read(), type=Launch)
         arrange(launch.log_level, lambda: send(launch.log_level, Lines(as_json=not sys.stderr.isatty())))
         try:
-            outcome = Outcome(exit_code=_run(launch))
+            outcome = ProcessOutcome(exit_code=_run(launch))
         except HoldfastError as error:
-            outcome = failure(error)
+            outcome = failed_outcome(error)
         with suppress(BrokenPipeError):  # whoever started it is gone, and asks no more
             starter.sendall(outcome.encode())
 
@@ -137,7 +137,7 @@ def _run(launch: Launch) -> int:
                     fails_whole=True,  # a shim ends in order or was lost, and then nothing else ends its command
                 ),
                 RunPolicy(launch.isolation, read_only=read_only, thresholds=launch.thresholds, limits=launch.limits),
-                told=partial(note, log_directory(context)),  # the process that has started us may be gone
+                told=partial(note_rollback, log_directory(context)),  # the process that has started us may be gone
             ).exit_code
     finally:
         opener.close()

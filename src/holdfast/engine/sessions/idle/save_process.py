@@ -15,7 +15,7 @@ from holdfast.model.errors import HoldfastError, unexpected
 from holdfast.model.log import Log, arrange
 from holdfast.model.paths import display, parse_display
 from holdfast.model.session_types import SessionId
-from holdfast.processes.module_process import Outcome, failure
+from holdfast.processes.module_process import ProcessOutcome, failed_outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,7 +69,9 @@ def decode(said: bytes) -> list[Said]:
     for line in said.splitlines(keepends=True):
         if line.endswith(b"\n"):
             fields: dict[str, Any] = json.loads(line)
-            found.append(Said(SessionId(fields["session"]), fields["seconds"], Outcome(**fields["outcome"]).error))
+            found.append(
+                Said(SessionId(fields["session"]), fields["seconds"], ProcessOutcome(**fields["outcome"]).error)
+            )
     return found
 
 
@@ -83,7 +85,7 @@ def main() -> None:
     arrange(order.log_level, lambda: _log_at(order.log_level))
     for session in order.sessions:
         said = _save(order, session)
-        outcome = Outcome() if said.error is None else failure(said.error)
+        outcome = ProcessOutcome() if said.error is None else failed_outcome(said.error)
         line = {"session": session, "seconds": said.seconds, "outcome": outcome._asdict()}
         try:
             sys.stdout.write(json.dumps(line) + "\n")
