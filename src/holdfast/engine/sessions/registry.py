@@ -16,7 +16,7 @@ from holdfast.engine.sessions.holder.lock import remove as remove_lock
 from holdfast.engine.sessions.identifiers import check_owner
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.state import journal
-from holdfast.engine.sessions.state.journal import Line
+from holdfast.engine.sessions.state.journal import SessionLine
 from holdfast.engine.sessions.state.repair import (
     found_when_opened,
     make_directory_again,
@@ -151,7 +151,7 @@ class Sessions:
             )
             shelf.rows.add(record)
             tree = workspace.checkpoint(kind="auto", author=self._agent).checkpoint.id
-            line = Line(shelf, record, context.clock)
+            line = SessionLine(shelf, record, context.clock)
             state = State(
                 id=session,
                 parent=None,
@@ -207,7 +207,7 @@ class Sessions:
             self._warn(record.workspace, context.misconfigured)
             workspace = Workspace(opener, context)
             shelf = Shelf(context)
-            line = Line(shelf, record, context.clock).load()
+            line = SessionLine(shelf, record, context.clock).load()
             around = self.surroundings(opener, context, workspace, shelf)
             kept = ExitStack()
             session = Session(around, line, kept)
@@ -300,7 +300,7 @@ class Sessions:
         """The commands of a session, the last first, at most ``limit``. Takes no lock."""
         home, shelf = self._looking()
         record = self._get(shelf, id)
-        return Line(shelf, record, home.store.catalog.clock).load().history(limit)
+        return SessionLine(shelf, record, home.store.catalog.clock).load().history(limit)
 
     def branches(self, id: str) -> list[SessionRef]:  # noqa: A002
         """The branches of a session, by name. Takes no lock."""
@@ -430,9 +430,9 @@ class Sessions:
     def _info(self, home: HomeContext, shelf: Shelf, record: SessionRecord) -> SessionInfo:
         catalog, rows = home.store.catalog, shelf.rows
         stored = rows.checkpoints(record.id)
-        line: Line | None = None
+        line: SessionLine | None = None
         if record.status == "live":
-            line = Line(shelf, record, catalog.clock).load()
+            line = SessionLine(shelf, record, catalog.clock).load()
         path = lock_path(home.home, home.store.tenant, record.id)
         return SessionInfo(
             id=record.id,
@@ -460,7 +460,7 @@ class Sessions:
         )
 
 
-def _recover(around: Surroundings, line: Line, session: Session, *, begins: bool) -> None:
+def _recover(around: Surroundings, line: SessionLine, session: Session, *, begins: bool) -> None:
     """Bring a session up to what has happened to it since it was held last."""
     context, workspace = around.context, around.workspace
     remade = make_directory_again(context, workspace, line.record, line.state)

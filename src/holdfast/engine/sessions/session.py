@@ -11,7 +11,7 @@ from holdfast.engine.opening.child_environment import handed_on, of_no_repositor
 from holdfast.engine.sessions import _quotas as quotas
 from holdfast.engine.sessions.identifiers import check_agent, check_metadata
 from holdfast.engine.sessions.state import journal
-from holdfast.engine.sessions.state.journal import Commands
+from holdfast.engine.sessions.state.journal import CommandJournal
 from holdfast.engine.sessions.state.state_history import States, hooked
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.holder.lock import InFlight
     from holdfast.engine.sessions.holder.request_server import Door
     from holdfast.engine.sessions.lifecycle.fork_creation import ForkRequest
-    from holdfast.engine.sessions.state.journal import Line
+    from holdfast.engine.sessions.state.journal import SessionLine
     from holdfast.engine.sessions.state.state_history import Surroundings
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.command_results import RestoreResult
@@ -59,7 +59,7 @@ class Session:
     ``moved`` if somebody has got past the lock.
     """
 
-    def __init__(self, around: Surroundings, line: Line, stack: ExitStack) -> None:
+    def __init__(self, around: Surroundings, line: SessionLine, stack: ExitStack) -> None:
         """``line`` is loaded; ``stack`` is what `close` lets go of, the session's lock among it."""
         self._around = around
         self._context = around.context
@@ -71,7 +71,7 @@ class Session:
         self._is_asked = False
         base = handed_on(around.opener.environ)
         self._base = of_no_repository(base) if line.record.provider else base
-        self._commands = Commands(around.context, line, self._states, self._base, stack)
+        self._commands = CommandJournal(around.context, line, self._states, self._base, stack)
         self.too_long: list[str] = []
         """What its commands have exported since it was opened and nobody can be started with."""
 

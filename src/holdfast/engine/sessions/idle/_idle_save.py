@@ -12,7 +12,7 @@ from holdfast.engine.sessions.holder.lock import remove as remove_lock
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.state import journal
-from holdfast.engine.sessions.state.journal import Line
+from holdfast.engine.sessions.state.journal import SessionLine
 from holdfast.engine.sessions.state.repair import was_emptied
 from holdfast.engine.upkeep.session_shelf import Shelf
 from holdfast.engine.workspace.workspace import Workspace
@@ -55,7 +55,7 @@ def save_idle(opener: Opener, name: str) -> float | None:
             return None
         if record.status != "live" or record.workspace is None:
             return None
-        line = Line(Shelf(home), record, clock).load()
+        line = SessionLine(Shelf(home), record, clock).load()
         left = journal.due(line.state, line.entries, clock.now())
         if left != 0:
             return left

@@ -221,7 +221,7 @@ class Lineage(NamedTuple):
 NO_LINEAGE = Lineage(None)
 
 
-class Line:
+class SessionLine:
     """Where one session stands. For whoever holds it; `look` is for all others."""
 
     def __init__(self, shelf: Shelf, record: SessionRecord, clock: Clock) -> None:
@@ -261,7 +261,7 @@ class Line:
         """The journal as it is written."""
         return self._row
 
-    def load(self) -> Line:
+    def load(self) -> SessionLine:
         """Read HEAD and the journal, as of one moment; itself. Raises `IntegrityError`, `NotFoundError`."""
         rows = self._shelf.rows
         name = ref_name("head", self.record.id)
@@ -389,10 +389,10 @@ _MOST_OUTPUT = 32 << 20
 """Characters of output in a journal, however well they are compressed: all of it has to fit into a checkpoint."""
 
 
-class Commands:
+class CommandJournal:
     """The commands of a session that is held. Methods with a name of `Session` are its own, which says what they do."""
 
-    def __init__(self, context: Context, line: Line, states: States, base: Mapping[str, str], stack: ExitStack) -> None:
+    def __init__(self, context: Context, line: SessionLine, states: States, base: Mapping[str, str], stack: ExitStack) -> None:
         """``base`` is the environment that its shell is started in, ``stack`` what goes when it is closed."""
         self._context = context
         self._line = line

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions._hooks import What
     from holdfast.engine.sessions.holder.request_server import Door
     from holdfast.engine.sessions.state._change_notice import Noticing
-    from holdfast.engine.sessions.state.journal import Line
+    from holdfast.engine.sessions.state.journal import SessionLine
     from holdfast.engine.upkeep.session_shelf import Shelf
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.command_results import RestoreResult
@@ -91,7 +91,7 @@ def hooked(
 class States:
     """The states of a session that is held. Methods are those of `Session`, which says what they do."""
 
-    def __init__(self, around: Surroundings, line: Line, door: Callable[[], Door | None]) -> None:
+    def __init__(self, around: Surroundings, line: SessionLine, door: Callable[[], Door | None]) -> None:
         """``door`` is where what hooks ask for is answered."""
         self._around = around
         self._door = door

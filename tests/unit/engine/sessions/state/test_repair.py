@@ -250,9 +250,9 @@ def test_a_checkout_that_fails_half_way_is_to_be_mended_first(bench, monkeypatch
 
 
 def test_a_session_that_was_killed_while_it_began_is_begun_again(bench, monkeypatch):
-    from holdfast.engine.sessions.state.journal import Line
+    from holdfast.engine.sessions.state.journal import SessionLine
 
-    monkeypatch.setattr(Line, "commit", killed)
+    monkeypatch.setattr(SessionLine, "commit", killed)
     with pytest.raises(Killed):
         bench.start()
     monkeypatch.undo()
