@@ -128,9 +128,9 @@ def _isolation(configured: Isolation, arguments: argparse.Namespace) -> Isolatio
     for name in ("hidden", "visible", "writable"):
         if name in given:
             given[name] = [os.path.abspath(os.path.expanduser(path)) for path in given[name]]
-    from holdfast.engine.running.isolation import adjusted
+    from holdfast.engine.running.isolation import adjust
 
-    return adjusted(configured, given)
+    return adjust(configured, given)
 
 
 def _limit(name: str, value: str) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.engine.watching._schedule import Pace
-from holdfast.engine.watching.service import Setup
+from holdfast.engine.watching.service import WatchSetup
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.testing.workspace_step import do_step
 from holdfast.undo.reversal._record_reversal import Reversal
@@ -36,14 +36,14 @@ def make_home(tmp_path: Path) -> Iterator[Callable[[str], Home]]:
 
 
 @pytest.fixture
-def setup(tmp_path: Path) -> Setup:
+def setup(tmp_path: Path) -> WatchSetup:
     root, folder = tmp_path / "root", tmp_path / "folder"
     root.mkdir()
     (root / "sub").mkdir()
     folder.mkdir(mode=0o700)
     # Nothing is saved by itself unless a test wants it.
     slow = Pace(debounce=1000, latest=1000)
-    return Setup(os.fsencode(root), os.fsencode(folder), "inotify", slow, rest=0.0)
+    return WatchSetup(os.fsencode(root), os.fsencode(folder), "inotify", slow, rest=0.0)
 
 
 class Bench:

@@ -14,7 +14,7 @@ from holdfast.api.stdio._command_queue import Lane
 from holdfast.api.stdio._directory_operations import VERSION_MISMATCH, guarding, undo_limits
 from holdfast.engine.hosting.host import Host
 from holdfast.engine.hosting.working_directory import WorkingDirectory
-from holdfast.engine.running.isolation import adjusted
+from holdfast.engine.running.isolation import adjust
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, parse_display
@@ -138,7 +138,7 @@ class Sessions:
         }
 
         def isolation(configured: Isolation) -> Isolation:
-            return adjusted(configured, said)
+            return adjust(configured, said)
 
         given = [
             WorkingDirectory(os.path.join(self._directory, parse_display(each.path)), each.label, each.access)

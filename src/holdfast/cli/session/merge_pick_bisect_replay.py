@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.cli.console import Console
-    from holdfast.engine.merging.three_way import Conflict, Prefer
+    from holdfast.engine.merging.three_way import MergeConflict, Prefer
     from holdfast.engine.sessions.exchange.bisection import Bisected, Tried
     from holdfast.engine.sessions.exchange.command_replay import Repeated, Replayed
     from holdfast.engine.sessions.exchange.state_merge import SessionMerged
@@ -114,7 +114,7 @@ def _merged(console: Console, arguments: argparse.Namespace, found: SessionMerge
     return 0
 
 
-def _what_settles(conflicts: Sequence[Conflict]) -> str:
+def _what_settles(conflicts: Sequence[MergeConflict]) -> str:
     in_the_way = sum(one.why == "in_the_way" for one in conflicts)
     if not in_the_way:
         return "change one side so that they agree, or settle it with --prefer ours or --prefer theirs"
@@ -122,15 +122,15 @@ def _what_settles(conflicts: Sequence[Conflict]) -> str:
     return hint if in_the_way == len(conflicts) else f"{hint}; --prefer ours or --prefer theirs settles the rest"
 
 
-def _settled(arguments: argparse.Namespace, settled: Sequence[Conflict]) -> list[str]:
+def _settled(arguments: argparse.Namespace, settled: Sequence[MergeConflict]) -> list[str]:
     return [_conflict_line(one, f", {_PLACED[arguments.prefer]} taken") for one in settled]
 
 
-def _conflict_line(conflict: Conflict, more: str = "") -> str:
-    from holdfast.engine.merging.three_way import WORDS
+def _conflict_line(conflict: MergeConflict, more: str = "") -> str:
+    from holdfast.engine.merging.three_way import CONFLICT_TEXTS
 
     there = "" if conflict.there == conflict.path else f" (there {show_path(conflict.there)})"
-    return f"  {show_path(conflict.path)}{there}: {WORDS[conflict.why]}{more}"
+    return f"  {show_path(conflict.path)}{there}: {CONFLICT_TEXTS[conflict.why]}{more}"
 
 
 # -- bisect -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from holdfast.engine.experiments._runner import Runner
 from holdfast.engine.experiments.attempts import Comparison
 from holdfast.engine.history.derived_state import put_together
 from holdfast.engine.history.status import only_uncaptured
-from holdfast.engine.merging.tree_merge import provenance
+from holdfast.engine.merging.tree_merge import merge_provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.message_text import plural
@@ -58,7 +58,7 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     differing = diff(context, ours, outcome.after, renames=False).changes
     spared = only_uncaptured(context, outcome.after, differing)
     changes = [one for one in differing if one.path not in spared]
-    why = provenance(session.agent, message, outcome.attempt.command)
+    why = merge_provenance(session.agent, message, outcome.attempt.command)
     # (A checkpoint of its own: that of the fork goes with it.)
     with context.lock():
         target = put_together(context, ours, changes, why) if changes else ours

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.encoding.workspace_json import not_captured, restored
-from holdfast.engine.merging.three_way import WORDS
+from holdfast.engine.merging.three_way import CONFLICT_TEXTS
 from holdfast.model.paths import display
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.experiments.attempts import Difference, Outcome
     from holdfast.engine.experiments.experiment import Adopted, Experiment
-    from holdfast.engine.merging.three_way import Conflict
+    from holdfast.engine.merging.three_way import MergeConflict
     from holdfast.engine.sessions.exchange.bisection import Bisected
     from holdfast.engine.sessions.exchange.command_replay import Replayed
     from holdfast.engine.sessions.exchange.state_merge import SessionMerged
@@ -105,10 +105,10 @@ def changed(changes: Sequence[Change]) -> Json:
     }
 
 
-def conflicts(found: Sequence[Conflict]) -> list[Json]:
+def conflicts(found: Sequence[MergeConflict]) -> list[Json]:
     """Each ``path`` with ``there`` (where it is on the other side), ``why`` and the same for people."""
     return [
-        {"path": display(one.path), "there": display(one.there), "why": one.why, "reason": WORDS[one.why]}
+        {"path": display(one.path), "there": display(one.there), "why": one.why, "reason": CONFLICT_TEXTS[one.why]}
         for one in found
     ]
 

@@ -317,7 +317,7 @@ class Maintenance:
                 charge.care, charge.problem, charge.failures = care, None, 0
         care = charge.care
         assert care is not None
-        care.service.save_by_itself(row.saves_itself)
+        care.service.set_auto_save(row.saves_itself)
         care.turn()
         if care.service.stopping:
             self._let_go(charge)

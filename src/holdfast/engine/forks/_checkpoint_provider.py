@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.bridge.mount import fuse_device
 from holdfast.bridge.mount.overlayfs import detach_overlays
 from holdfast.engine.forks.fork import fork
-from holdfast.engine.forks.mount_server_client import MountServer, Order
+from holdfast.engine.forks.mount_server_client import MountOrder, MountServer
 from holdfast.engine.forks.mounted_forks import fork_mounted, mount_again
 from holdfast.engine.forks.unmount_to_directory import discard
 from holdfast.engine.history.checkpoint import take_locked
@@ -117,7 +117,7 @@ class OwnCheckpoints:
         if self._mounts:
             make_private(place)
             keep_apart(place)
-            order = Order(self._home, self._workspace.path, self.where_to_work(place), checkpoint)
+            order = MountOrder(self._home, self._workspace.path, self.where_to_work(place), checkpoint)
             try:
                 with MountServer() as server:
                     server.mount(order)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint
 
 
-def looks_of(context: Context, checkpoint: Checkpoint) -> CheckpointAppearance:
+def shown_ownership(context: Context, checkpoint: Checkpoint) -> CheckpointAppearance:
     """As a fork would look: owned by whoever owns the workspace, or, if we may give nothing away, by ourselves."""
     files = context.settings.files
     try:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
 from holdfast.bridge.mount.fuse_device import clear_dead, detach
 from holdfast.bridge.mount.overlayfs import attributes_for, detach_overlays, mount_overlay, unmount_overlay
-from holdfast.engine.forks.checkpoint_mount import Served
+from holdfast.engine.forks.checkpoint_mount import ServedCheckpoint
 from holdfast.engine.opening.fork_layers import lower_of, make_layers, merged_of, taken, upper_of, work_of
 from holdfast.model.errors import LockedError, RefusedError, StorageError
 from holdfast.model.ids import Hash
@@ -42,7 +42,9 @@ class ServedFork:
             clear_dead(lower)
             detach_overlays(merged_of(folder))  # nobody serves what a process that was killed has left there
             looks = CheckpointAppearance(note.uid, note.gid, note.changed_at, note.root_permissions, note.permissions)
-            self._served = Served(context.store, Hash(bytes.fromhex(note.root)), looks, lower, allow_other=False)
+            self._served = ServedCheckpoint(
+                context.store, Hash(bytes.fromhex(note.root)), looks, lower, allow_other=False
+            )
             try:
                 mount_overlay(lower, upper_of(folder), work_of(folder), directory, note.attributes)
             except BaseException:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.bridge.checkpoint_tree import CheckpointTree
 from holdfast.bridge.mount.fuse_device import clear_dead, mount
 from holdfast.bridge.server.loop import FuseServer
-from holdfast.engine.forks._file_ownership import looks_of
+from holdfast.engine.forks._file_ownership import shown_ownership
 from holdfast.engine.forks._stored_content import StoredContent
 from holdfast.engine.history.mount_pins import RENEWED, MountPin, release_dead
 from holdfast.engine.opening.context import with_ballast
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 
-class Served:
+class ServedCheckpoint:
     """A checkpoint on a directory, served by threads of this process until `close`."""
 
     def __init__(
@@ -69,14 +69,14 @@ class Mounted:
         self.checkpoint: CheckpointId = checkpoint.id
         self.path = directory
         """Where it is, the real path."""
-        self._served: Served | None = None
+        self._served: ServedCheckpoint | None = None
         with with_ballast(context):
             self._pin = MountPin(context, checkpoint, directory)
         self._made = False
         try:
             self._made = _prepare(directory)
-            looks = looks_of(context, checkpoint)
-            self._served = Served(context.store, checkpoint.root, looks, directory, allow_other=allow_other)
+            looks = shown_ownership(context, checkpoint)
+            self._served = ServedCheckpoint(context.store, checkpoint.root, looks, directory, allow_other=allow_other)
         except BaseException:
             self._end()
             raise
@@ -154,7 +154,7 @@ def mount_checkpoint(
     return Mounted(context, context.catalog.checkpoint(checkpoint), real, allow_other=allow_other)
 
 
-def newest_at(context: Context, moment: int) -> CheckpointId:
+def newest_checkpoint_at(context: Context, moment: int) -> CheckpointId:
     """The workspace's newest checkpoint that was taken at ``moment`` (microseconds since 1970) or before it, by the
     clock of then; of several the one that was recorded last.
     """

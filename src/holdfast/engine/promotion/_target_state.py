@@ -12,7 +12,7 @@ from holdfast.engine.history.checkpoint import take_locked
 from holdfast.engine.history.restore import refuse_unfinished
 from holdfast.engine.merging import fork_merge
 from holdfast.engine.merging.reapply.resolver import ladder_of
-from holdfast.engine.merging.stacked_plan import detail
+from holdfast.engine.merging.stacked_plan import describe
 from holdfast.engine.opening.undo_log import kept
 from holdfast.engine.promotion._build_isolation import environment_of
 from holdfast.engine.promotion.spec import Answer, Counts, Overlap
@@ -85,7 +85,7 @@ def combine(
         Overlap(
             display(one.path),
             len(one.numbers),
-            detail(one),
+            describe(one),
             found.foreseen[one.path].to_json() if one.path in found.foreseen else None,
         )
         for one in plan.overlapping
@@ -97,7 +97,7 @@ def combine(
         plan.changesets,
         Counts(**plan.counts._asdict()),
         overlapping,
-        fork_merge.record_of(found.records),
+        fork_merge.encode_record(found.records),
         plan.uncaptured,
     )
 

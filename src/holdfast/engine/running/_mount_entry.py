@@ -1,9 +1,9 @@
 """What a command begins as that sees its workspace by a mount alone: it makes a mount namespace of its own, mounts over
 the workspace's path, hands the device out, and becomes the command.
 
-It is `arguments`, executed as `holdfast.supervisor.confinement.filter_shim` says: the device is in the place of the
-listener. Who is not root does it in a user namespace of their own, in which they remain themselves; from there, nothing
-can be unmounted. Holdfast's own directories cannot be changed by it, nor moved
+It is `build_arguments`, executed as `holdfast.supervisor.confinement.filter_shim` says: the device is in the place of
+the listener. Who is not root does it in a user namespace of their own, in which they remain themselves; from there,
+nothing can be unmounted. Holdfast's own directories cannot be changed by it, nor moved
 (`holdfast.engine.running._mount_entry`). Sources: mount_namespaces(7), user_namespaces(7), mount(2).
 """
 
@@ -46,7 +46,7 @@ _OUT_OF_SIGHT: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 _OBJECT: Final = os.O_PATH | os.O_CLOEXEC
 
 
-def shut(directories: Sequence[bytes], covered: bytes) -> None:
+def protect(directories: Sequence[bytes], covered: bytes) -> None:
     """Make ``directories`` read-only, with all that is mounted in them, and have them and all above them stay where
     they are. They are real paths; something is about to be mounted over the directory ``covered``, where nothing else
     will be seen, and which may lie in one of them. Raises `OSError`.
@@ -130,7 +130,7 @@ _START: Final = (
 )
 
 
-def arguments(
+def build_arguments(
     channel: int, root: bytes, own: Sequence[bytes], directory: bytes, command: Sequence[bytes]
 ) -> list[bytes]:
     """What to execute: ``root`` is the workspace's real path, ``own`` are Holdfast's own directories, by their real
@@ -143,7 +143,7 @@ def arguments(
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    """See `arguments`."""
+    """See `build_arguments`."""
     channel, numbers, *rest = argv
     root, directory, count, *words = map(os.fsencode, rest)
     own, command = words[: int(count)], words[int(count) :]
@@ -198,7 +198,7 @@ def _put_under(root: bytes, own: Sequence[bytes]) -> int:
     try:
         mount(b"none", b"/", MS_REC | MS_PRIVATE)
         flags = os.statvfs(root).f_flag & KEPT_FLAGS
-        shut(own, root)
+        protect(own, root)
         return mount_directly(root, allow_other=is_root, flags=flags)
     except PermissionError as error:
         raise UnsupportedError(f"{display(root)} cannot be mounted on: {error.strerror}", hint=_NEEDED) from error

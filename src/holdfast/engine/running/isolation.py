@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.launch.sandbox_port import Box
 
 
-def adjusted(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
+def adjust(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
     """What is configured, with what ``said`` holds instead; what is hidden or let through adds up.
 
     ``allow`` or ``dns`` mean the network ``allow``. Raises `UsageError` for what needs isolation where there is none.

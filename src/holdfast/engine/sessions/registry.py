@@ -27,7 +27,7 @@ from holdfast.engine.sessions.state.repair import (
     was_cut_short,
 )
 from holdfast.engine.sessions.state.state_history import Surroundings
-from holdfast.engine.upkeep.session_shelf import Shelf
+from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import ConfigError, LockedError, NotFoundError
 from holdfast.model.log import Log
@@ -94,7 +94,7 @@ class Sessions:
         self._opener = self._make()
         self._agent = identifiers.agent_of(agent, self._opener.environ, self._opener.settings(None))
         self._home: HomeContext | None = None
-        self._shelf: Shelf | None = None
+        self._shelf: SessionCheckpointTiers | None = None
         self._warned: set[WorkspaceId] = set()
         """Of whose file it was said that it is wrong."""
 
@@ -130,7 +130,7 @@ class Sessions:
             self._warn(context.workspace.id, context.misconfigured)
             workspace = Workspace(opener, context)
             session = identifiers.new_id("session", context.random) if id is None else identifiers.check_id(id)
-            shelf = Shelf(context)
+            shelf = SessionCheckpointTiers(context)
             check_name(shelf.rows, session)
             stack.enter_context(self._held(context, session))
             self._clear(shelf, session, opener)
@@ -187,13 +187,13 @@ class Sessions:
             opener = self._opened(stack)
             home = opener.open_home()
             forbid_inside_run(home, "a session")
-            record = Shelf(home).rows.get(SessionId(id))
+            record = SessionCheckpointTiers(home).rows.get(SessionId(id))
             check_owner(record, self._agent)
             path = lock_path(home.home, home.store.tenant, record.id)
             wait = home.settings.lock.timeout if timeout is None else timeout
             stack.enter_context(holding(path, record.id, timeout=wait, clock=home.store.catalog.clock))
             self.sweep_if_due()
-            record = Shelf(home).rows.get(record.id)  # as it is now that nobody else has it
+            record = SessionCheckpointTiers(home).rows.get(record.id)  # as it is now that nobody else has it
             check_owner(record, self._agent)
             if record.status != "live" or record.workspace is None:
                 what = "made" if record.status == "making" else "deleted"
@@ -206,7 +206,7 @@ class Sessions:
             context = open_mounted(opener, record.workspace)
             self._warn(record.workspace, context.misconfigured)
             workspace = Workspace(opener, context)
-            shelf = Shelf(context)
+            shelf = SessionCheckpointTiers(context)
             line = SessionLine(shelf, record, context.clock).load()
             around = self.surroundings(opener, context, workspace, shelf)
             kept = ExitStack()
@@ -240,7 +240,7 @@ class Sessions:
             context = open_mounted(opener, parent.workspace)
             if context.misconfigured is not None:
                 raise context.misconfigured
-            shelf = Shelf(context)
+            shelf = SessionCheckpointTiers(context)
             quotas.check_forks(shelf.rows, parent.id, context.settings.session.max_forks)
             return fork(
                 self.surroundings(opener, context, Workspace(opener, context), shelf),
@@ -379,7 +379,7 @@ class Sessions:
             stack.callback(opener.close)
         return opener
 
-    def _get(self, shelf: Shelf, id: str) -> SessionRecord:  # noqa: A002 - the field's own name
+    def _get(self, shelf: SessionCheckpointTiers, id: str) -> SessionRecord:  # noqa: A002 - the field's own name
         """A session; it is said if the file of its workspace is wrong."""
         record = shelf.rows.get(SessionId(id))
         if record.workspace is not None and record.workspace not in self._warned:
@@ -394,7 +394,9 @@ class Sessions:
             self._warned.add(workspace)
             _LOG.warning("%s", error.message)
 
-    def surroundings(self, opener: Opener, context: Context, workspace: Workspace, shelf: Shelf) -> Surroundings:
+    def surroundings(
+        self, opener: Opener, context: Context, workspace: Workspace, shelf: SessionCheckpointTiers
+    ) -> Surroundings:
         """What a session of that workspace works with, in the name of whoever asks."""
         agent = self._agent
 
@@ -406,17 +408,17 @@ class Sessions:
 
         return Surroundings(opener, context, workspace, shelf, agent, save)
 
-    def _looking(self) -> tuple[HomeContext, Shelf]:
+    def _looking(self) -> tuple[HomeContext, SessionCheckpointTiers]:
         if self._home is None or self._shelf is None:
             self._home = self._opener.open_home()
-            self._shelf = Shelf(self._home)
+            self._shelf = SessionCheckpointTiers(self._home)
         return self._home, self._shelf
 
     def _held(self, context: Context, session: SessionId) -> AbstractContextManager[None]:
         path = lock_path(context.home, context.store.tenant, session)
         return holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock)
 
-    def _clear(self, shelf: Shelf, session: SessionId, opener: Opener) -> None:
+    def _clear(self, shelf: SessionCheckpointTiers, session: SessionId, opener: Opener) -> None:
         """Remove what was killed while a session of this name was made or deleted: we hold it, nobody is at it."""
         from holdfast.engine.sessions.lifecycle.deletion import delete
 
@@ -427,7 +429,7 @@ class Sessions:
         if record.status != "live":
             delete(opener, shelf, record)
 
-    def _info(self, home: HomeContext, shelf: Shelf, record: SessionRecord) -> SessionInfo:
+    def _info(self, home: HomeContext, shelf: SessionCheckpointTiers, record: SessionRecord) -> SessionInfo:
         catalog, rows = home.store.catalog, shelf.rows
         stored = rows.checkpoints(record.id)
         line: SessionLine | None = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.engine.merging import stacked_plan as stacking
-from holdfast.engine.merging.stacked_plan import Small
-from holdfast.engine.merging.three_way import Settled, Side
+from holdfast.engine.merging.stacked_plan import SmallChange
+from holdfast.engine.merging.three_way import Decision, SideChanges
 from holdfast.model.command_results import Renamed
 from holdfast.model.entries import Change
 
@@ -59,7 +59,7 @@ def test_the_latest_version_of_each_path_counts() -> None:
         [Change(b"a", ONE, TWO), Change(b"b", ONE, None), Change(b"c", BASE, ONE)],
         [Change(b"c", ONE, BASE), Change(b"d", None, THREE)],
     ]
-    assert stacking.final(stack) == [Change(b"a", BASE, TWO), Change(b"d", None, THREE)]
+    assert stacking.compose(stack) == [Change(b"a", BASE, TWO), Change(b"d", None, THREE)]
 
 
 def test_small_changes_of_a_file_that_overlaps_are_told_one_by_one() -> None:
@@ -69,10 +69,10 @@ def test_small_changes_of_a_file_that_overlaps_are_told_one_by_one() -> None:
         [Change(F, ONE, ONE._replace(mode=0o100755))],
         [Change(F, ONE._replace(mode=0o100755), TWO._replace(mode=0o100755))],
     ]
-    found = stacking.classify(Side([Change(F, BASE, THREE)]), Side(stacking.final(stack)), stack)
+    found = stacking.classify(SideChanges([Change(F, BASE, THREE)]), SideChanges(stacking.compose(stack)), stack)
     (one,) = found.overlaps
     assert [small.number for small in one.small] == [1, 4]
-    assert (one.small[0], one.small[-1].after) == (Small(1, BASE, ONE), TWO._replace(mode=0o100755))
+    assert (one.small[0], one.small[-1].after) == (SmallChange(1, BASE, ONE), TWO._replace(mode=0o100755))
     assert list(one.numbers) == [1, 3, 4]
     assert one.mode == 0o100755
     assert one.is_applicable
@@ -86,21 +86,23 @@ def test_small_changes_go_on_under_a_new_name() -> None:
         [Change(F, ONE, None), Change(b"g", None, ONE)],
         [Change(b"g", ONE, TWO)],
     ]
-    fork = Side([], [Renamed(F, b"g", BASE, TWO, 60)])
-    (one,) = stacking.classify(Side([Change(F, BASE, THREE)]), fork, stack).overlaps
+    fork = SideChanges([], [Renamed(F, b"g", BASE, TWO, 60)])
+    (one,) = stacking.classify(SideChanges([Change(F, BASE, THREE)]), fork, stack).overlaps
     assert (one.path, one.base_path, one.production, one.fork) == (b"g", F, THREE, TWO)
-    assert list(one.small) == [Small(1, BASE, ONE), Small(3, ONE, TWO)]
+    assert list(one.small) == [SmallChange(1, BASE, ONE), SmallChange(3, ONE, TWO)]
 
 
 def test_a_stack_that_does_not_lead_there_is_one_change() -> None:
-    production, fork = Side([Change(F, BASE, THREE)]), Side([Change(F, BASE, TWO)])
+    production, fork = SideChanges([Change(F, BASE, THREE)]), SideChanges([Change(F, BASE, TWO)])
     (one,) = stacking.classify(production, fork, [[Change(F, BASE, ONE)]]).overlaps
-    assert list(one.small) == [Small(0, BASE, TWO)]
+    assert list(one.small) == [SmallChange(0, BASE, TWO)]
 
 
 def test_the_version_changes_with_either_side() -> None:
     def version(here, there):
-        (one,) = stacking.classify(Side([Change(F, BASE, here)]), Side([Change(F, BASE, there)]), []).overlaps
+        (one,) = stacking.classify(
+            SideChanges([Change(F, BASE, here)]), SideChanges([Change(F, BASE, there)]), []
+        ).overlaps
         return one.version
 
     assert len({version(ONE, TWO), version(TWO, ONE), version(THREE, TWO), version(ONE, THREE)}) == 4
@@ -110,13 +112,13 @@ def test_the_version_changes_with_either_side() -> None:
 @pytest.mark.parametrize(
     ("settled", "expected"),
     [
-        (Settled("ours"), {b"f.production": BASE}),
-        (Settled("theirs"), {b"f.fork": BASE}),
-        (Settled(None, THREE), {b"f.production": THREE}),
-        (Settled(None, None), {}),
+        (Decision("ours"), {b"f.production": BASE}),
+        (Decision("theirs"), {b"f.fork": BASE}),
+        (Decision(None, THREE), {b"f.production": THREE}),
+        (Decision(None, None), {}),
     ],
 )
-def test_what_is_decided_of_a_file_that_both_have_renamed(settled: Settled, expected: dict) -> None:
+def test_what_is_decided_of_a_file_that_both_have_renamed(settled: Decision, expected: dict) -> None:
     ours, theirs = sides("production")["renames"], sides("fork")["renames"]
     found = stacking.classify(ours, theirs, [], settled={b"f.production": settled})
     assert not found.plan.conflicts
@@ -126,5 +128,5 @@ def test_what_is_decided_of_a_file_that_both_have_renamed(settled: Settled, expe
 
 def test_a_file_is_never_put_where_a_directory_is() -> None:
     ours, theirs = sides("production")["makes a directory"], sides("fork")["edits"]
-    found = stacking.classify(ours, theirs, [], settled={F: Settled("theirs")})
+    found = stacking.classify(ours, theirs, [], settled={F: Decision("theirs")})
     assert [one.why for one in found.plan.conflicts] == ["in_the_way"]

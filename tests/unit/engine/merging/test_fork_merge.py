@@ -64,7 +64,7 @@ class Two:
         with self.open(self.there) as fork:
             fork.checkpoint()
 
-    def merge(self, **options: object) -> fork_merge.Merged:
+    def merge(self, **options: object) -> fork_merge.ForkMerge:
         with self.open() as workspace:
             return workspace.merge(os.fsdecode(self.there), **options)  # type: ignore[arg-type]
 
@@ -87,7 +87,7 @@ def two(tmp_path: Path, home: Path):
             assert workspace.verify(read_data=True).ok
 
 
-def outcomes(found: fork_merge.Merged) -> dict[str, str]:
+def outcomes(found: fork_merge.ForkMerge) -> dict[str, str]:
     return {os.fsdecode(one.path): one.outcome for one in found.prepared.records}
 
 

@@ -209,7 +209,7 @@ def test_differences_are_remembered_by_what_they_are_of(
 ) -> None:
     from holdfast.engine.merging import deltas
 
-    deltas.forget_all()
+    deltas.clear_caches()
     saved(workspace, a="ours")
     saved(forked, b="theirs")
     first = planned(workspace, forked)
@@ -226,7 +226,7 @@ def test_a_stack_is_remembered_by_its_changesets(
 ) -> None:
     from holdfast.engine.merging import deltas
 
-    deltas.forget_all()
+    deltas.clear_caches()
     saved(workspace, a="ours")
     names = [saved(forked, a=text) for text in ("one", "two", "three")]
     first = planned(workspace, forked)

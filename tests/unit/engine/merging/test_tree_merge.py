@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.engine.history.derived_state import put_together
-from holdfast.engine.merging.deltas import bases
+from holdfast.engine.merging.deltas import find_bases
 from holdfast.engine.merging.tree_merge import merge_into
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.checkpoint import Provenance
@@ -43,7 +43,7 @@ def files(root: Path) -> dict[str, tuple[str, int]]:
 
 def merge(workspace: Workspace, other: Workspace, **options):
     theirs = other.checkpoint().checkpoint.id
-    (base,) = bases(workspace._context, workspace.checkpoint().checkpoint.id, theirs)
+    (base,) = find_bases(workspace._context, workspace.checkpoint().checkpoint.id, theirs)
     return merge_into(workspace._context, [base], theirs, WHY, **options)
 
 
@@ -127,7 +127,7 @@ def test_two_strangers_cannot_be_merged(workspace: Workspace, tree: Path, home: 
         (tmp_path / "other" / "a").write_text("b")
         theirs = other.checkpoint().checkpoint.id
     with pytest.raises(RefusedError, match="no state in common"):
-        bases(workspace._context, ours, theirs)
+        find_bases(workspace._context, ours, theirs)
 
 
 def test_forks_of_one_state_parted_there(workspace: Workspace, forked: Workspace, home: Path, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_forks_of_one_state_parted_there(workspace: Workspace, forked: Workspace
     with holdfast.open(tmp_path / "second", home=home) as second:
         (tmp_path / "second" / "z").write_text("z")
         theirs = second.checkpoint().checkpoint.id
-        assert bases(workspace._context, forked.resolve("@"), theirs) == [base]
+        assert find_bases(workspace._context, forked.resolve("@"), theirs) == [base]
 
 
 def test_content_that_is_gone_cannot_be_put_together(workspace: Workspace, tree: Path) -> None:

@@ -12,7 +12,7 @@ from holdfast.api.rest.routes.checkpoints import reached, refuse_misconfigured
 from holdfast.api.rest.routes.exports import shown
 from holdfast.engine.encoding import workspace_json
 from holdfast.engine.history.revisions import resolve_name_for_restore
-from holdfast.engine.merging.write_plan import Write, carry_out
+from holdfast.engine.merging.write_plan import PlannedWrite, carry_out
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
@@ -166,7 +166,7 @@ def write_files(call: Call) -> response_types.Written:
     }
 
 
-def _write(write: request_types.FileWrite) -> Write:
+def _write(write: request_types.FileWrite) -> PlannedWrite:
     ways = [way for way in (write.blob_hash, write.content, write.content_base64) if way is not None]
     if len(ways) != 1:
         raise UsageError(f"{write.path}: one of blob_hash, content and content_base64 is needed, and one alone")
@@ -180,7 +180,7 @@ def _write(write: request_types.FileWrite) -> Write:
         except binascii.Error as error:
             raise UsageError(f"{write.path}: content_base64 is not base64") from error
     link = write.mode == "120000"
-    return Write(
+    return PlannedWrite(
         path=path_of(write.path),
         content=content,
         stored=write.blob_hash is not None,

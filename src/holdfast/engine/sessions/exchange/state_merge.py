@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.merging.deltas import bases
-from holdfast.engine.merging.tree_merge import merge_into, provenance
+from holdfast.engine.merging.deltas import find_bases
+from holdfast.engine.merging.tree_merge import merge_into, merge_provenance
 from holdfast.engine.sessions.identifiers import check_owner
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.engine.merging.three_way import Prefer
-    from holdfast.engine.merging.tree_merge import Merged
+    from holdfast.engine.merging.tree_merge import TreeMerge
     from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
     from holdfast.model.checkpoint import Provenance
@@ -31,7 +31,7 @@ class SessionMerged(NamedTuple):
     """What merging a session, or picking a command, did, or (dry run) would do."""
 
     source: SessionId
-    merged: Merged
+    merged: TreeMerge
     checkpoint: SessionCheckpoint | None
     """The session's state with what was merged; None if nothing has changed."""
     not_captured: Sequence[NotCaptured] = ()
@@ -59,8 +59,8 @@ def merge(
         missed = sessions.only_in(name, session.root)
     assert theirs is not None, "a saved state has a tree"
     ours = session.workspace.checkpoint(kind="auto").checkpoint.id
-    both_hold = bases(session.context, ours, theirs)
-    why = provenance(session.agent, f"merged the session {name}")
+    both_hold = find_bases(session.context, ours, theirs)
+    why = merge_provenance(session.agent, f"merged the session {name}")
     done = _into(session, name, both_hold, theirs, why, {MERGED: name}, prefer=prefer, dry_run=dry_run, whole=True)
     return done._replace(not_captured=missed)
 
@@ -89,7 +89,7 @@ def pick(
     theirs = _still_there(session, entry.after, f"the tree after the command {entry.seq} of {source}")
     if base == theirs:
         raise RefusedError(f"the command {entry.seq} of {source} has changed no file", code="nothing_changed")
-    why = provenance(session.agent, f"picked the command {entry.seq} of the session {source}", entry.command)
+    why = merge_provenance(session.agent, f"picked the command {entry.seq} of the session {source}", entry.command)
     return _into(session, source, [base], theirs, why, {}, prefer=prefer, dry_run=dry_run)
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.engine.sessions.session import Session
-    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
     from holdfast.model.session_types import SessionCheckpoint
     from holdfast.store.catalog.session_records import SessionRecord
     from holdfast.wire.session_requests import Ask
@@ -110,7 +110,9 @@ class Asking:
     knows whether it was done.
     """
 
-    def __init__(self, connection: socket.socket, lock: bytes, record: SessionRecord, shelf: Shelf, agent: str) -> None:
+    def __init__(
+        self, connection: socket.socket, lock: bytes, record: SessionRecord, shelf: SessionCheckpointTiers, agent: str
+    ) -> None:
         self._socket = connection
         self._lock = lock
         self._record = record
@@ -258,7 +260,9 @@ class Asking:
         )
 
 
-def connect(lock: bytes, record: SessionRecord, shelf: Shelf, agent: str, seconds: float) -> Asking | None:
+def connect(
+    lock: bytes, record: SessionRecord, shelf: SessionCheckpointTiers, agent: str, seconds: float
+) -> Asking | None:
     """The process that has a session open, if one does that answers within ``seconds``.
 
     Raises what it says to that: `RefusedError`, or `LockedError` if it is silent.

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.engine.opening import watch_messages
 from holdfast.engine.sessions.holder.lock import socket_name
 from holdfast.engine.sessions.identifiers import check_owner
-from holdfast.engine.watching.listener import Limits, Listener
+from holdfast.engine.watching.listener import ClientLimits, SocketListener
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from holdfast.engine.sessions.session import Session
-    from holdfast.engine.watching.listener import Client
+    from holdfast.engine.watching.listener import ClientConnection
     from holdfast.model.session_types import SessionRef
     from holdfast.wire.session_requests import Call
 
@@ -48,13 +48,13 @@ class Door:
         self._interrupted = False
         self._selector = selectors.EpollSelector()
         try:
-            self._listener = Listener(
+            self._listener = SocketListener(
                 os.path.dirname(lock),
                 self._selector,
                 session.context.clock,
                 self._answer,
                 self._left,
-                Limits(),
+                ClientLimits(),
                 socket_name(session.id),
                 descriptors=1,
             )
@@ -99,7 +99,7 @@ class Door:
         finally:
             self._hook = ""
 
-    def _answer(self, client: Client, line: bytes) -> bytes:
+    def _answer(self, client: ClientConnection, line: bytes) -> bytes:
         try:
             call = decode_call(line)
             self._check_outside(client)
@@ -113,10 +113,10 @@ class Door:
             _LOG.warning("what was asked of the session failed by a mistake of Holdfast's own: %r", error)
             return watch_messages.encode_failure(HoldfastError(f"it failed there: {error!r}", code="internal"))
 
-    def _left(self, _client: Client) -> None:
+    def _left(self, _client: ClientConnection) -> None:
         """A client holds nothing."""
 
-    def _check_outside(self, client: Client) -> None:
+    def _check_outside(self, client: ClientConnection) -> None:
         """Raise `RefusedError` unless whoever asks may write in the home: has the session's lock open for that."""
         for fd in client.descriptors:
             try:

@@ -14,7 +14,7 @@ from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.state import journal
 from holdfast.engine.sessions.state.journal import SessionLine
 from holdfast.engine.sessions.state.repair import was_emptied
-from holdfast.engine.upkeep.session_shelf import Shelf
+from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.paths import display
@@ -42,7 +42,7 @@ def save_idle(opener: Opener, name: str) -> float | None:
     ``emptied``). Raises also what `Session.checkpoint` does.
     """
     home = opener.open_home()
-    rows, clock, session = Shelf(home).rows, home.store.catalog.clock, SessionId(name)
+    rows, clock, session = SessionCheckpointTiers(home).rows, home.store.catalog.clock, SessionId(name)
     path = lock_path(home.home, home.store.tenant, session)
     if not rows.has(session):
         return None
@@ -55,7 +55,7 @@ def save_idle(opener: Opener, name: str) -> float | None:
             return None
         if record.status != "live" or record.workspace is None:
             return None
-        line = SessionLine(Shelf(home), record, clock).load()
+        line = SessionLine(SessionCheckpointTiers(home), record, clock).load()
         left = journal.due(line.state, line.entries, clock.now())
         if left != 0:
             return left
@@ -73,7 +73,9 @@ def save_idle(opener: Opener, name: str) -> float | None:
                 "undo is finished by the next command that changes the tree",
                 code="half_way",
             )
-        around = Sessions(agent=record.owner, opener=opener).surroundings(opener, context, workspace, Shelf(context))
+        around = Sessions(agent=record.owner, opener=opener).surroundings(
+            opener, context, workspace, SessionCheckpointTiers(context)
+        )
         with Session(around, line, stack.pop_all()) as held:
             held.checkpoint(kind="auto")
     return left

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from holdfast.engine.opening.opener import Opener
-    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
     from holdfast.model.entries import NotCaptured
     from holdfast.store.catalog.session_records import SessionRecord
     from holdfast.store.catalog_records import Workspace
@@ -76,7 +76,7 @@ def _origin(opener: Opener, record: SessionRecord) -> bytes | None:
 _LOG = Log(__name__)
 
 
-def delete(opener: Opener, shelf: Shelf, record: SessionRecord, *, look: bool = False) -> Deleted:
+def delete(opener: Opener, shelf: SessionCheckpointTiers, record: SessionRecord, *, look: bool = False) -> Deleted:
     """Delete a session; of a fork, its directory, its workspace, and that workspace's checkpoints as well. A directory
     that somebody has moved elsewhere stays. ``look`` as in `what_goes`.
 
@@ -163,7 +163,9 @@ def _workspaces(opener: Opener, record: SessionRecord) -> list[Workspace]:
     return [one for one in catalog.workspaces() if one.live and any(under(seen_at(one.path), place) for place in made)]
 
 
-def _refuse_forks_of(opener: Opener, shelf: Shelf, record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
+def _refuse_forks_of(
+    opener: Opener, shelf: SessionCheckpointTiers, record: SessionRecord, workspaces: Iterable[Workspace]
+) -> None:
     """What is noted of a fork's directory is in the workspace's folder, the directory itself may lie in that of the
     session, and its first checkpoint stands on one of the workspace's.
     """

@@ -18,7 +18,7 @@ from holdfast.engine.sessions.holder.lock import holding, lock_path
 from holdfast.engine.sessions.holder.lock import remove as remove_lock
 from holdfast.engine.sessions.identifiers import PROCESS, check_id, new_id
 from holdfast.engine.sessions.lifecycle.deletion import delete
-from holdfast.engine.sessions.state.journal import SessionLine, Lineage, new_ref
+from holdfast.engine.sessions.state.journal import Lineage, SessionLine, new_ref
 from holdfast.files.local_tree import LocalTree
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple

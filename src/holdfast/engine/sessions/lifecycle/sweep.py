@@ -12,7 +12,7 @@ from holdfast.engine.sessions.holder.lock import end_leftovers, holding, is_held
 from holdfast.engine.sessions.holder.lock import remove as remove_lock
 from holdfast.engine.sessions.identifiers import PROCESS
 from holdfast.engine.sessions.state.repair import open_mounted, resume
-from holdfast.engine.upkeep.session_shelf import Shelf
+from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
@@ -37,7 +37,7 @@ LEASE = "sessions"
 _MOST_NAMED = 5
 
 
-def is_due(home: HomeContext, shelf: Shelf) -> bool:
+def is_due(home: HomeContext, shelf: SessionCheckpointTiers) -> bool:
     """Whether `sweep` would find anything to do. Cheap."""
     return bool(_expired(home, shelf)) or shelf.is_due()
 
@@ -45,7 +45,7 @@ def is_due(home: HomeContext, shelf: Shelf) -> bool:
 def sweep_if_due(opener: Opener) -> None:
     """`sweep` if there is anything to do; what goes wrong is logged."""
     home = opener.open_home()
-    shelf = Shelf(home)
+    shelf = SessionCheckpointTiers(home)
     try:
         if not home.store.catalog.database.read_only and is_due(home, shelf):
             sweep(opener, home, shelf)
@@ -53,7 +53,7 @@ def sweep_if_due(opener: Opener) -> None:
         _LOG.warning("old states of sessions are not swept: %s", error.message)
 
 
-def sweep(opener: Opener, home: HomeContext, shelf: Shelf) -> Swept:
+def sweep(opener: Opener, home: HomeContext, shelf: SessionCheckpointTiers) -> Swept:
     """Remove sessions that were cut short or have expired, then move old states to their tiers. A fork whose directory
     holds what no checkpoint does stays, which is said.
 
@@ -74,7 +74,7 @@ def sweep(opener: Opener, home: HomeContext, shelf: Shelf) -> Swept:
     return Swept(warmed, cooled, tuple(removed))
 
 
-def _expired(home: HomeContext, shelf: Shelf) -> list[SessionRecord]:
+def _expired(home: HomeContext, shelf: SessionCheckpointTiers) -> list[SessionRecord]:
     """The sessions that nobody will miss, and nobody has open; a fork before what it was forked from."""
     known = {record.id: record for record in shelf.rows.list()}
     records = sorted(known.values(), key=lambda record: len(_line(record, known)), reverse=True)
@@ -87,7 +87,7 @@ def _expired(home: HomeContext, shelf: Shelf) -> list[SessionRecord]:
 
 
 def _is_expired(
-    home: HomeContext, shelf: Shelf, record: SessionRecord, known: Mapping[SessionId, SessionRecord]
+    home: HomeContext, shelf: SessionCheckpointTiers, record: SessionRecord, known: Mapping[SessionId, SessionRecord]
 ) -> bool:
     if record.status != "live":
         return True
@@ -114,7 +114,7 @@ def _is_used(catalog: Catalog, record: SessionRecord, known: Mapping[SessionId, 
     return catalog.clock.now() - newest <= most or any(one.kind == "manual" or one.label for one in saved)
 
 
-def _stays(opener: Opener, shelf: Shelf, record: SessionRecord) -> bool:
+def _stays(opener: Opener, shelf: SessionCheckpointTiers, record: SessionRecord) -> bool:
     """Whether a fork's directory holds what would be lost with it. What nobody has saved of a fork is saved; where no
     checkpoint can hold it, the fork is kept, and that is said. It is not idle any more then: it is not looked at again
     before ``session.fork_ttl`` has passed.
@@ -161,7 +161,7 @@ def _line(record: SessionRecord, known: Mapping[SessionId, SessionRecord]) -> li
     return found
 
 
-def _remove(opener: Opener, home: HomeContext, shelf: Shelf, session: SessionId) -> bool:
+def _remove(opener: Opener, home: HomeContext, shelf: SessionCheckpointTiers, session: SessionId) -> bool:
     from holdfast.engine.sessions.lifecycle.deletion import delete
 
     clock = home.store.catalog.clock

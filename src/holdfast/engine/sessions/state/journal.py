@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.engine.sessions.state.state_history import States
-    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
     from holdfast.model.clock import Clock
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_types import (
@@ -224,7 +224,7 @@ NO_LINEAGE = Lineage(None)
 class SessionLine:
     """Where one session stands. For whoever holds it; `look` is for all others."""
 
-    def __init__(self, shelf: Shelf, record: SessionRecord, clock: Clock) -> None:
+    def __init__(self, shelf: SessionCheckpointTiers, record: SessionRecord, clock: Clock) -> None:
         self.record = record
         self._shelf = shelf
         self._clock = clock
@@ -392,7 +392,9 @@ _MOST_OUTPUT = 32 << 20
 class CommandJournal:
     """The commands of a session that is held. Methods with a name of `Session` are its own, which says what they do."""
 
-    def __init__(self, context: Context, line: SessionLine, states: States, base: Mapping[str, str], stack: ExitStack) -> None:
+    def __init__(
+        self, context: Context, line: SessionLine, states: States, base: Mapping[str, str], stack: ExitStack
+    ) -> None:
         """``base`` is the environment that its shell is started in, ``stack`` what goes when it is closed."""
         self._context = context
         self._line = line

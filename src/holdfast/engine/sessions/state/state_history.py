@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.engine.sessions.holder.request_server import Door
     from holdfast.engine.sessions.state._change_notice import Noticing
     from holdfast.engine.sessions.state.journal import SessionLine
-    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
     from holdfast.engine.workspace.workspace import Workspace
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.entries import NotCaptured
@@ -61,7 +61,7 @@ class Surroundings(NamedTuple):
     opener: Opener
     context: Context
     workspace: Workspace
-    shelf: Shelf
+    shelf: SessionCheckpointTiers
     agent: str
     """Who uses it."""
     save: Callable[[SessionId], tuple[SessionCheckpoint, Sequence[NotCaptured]]]

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from holdfast.engine.history.retention import Policy
-from holdfast.engine.upkeep.session_shelf import Shelf
+from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, UsageError
 
 
@@ -335,7 +335,7 @@ def test_objects_that_nothing_names_are_removed_and_no_others(bench):
     with bench.start(session__hot=0) as session:
         bench.clock.advance(10)
         bench.sessions(session__hot=0).sweep()
-        shelf = Shelf(session.workspace._context)
+        shelf = SessionCheckpointTiers(session.workspace._context)
         objects = session.workspace._context.store.objects
         data = objects.get(shelf.key(session.head.hash))
         objects.put(shelf.key("f" * 32), (data,))
@@ -360,7 +360,7 @@ def test_an_unknown_cold_store_is_named(bench):
 
 def test_collection_removes_what_nothing_names(bench):
     with bench.start() as session:
-        shelf = Shelf(session.workspace._context)
+        shelf = SessionCheckpointTiers(session.workspace._context)
         objects = session.workspace._context.store.objects
         objects.put(shelf.key("f" * 32), (b"left by a kill",))
         bench.clock.advance(10 * 365 * 86400)
@@ -369,12 +369,12 @@ def test_collection_removes_what_nothing_names(bench):
 
 
 def test_the_watchers_upkeep_moves_old_states(bench):
-    from holdfast.engine.watching.watcher import Saver
+    from holdfast.engine.watching.watcher import WorkspaceSaver
 
     with bench.start() as session:
         bench.clock.advance(4000)
         context = session.workspace._context
-        Saver(context, context.tree, session.workspace._sweep_sessions).retention()
+        WorkspaceSaver(context, context.tree, session.workspace._sweep_sessions).retention()
         (held,) = session._rows.checkpoints("one")
         assert held.tier == "warm"
 
