@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def listening(
+def listen(
     path: bytes, backlog: int, before: Callable[[ExitStack], object] = lambda _: None
 ) -> Generator[socket.socket]:
     """A socket that listens at ``path`` for the length of the block; then its name is gone.
@@ -38,7 +38,7 @@ def listening(
             os.fchmod(listener.fileno(), 0o600)  # before it has a name: it never exists with another mode
             with address(folder, name) as where:
                 listener.bind(where)
-            context.callback(take_away, path, os.lstat(path))
+            context.callback(remove_socket, path, os.lstat(path))
             before(context)
             listener.listen(backlog)
         yield listener
@@ -57,7 +57,7 @@ def _alone_in(folder: bytes) -> Generator[None]:
         os.close(fd)
 
 
-def take_away(path: bytes, own: os.stat_result) -> None:
+def remove_socket(path: bytes, own: os.stat_result) -> None:
     """Remove the name of what is our own, unless somebody else has it by now."""
     with suppress(FileNotFoundError), _alone_in(os.path.dirname(path)):
         if os.path.samestat(os.lstat(path), own):

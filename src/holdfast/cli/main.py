@@ -9,7 +9,7 @@ import sys
 from io import TextIOWrapper
 
 from holdfast import HoldfastError, UsageError
-from holdfast.cli.global_options import Line, take_apart
+from holdfast.cli.global_options import CommandLine, split_options
 from holdfast.model.errors import unexpected
 from holdfast.model.fast_typing import TYPE_CHECKING
 
@@ -64,7 +64,7 @@ def run() -> NoReturn:
 
 def _guarded(arguments: list[str], as_json: bool, verbose: bool) -> int:
     try:
-        code = _run(take_apart(arguments), as_json)
+        code = _run(split_options(arguments), as_json)
         sys.stdout.flush()
         return code
     except HoldfastError as failure:
@@ -78,7 +78,7 @@ def _guarded(arguments: list[str], as_json: bool, verbose: bool) -> int:
         return _report_unexpected(error, as_json, verbose)
 
 
-def _run(line: Line, as_json: bool) -> int:
+def _run(line: CommandLine, as_json: bool) -> int:
     if line.command == "--version":
         from holdfast import __version__
 

@@ -14,7 +14,7 @@ from holdfast.model import json_types
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.api.rest._request_context import Call
+    from holdfast.api.rest._request_context import RequestCall
     from holdfast.store.catalog.token_rows import Rights
 
 
@@ -25,7 +25,7 @@ class Endpoint(NamedTuple):
     path: str
     rights: Rights | None
     """What the token has to have; None: no token is needed."""
-    handler: Callable[[Call], Any] | None
+    handler: Callable[[RequestCall], Any] | None
     """None: the server itself answers."""
     answer: Any
     """The type of the answer; `bytes`, or `str` for text that is no JSON."""

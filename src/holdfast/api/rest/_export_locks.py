@@ -27,7 +27,7 @@ class _Turn:
         """How many have it or wait for it."""
 
 
-class Turns:
+class ExportTurns:
     """The turns of all exports. For the loop's thread."""
 
     def __init__(self, most: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from holdfast.api._request_arguments import named, path_in
+from holdfast.api._request_arguments import named_steps, path_in
 from holdfast.api._truncated_results import MadeCheckpoint, Restored, Status, cut
 from holdfast.api.stdio import _event_messages as event_messages
 from holdfast.api.stdio import _messages as messages
@@ -45,7 +45,7 @@ def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Rest
     with hosted.workspace() as workspace:
         done = workspace.undo(
             asked.steps,
-            step=named(asked.step_id, asked.step_ids),
+            step=named_steps(asked.step_id, asked.step_ids),
             run=asked.run,
             force=asked.force,
             recorded_only=not asked.force,
@@ -59,7 +59,7 @@ def undo_rollback(hosted: HostedDirectory, asked: messages.UndoRollback) -> Rest
 def redo(hosted: HostedDirectory, asked: messages.Redo) -> Restored:
     """Bring changes forward again."""
     with hosted.workspace() as workspace:
-        steps = named(asked.step_id, asked.step_ids)
+        steps = named_steps(asked.step_id, asked.step_ids)
         return _restored(workspace.redo(asked.steps, step=steps, force=asked.force, dry_run=asked.dry_run))
 
 
@@ -151,7 +151,7 @@ def safeguard_configure(hosted: HostedDirectory, asked: messages.SafeguardConfig
     }
     hosted.guard(hosted.thresholds._replace(**_said(changed)))
     with hosted.undo_log() as log:
-        return guarding(hosted.rules(log).thresholds, hosted.thresholds)
+        return guarding_object(hosted.rules(log).thresholds, hosted.thresholds)
 
 
 def checkpoint_create(hosted: HostedDirectory, asked: messages.CheckpointCreate) -> MadeCheckpoint:
@@ -243,7 +243,7 @@ def undo_limits(limits: Limits) -> result_types.UndoLimits:
     )
 
 
-def guarding(holding: Thresholds, own: Thresholds) -> result_types.Guarding:
+def guarding_object(holding: Thresholds, own: Thresholds) -> result_types.Guarding:
     """When a person is asked, and when the session alone would have one asked, as an object."""
     return result_types.Guarding(
         **_thresholds(holding), own=None if own == holding else result_types.Thresholds(**_thresholds(own))

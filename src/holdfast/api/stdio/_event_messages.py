@@ -18,7 +18,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.engine.hosting.monitor import Event
+    from holdfast.engine.hosting.monitor import HostEvent
     from holdfast.engine.hosting.working_directory import HostedDirectory
     from holdfast.undo.service import ConflictInfo, PathChange, StepInfo, TicketInfo
 
@@ -141,11 +141,11 @@ def line(event: Object) -> bytes:
     return _line(type(event), event)
 
 
-def told(hosted: HostedDirectory, value: Event) -> bytes:
+def encode_event(hosted: HostedDirectory, value: HostEvent) -> bytes:
     """What the host tells of a working directory, as the line of an event."""
     directory = hosted.index
     match value:
-        case monitor.Held():
+        case monitor.OperationHeld():
             event = SafeguardTriggered(
                 **msgspec.structs.asdict(waiting(directory, value.ticket)),
                 directory=directory,
@@ -154,18 +154,18 @@ def told(hosted: HostedDirectory, value: Event) -> bytes:
                 command=[] if value.step is None else [display(word) for word in value.step.command],
             )
             return line(event)
-        case monitor.Edited():
+        case monitor.ForeignEdit():
             barrier = encoding_undo.barrier(value.barrier)
             paths = barrier["paths"][:MAX_LISTED]
             return _line(ExternalModification, {**barrier, "paths": paths, "directory": directory})
-        case monitor.RolledBack():
+        case monitor.StepsRolledBack():
             done = encoding_undo.rolled_back(value.report)
             conflicts = done["conflicts"][:MAX_LISTED]
             return _line(Recovery, {**done, "conflicts": conflicts, "directory": directory})
-        case monitor.Mismatched():
+        case monitor.VersionMismatch():
             advice = hint(value.error, FOR_FRONTENDS)
             return line(UndoVersionMismatch(directory=directory, message=value.error.message, hint=advice))
-        case monitor.Warned():
+        case monitor.HostWarning():
             return line(Warned(directory=directory, step_id=value.step, code=value.code, message=value.message))
 
 

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command import Command, whole_number
-from holdfast.cli.console import here
-from holdfast.cli.session.selection import add_options, all_of, choose
+from holdfast.cli.console import current_directory
+from holdfast.cli.session.selection import add_options, choose_session, open_sessions
 from holdfast.cli.terminal import show_path, when
 from holdfast.model.message_text import plural, size, visible
 
@@ -32,8 +32,8 @@ def _configure_list(parser: argparse.ArgumentParser) -> None:
 def _list(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.encoding import session_json as encoding_sessions
 
-    with all_of(console) as sessions:
-        found = sessions.list(None if arguments.all else os.fsencode(console.directory or here()))
+    with open_sessions(console) as sessions:
+        found = sessions.list(None if arguments.all else os.fsencode(console.directory or current_directory()))
     if console.json:
         console.give({"sessions": [encoding_sessions.info(one) for one in found]})
     else:
@@ -70,8 +70,8 @@ def _configure_info(parser: argparse.ArgumentParser) -> None:
 def _info(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.encoding import session_json as encoding_sessions
 
-    with all_of(console, arguments.agent) as sessions:
-        found = sessions.info(choose(console, sessions, arguments.session))
+    with open_sessions(console, arguments.agent) as sessions:
+        found = sessions.info(choose_session(console, sessions, arguments.session))
     if console.json:
         console.give(encoding_sessions.info(found))
     else:
@@ -125,8 +125,8 @@ def _configure_history(parser: argparse.ArgumentParser) -> None:
 def _history(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.encoding import session_json as encoding_sessions
 
-    with all_of(console, arguments.agent) as sessions:
-        session = choose(console, sessions, arguments.session)
+    with open_sessions(console, arguments.agent) as sessions:
+        session = choose_session(console, sessions, arguments.session)
         found = sessions.history(session, arguments.limit)
         if arguments.limit is not None and len(found) >= arguments.limit:
             dropped = None  # nobody has looked so far
@@ -185,8 +185,8 @@ def _configure_branches(parser: argparse.ArgumentParser) -> None:
 def _branches(console: Console, arguments: argparse.Namespace) -> int:
     from holdfast.engine.encoding import session_json as encoding_sessions
 
-    with all_of(console, arguments.agent) as sessions:
-        session = choose(console, sessions, arguments.session)
+    with open_sessions(console, arguments.agent) as sessions:
+        session = choose_session(console, sessions, arguments.session)
         found = sessions.branches(session)
     if console.json:
         console.give({"session": session, "branches": [encoding_sessions.reference(one) for one in found]})

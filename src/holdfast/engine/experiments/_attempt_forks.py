@@ -29,7 +29,7 @@ _MOST_SAID = 500
 """Characters."""
 
 
-class Forks:
+class AttemptForks:
     """Makes a fork of a session for each attempt, from one state of it, and parts with all of them."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Forks:
             self._made.append((attempt, made))
         return made
 
-    def all_made(self) -> None:
+    def count_made(self) -> None:
         """Have the session's journal tell of those that were made beside it. For whoever holds it."""
         if self.at_once:
             self._session.count_forks(len(self._made))

@@ -36,7 +36,7 @@ _LOCK_WAIT = 2.0
 """Seconds that saving by itself waits for another process; then it is tried again later."""
 
 
-class Told(Protocol):
+class ExportListener(Protocol):
     """Is told what happens to an export. Called from any thread; has to be quick, and not to raise."""
 
     def changed(self, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
@@ -52,10 +52,10 @@ class Told(Protocol):
         ...
 
 
-class Care:
+class ExportWorker:
     """The watch service of one export, with a store of its own. For one thread at a time."""
 
-    def __init__(self, opener: Opener, tenant: str, row: ExportRow, told: Told) -> None:
+    def __init__(self, opener: Opener, tenant: str, row: ExportRow, told: ExportListener) -> None:
         """Open it and begin. ``opener`` is this object's from now on.
 
         Raises `LockedError` if somebody else watches the workspace, `NotFoundError` if its directory is gone.
@@ -119,7 +119,7 @@ class Care:
         else:
             self._differing.forget()
 
-    def patience(self) -> float:
+    def wait_seconds(self) -> float:
         """How many seconds from now `turn` has something to do, even if `Service.fileno` is not readable until then."""
         patience = self.service.wait_seconds()
         if self._differing is None:
@@ -136,7 +136,7 @@ class Care:
             return self.service.end()
 
 
-def _watcher(setup: WatchSetup, tree: LocalTree, tenant: str, row: ExportRow, told: Told) -> Watcher:
+def _watcher(setup: WatchSetup, tree: LocalTree, tenant: str, row: ExportRow, told: ExportListener) -> Watcher:
     """A watcher that tells. fanotify would bring each event of the file system to every export on it: unless it was
     asked for, each has an inotify instance, or is looked at now and then where there are no more of those.
     """
@@ -151,7 +151,7 @@ def _watcher(setup: WatchSetup, tree: LocalTree, tenant: str, row: ExportRow, to
     return _TellingWatcher(watcher, tenant, row.name, told)
 
 
-def _tell_changed(told: Told, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
+def _tell_changed(told: ExportListener, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
     """Tell of changes, but for those that a restore makes on its way."""
     if paths is None:
         told.changed(tenant, export, None)
@@ -167,7 +167,7 @@ def _is_temporary(path: bytes) -> bool:
 class _TellingWatcher:
     """A `Watcher` whose answers are told as well, but for the first, which is everything."""
 
-    def __init__(self, watcher: Watcher, tenant: str, export: str, told: Told) -> None:
+    def __init__(self, watcher: Watcher, tenant: str, export: str, told: ExportListener) -> None:
         self._watcher = watcher
         self._told = told
         self._tenant, self._export = tenant, export
@@ -203,7 +203,13 @@ class _ExportSaver:
     """Does what the service asks for. Collection is about a whole store: it is not done here."""
 
     def __init__(
-        self, context: Context, tree: LocalTree, tenant: str, export: str, told: Told, differing: TreeComparison | None
+        self,
+        context: Context,
+        tree: LocalTree,
+        tenant: str,
+        export: str,
+        told: ExportListener,
+        differing: TreeComparison | None,
     ) -> None:
         self._context = context
         self._differing = differing

@@ -18,10 +18,10 @@ from contextlib import ExitStack, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from holdfast.engine.exports._export_worker import Care
+from holdfast.engine.exports._export_worker import ExportWorker
 from holdfast.engine.opening.home import folder_in
 from holdfast.engine.opening.identity import find_moved
-from holdfast.engine.sessions.idle.idle_schedule import Idling
+from holdfast.engine.sessions.idle.idle_schedule import IdleSaver
 from holdfast.engine.upkeep.housekeeping import collect
 from holdfast.files.tree import ROOT_GONE
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
@@ -33,7 +33,7 @@ from holdfast.store.catalog_records import seen_at
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from holdfast.engine.exports._export_worker import Told
+    from holdfast.engine.exports._export_worker import ExportListener
     from holdfast.engine.opening.opener import Opener
     from holdfast.model.clock import Clock
     from holdfast.model.ids import WorkspaceId
@@ -50,7 +50,7 @@ _Missing = tuple[str, "WorkspaceId"]
 """A tenant, and a workspace of it."""
 
 
-class Finder:
+class MissingExportFinder:
     """For one thread."""
 
     def __init__(self, open_tenant: Callable[[str], Opener], clock: Clock, retry: Callable[[int], float]) -> None:
@@ -61,7 +61,7 @@ class Finder:
         self._tried: dict[_Missing, tuple[int, float]] = {}
         """How often each was looked for, and when it is to be again."""
 
-    def look(self, missing: Iterable[_Missing]) -> None:
+    def find_due(self, missing: Iterable[_Missing]) -> None:
         """Look for those of the ``missing`` whose time has come, and note where one is. Raises `HoldfastError`."""
         now = self._clock.monotonic()
         known = {one: self._tried.get(one, (0, now)) for one in missing}
@@ -96,7 +96,7 @@ _LEASE_EVERY = 10.0
 State = Literal["beginning", "watching", "broken", "elsewhere"]
 
 
-class Condition(NamedTuple):
+class UpkeepCondition(NamedTuple):
     """How the upkeep of one export goes."""
 
     state: State
@@ -106,7 +106,7 @@ class Condition(NamedTuple):
     problem: str | None
 
 
-class Setup(NamedTuple):
+class MaintenanceLimits(NamedTuple):
     """How much may be done at once, and how often what is looked at; times in seconds."""
 
     workers: int = 4
@@ -128,7 +128,7 @@ class _Charge:
     def __init__(self, tenant: str, row: ExportRow, due: float) -> None:
         self.tenant = tenant
         self.row = row
-        self.care: Care | None = None
+        self.care: ExportWorker | None = None
         self.busy = False
         self.wanted = True
         self.due = due
@@ -145,7 +145,9 @@ class _Charge:
 class Maintenance:
     """Sees to all exports from `start` to `stop`."""
 
-    def __init__(self, open_tenant: Callable[[str], Opener], told: Told, clock: Clock, setup: Setup) -> None:
+    def __init__(
+        self, open_tenant: Callable[[str], Opener], told: ExportListener, clock: Clock, setup: MaintenanceLimits
+    ) -> None:
         """``open_tenant`` gives a new opener of a tenant (empty: of the settings' own)."""
         self._open_tenant = open_tenant
         self._told = told
@@ -179,7 +181,7 @@ class Maintenance:
         for thread in self._threads:
             thread.start()
 
-    def look(self) -> None:
+    def reread_exports(self) -> None:
         """The list of exports was changed: read it soon."""
         self._look_now.set()
 
@@ -216,15 +218,15 @@ class Maintenance:
         self._wake_write.close()
         return unsaved
 
-    def condition(self, tenant: str, export: str) -> Condition:
+    def condition(self, tenant: str, export: str) -> UpkeepCondition:
         """How the upkeep of one export goes."""
         with self._lock:
             charge = self._charges.get((tenant, export))
             if charge is None:
-                return Condition("elsewhere", "", None)
+                return UpkeepCondition("elsewhere", "", None)
             if charge.care is not None:
-                return Condition("watching", charge.care.backend, charge.care.service.failure)
-            return Condition("broken" if charge.problem else "beginning", "", charge.problem)
+                return UpkeepCondition("watching", charge.care.backend, charge.care.service.failure)
+            return UpkeepCondition("broken" if charge.problem else "beginning", "", charge.problem)
 
     def counts(self) -> Mapping[State, int]:
         """How many exports are in which state."""
@@ -312,7 +314,7 @@ class Maintenance:
             return
         if charge.care is None:
             opener = self._open_tenant(charge.tenant)
-            care = Care(opener, charge.tenant, row, self._told)
+            care = ExportWorker(opener, charge.tenant, row, self._told)
             with self._lock:
                 charge.care, charge.problem, charge.failures = care, None, 0
         care = charge.care
@@ -328,7 +330,7 @@ class Maintenance:
             self._end(charge)  # (what is unsaved is saved there)
             charge.due = self._clock.monotonic()
             return
-        charge.due = self._clock.monotonic() + care.patience()
+        charge.due = self._clock.monotonic() + care.wait_seconds()
 
     def _failed(self, charge: _Charge, error: Exception) -> None:
         message = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
@@ -440,7 +442,7 @@ class Maintenance:
     # -- sessions -----------------------------------------------------------------------------------------------
 
     def _save_idle(self) -> None:
-        found: dict[str, tuple[Opener, Idling]] = {}
+        found: dict[str, tuple[Opener, IdleSaver]] = {}
         wait = self._setup.look_interval
         try:
             while not self._stopping.wait(wait):
@@ -454,12 +456,12 @@ class Maintenance:
                 idling.end()
                 opener.close()
 
-    def _begin_idling(self, tenant: str, found: dict[str, tuple[Opener, Idling]]) -> None:
+    def _begin_idling(self, tenant: str, found: dict[str, tuple[Opener, IdleSaver]]) -> None:
         with ExitStack() as undo:
             try:
                 opener = self._open_tenant(tenant)
                 undo.callback(opener.close)
-                found[tenant] = opener, Idling(opener, partial(self._saving, tenant))
+                found[tenant] = opener, IdleSaver(opener, partial(self._saving, tenant))
                 undo.pop_all()
             except HoldfastError as error:
                 _LOG.warning("sessions that are idle are not seen to yet: %s", error.message, tenant=tenant)
@@ -473,10 +475,10 @@ class Maintenance:
     # -- directories that are gone ------------------------------------------------------------------------------
 
     def _find(self) -> None:
-        finder = Finder(self._open_tenant, self._clock, partial(_retry, self._setup.first_retry))
+        finder = MissingExportFinder(self._open_tenant, self._clock, partial(_retry, self._setup.first_retry))
         while not self._stopping.wait(self._setup.look_interval):
             try:
-                finder.look(self._missing())
+                finder.find_due(self._missing())
             except HoldfastError as error:
                 _LOG.warning("what was moved cannot be looked for: %s", error.message)
             except Exception:  # noqa: BLE001 - it is tried again

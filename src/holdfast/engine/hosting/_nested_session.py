@@ -73,7 +73,7 @@ class InnerShim:
         return Outcome()
 
 
-class Inside:
+class EnclosingRun:
     """The run that this process belongs to, and the step in it that is open. Any thread may call."""
 
     def __init__(self, run: str, root: bytes, log: bytes, own: Sequence[bytes]) -> None:

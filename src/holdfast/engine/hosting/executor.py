@@ -25,7 +25,7 @@ from holdfast.undo.service import OFF
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.hosting._nested_session import InnerShim, Inside
+    from holdfast.engine.hosting._nested_session import EnclosingRun, InnerShim
     from holdfast.model.config.settings import Isolation
     from holdfast.supervisor.control.remote_service import RemoteUndoService
     from holdfast.undo.service import ConflictInfo, Limits, PathChange, Settled, StepInfo, Thresholds, UndoService
@@ -41,7 +41,7 @@ _PAUSE_SECONDS = 0.02
 State = Literal["stopped", "idle", "running", "failed"]
 
 
-class Executed(NamedTuple):
+class CommandOutcome(NamedTuple):
     """What became of a command."""
 
     step: int
@@ -62,7 +62,7 @@ class Executed(NamedTuple):
     """Of the steps of commands that the undo log still holds."""
 
 
-class Lost(NamedTuple):
+class LostCommand(NamedTuple):
     """What is known of a command of which nobody knows how it ended."""
 
     step: int
@@ -75,7 +75,7 @@ class Lost(NamedTuple):
     denied: bool
 
 
-class Session:
+class CommandExecutor:
     """See the module. Any thread may call; commands wait for each other."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Session:
         flags: Mapping[str, object] | None = None,
         isolation: Isolation | None = None,
         thresholds: Thresholds = OFF,
-        inside: Inside | None = None,
+        inside: EnclosingRun | None = None,
     ) -> None:
         """``root`` and ``log`` are the directories of the workspace and of its undo log; ``thresholds`` is when a
         person is to be asked. ``inside`` is the run that this process belongs to, if it does: then commands run in
@@ -142,8 +142,8 @@ class Session:
         environment: Mapping[str, str] | None = None,
         on_output: Callable[[Stream, bytes], None],
         on_start: Callable[[int], None] = lambda _step: None,
-        on_lost: Callable[[Lost], None] = lambda _lost: None,
-    ) -> Executed:
+        on_lost: Callable[[LostCommand], None] = lambda _lost: None,
+    ) -> CommandOutcome:
         """Run ``command`` with ``sh -c`` in ``directory`` (absolute, or in the workspace), when its turn has come.
 
         ``environment`` goes beside the session's own. ``on_start`` gets the step's id; ``on_output`` what it writes, in
@@ -181,7 +181,7 @@ class Session:
                 settled = self._close(keeper, step, done.exit_code)
                 changes = keeper.changes(step) if settled.info is not None else ()
                 conflicts = keeper.conflicts(step) if settled.info is not None else ()
-                return Executed(
+                return CommandOutcome(
                     step,
                     done.exit_code,
                     settled.info,
@@ -293,7 +293,7 @@ class Session:
             return self._inside.settle(keeper, step)
         return keeper.settle(step, exit_code)
 
-    def _left(self, keeper: RemoteUndoService, step: int) -> Lost:
+    def _left(self, keeper: RemoteUndoService, step: int) -> LostCommand:
         """Close the step of a command that was lost, if that has not been done with its run."""
         denied, info, changes, conflicts = False, None, (), ()
         with suppress(HoldfastError):
@@ -302,7 +302,7 @@ class Session:
             info = next((info for info in keeper.steps() if info.id == step), None)
             changes = keeper.changes(step) if info is not None else ()
             conflicts = keeper.conflicts(step) if info is not None else ()
-        return Lost(step, info, changes, conflicts, self._cancelled, denied)
+        return LostCommand(step, info, changes, conflicts, self._cancelled, denied)
 
     def _keeper(self) -> RemoteUndoService:
         keeper = self._visited()

@@ -20,8 +20,8 @@ from holdfast.model.paths import display, under
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.engine.hosting.monitor import Event
-    from holdfast.engine.hosting.working_directory import WorkingDirectory
+    from holdfast.engine.hosting.monitor import HostEvent
+    from holdfast.engine.hosting.working_directory import DirectorySpec
     from holdfast.model.config.settings import Isolation
 
 _log = Log(__name__)
@@ -34,13 +34,13 @@ class Host:
 
     def __init__(
         self,
-        directories: Sequence[WorkingDirectory],
+        directories: Sequence[DirectorySpec],
         *,
         home: bytes | None = None,
         flags: Mapping[str, object] | None = None,
         isolation: Isolation | Callable[[Isolation], Isolation] | None = None,
         guard: bool = False,
-        notify: Callable[[HostedDirectory, Event], object] = lambda _hosted, _event: None,
+        notify: Callable[[HostedDirectory, HostEvent], object] = lambda _hosted, _event: None,
     ) -> None:
         """Begin to remember the directories that may be written to, where they are in no workspace yet. The first one
         is the primary. ``notify`` is told of events, on threads of its own; ``guard`` turns the safeguards' preset on;

@@ -41,7 +41,7 @@ ENDING = "shutting_down"
 """The code of what was not made because its server ends."""
 
 
-class Outside:
+class PromotionProcesses:
     """The processes that make promotions for this one. For any thread."""
 
     def __init__(self, home: bytes) -> None:

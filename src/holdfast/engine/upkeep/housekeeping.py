@@ -44,7 +44,7 @@ def collect(
 
 def _tidy_sessions(context: Shared, grace: float) -> None:
     """Remove objects of states of sessions that nothing names, if there is any of sessions."""
-    from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
+    from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 
     SessionCheckpointTiers(context).remove_orphans(grace)
 

@@ -749,10 +749,10 @@ class Workspace(RecordedSteps, LookedAt):
         already.
         """
         self.check_watchable()
-        from holdfast.engine.sessions.idle.idle_schedule import Idling
+        from holdfast.engine.sessions.idle.idle_schedule import IdleSaver
         from holdfast.engine.watching.watcher import watch
 
-        return watch(self._context, ready, self._sweep_sessions, Idling(self._opener, lambda: (self.id,)))
+        return watch(self._context, ready, self._sweep_sessions, IdleSaver(self._opener, lambda: (self.id,)))
 
     def _sweep_sessions(self) -> None:
         """See `holdfast.engine.sessions.lifecycle.sweep.sweep_if_due`."""

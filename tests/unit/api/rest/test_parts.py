@@ -14,14 +14,14 @@ import pytest
 
 from holdfast.api.rest import _event_stream as event_stream
 from holdfast.api.rest._app import _close_answer
-from holdfast.api.rest._authorization import Origins, Rates, bearer, hosts_of
-from holdfast.api.rest._event_stream import Hub
-from holdfast.api.rest._export_locks import Turns
+from holdfast.api.rest._authorization import Origins, Rates, bearer_token, hosts_of
+from holdfast.api.rest._event_stream import EventHub
+from holdfast.api.rest._export_locks import ExportTurns
 from holdfast.api.rest._problems import WebError, problem, status_of
 from holdfast.api.rest._request_context import decode_cursor, encode_cursor
-from holdfast.api.rest._request_execution import Answer
-from holdfast.api.rest._response_writer import pass_on
-from holdfast.api.rest._store_pool import Doors
+from holdfast.api.rest._request_execution import HttpAnswer
+from holdfast.api.rest._response_writer import stream_answer
+from holdfast.api.rest._store_pool import StorePool
 from holdfast.engine.exports import tokens
 from holdfast.engine.opening.opener import Opener
 from holdfast.model.errors import (
@@ -54,7 +54,7 @@ def catalog(opener: Opener) -> Catalog:
 # -- events ------------------------------------------------------------------------------------------------------
 
 
-async def heard(hub: Hub, last: str | None, until: int, meanwhile: Callable[[], object] = lambda: None) -> bytes:
+async def heard(hub: EventHub, last: str | None, until: int, meanwhile: Callable[[], object] = lambda: None) -> bytes:
     """What a listener gets until there are so many events."""
     stream = hub.listen("t", "e", last)
     said = await anext(stream)
@@ -72,13 +72,13 @@ def run(work: Awaitable[bytes]) -> list[str]:
     return [line for line in said.decode().splitlines() if line.startswith(("id:", "event:"))]
 
 
-def tell(hub: Hub, count: int, export: str = "e") -> None:
+def tell(hub: EventHub, count: int, export: str = "e") -> None:
     for number in range(count):
         hub.happened("t", export, f"n{number}", {})
 
 
 def test_who_was_cut_off_goes_on_behind_the_last_event() -> None:
-    hub = Hub(ManualClock(), "0000000a")
+    hub = EventHub(ManualClock(), "0000000a")
     tell(hub, 3)
     assert run(heard(hub, "0000000a-1", 2)) == ["id: 0000000a-2", "event: n1", "id: 0000000a-3", "event: n2"]
     assert run(heard(hub, "0000000a-3", 1, lambda: tell(hub, 1)))[-1] == "event: n0"
@@ -87,7 +87,7 @@ def test_who_was_cut_off_goes_on_behind_the_last_event() -> None:
 
 
 def test_what_was_dropped_is_told_and_not_left_out() -> None:
-    hub = Hub(ManualClock(), "0000000a")
+    hub = EventHub(ManualClock(), "0000000a")
     tell(hub, event_stream.KEPT + 2)
     assert run(heard(hub, "0000000a-1", 1)) == ["event: reset"]
     assert len(run(heard(hub, "0000000a-2", event_stream.KEPT))) == 2 * event_stream.KEPT
@@ -95,7 +95,7 @@ def test_what_was_dropped_is_told_and_not_left_out() -> None:
 
 def test_an_export_whose_events_others_have_pushed_out_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_stream, "EXPORTS", 2)
-    hub = Hub(ManualClock(), "0000000a")
+    hub = EventHub(ManualClock(), "0000000a")
     tell(hub, 2)
     tell(hub, 1, "second")
     tell(hub, 1, "third")
@@ -107,7 +107,7 @@ def test_an_export_whose_events_others_have_pushed_out_is_told_so(monkeypatch: p
 
 
 def test_a_slow_listener_loses_the_oldest_and_is_told_so() -> None:
-    hub = Hub(ManualClock(), "0000000a")
+    hub = EventHub(ManualClock(), "0000000a")
     said = run(heard(hub, None, event_stream.QUEUE + 1, lambda: tell(hub, event_stream.QUEUE + 5)))
     assert said[0] == "event: lost"
     assert said[-1] == f"event: n{event_stream.QUEUE + 4}"
@@ -115,7 +115,7 @@ def test_a_slow_listener_loses_the_oldest_and_is_told_so() -> None:
 
 
 def test_nobody_hears_of_another_tenants_export_or_after_the_end() -> None:
-    hub = Hub(ManualClock(), "0000000a")
+    hub = EventHub(ManualClock(), "0000000a")
     hub.happened("other", "e", "theirs", {})
     tell(hub, 1, "another")
     hub.end()
@@ -166,13 +166,13 @@ def test_origins_that_are_allowed_and_that_are_not() -> None:
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic abc", "abc"])
 def test_a_header_without_a_token(header: str | None) -> None:
     with pytest.raises(WebError):
-        bearer(header)
+        bearer_token(header)
 
 
 def test_a_token_is_kept_as_a_hash_and_is_good_until_its_end(catalog: Catalog) -> None:
     clock = ManualClock()
-    secret, row = tokens.create(catalog, clock, os.urandom, rights="write", lasts=60)
-    assert bearer(f"bearer  {secret}") == secret
+    secret, row = tokens.create_token(catalog, clock, os.urandom, rights="write", lasts=60)
+    assert bearer_token(f"bearer  {secret}") == secret
     found = tokens.authenticate(catalog.database, secret, clock.now())
     assert found == ("local", row)
     for wrong in (secret[:-1] + ("0" if secret[-1] != "0" else "1"), secret + "0", secret.upper(), secret[:20]):
@@ -181,7 +181,7 @@ def test_a_token_is_kept_as_a_hash_and_is_good_until_its_end(catalog: Catalog) -
     assert tokens.authenticate(catalog.database, secret, clock.now()) is None
     with catalog.database.reading() as session:
         assert secret.rpartition("_")[2] not in str(session.all("SELECT * FROM tokens"))
-    secret, _ = tokens.create(catalog, clock, os.urandom, rights="read")
+    secret, _ = tokens.create_token(catalog, clock, os.urandom, rights="read")
     with catalog.database.writing() as session:
         session.run("UPDATE tokens SET rights = 'admin'")
     assert tokens.authenticate(catalog.database, secret, clock.now()) is None, "the row is damaged"
@@ -193,7 +193,7 @@ def test_a_token_is_kept_as_a_hash_and_is_good_until_its_end(catalog: Catalog) -
 )
 def test_a_token_that_makes_no_sense_is_refused(catalog: Catalog, wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        tokens.create(catalog, ManualClock(), os.urandom, **{"rights": "read", **wrong})  # type: ignore[arg-type]
+        tokens.create_token(catalog, ManualClock(), os.urandom, **{"rights": "read", **wrong})  # type: ignore[arg-type]
 
 
 # -- problems ----------------------------------------------------------------------------------------------------
@@ -230,12 +230,12 @@ def test_a_cursor_comes_back(text: str) -> None:
     assert decode_cursor(encode_cursor(text)) == text
 
 
-# -- turns, doors, answers ---------------------------------------------------------------------------------------
+# -- turns, stores, answers ---------------------------------------------------------------------------------------
 
 
 def test_one_changes_at_a_time_and_others_may_look() -> None:
     async def turns() -> None:
-        found = Turns(2)
+        found = ExportTurns(2)
         end = await found.take(("t", "e"), 1, changing=True)
         with pytest.raises(LockedError):
             await found.take(("t", "e"), 0.01, changing=True)
@@ -261,20 +261,20 @@ def test_a_store_is_lent_to_one_at_a_time_and_kept(tmp_path: Path) -> None:
         opened.append(Opener(home=os.fsencode(tmp_path / "home"), flags={"store.tenant": tenant}))
         return opened[-1]
 
-    doors = Doors(open_tenant, 2)
-    with doors.of("a") as one, doors.of("a") as two:
+    stores = StorePool(open_tenant, 2)
+    with stores.lend("a") as one, stores.lend("a") as two:
         assert one is not two
-    with doors.of("a") as again:
+    with stores.lend("a") as again:
         assert again in (one, two)
-    with pytest.raises(NotFoundError), doors.of("a"):
+    with pytest.raises(NotFoundError), stores.lend("a"):
         raise NotFoundError("it is the request's")
     assert len(opened) == 2
-    with pytest.raises(StorageError), doors.of("a"):
+    with pytest.raises(StorageError), stores.lend("a"):
         raise StorageError("it may be about the store")
-    with doors.of("b"), doors.of("b"):
+    with stores.lend("b"), stores.lend("b"):
         pass
-    doors.close()
-    with doors.of("a"):
+    stores.close()
+    with stores.lend("a"):
         pass
     assert all(one._store is None for one in opened)
 
@@ -345,10 +345,10 @@ def test_a_key_of_a_process_that_is_gone_is_lost(catalog: Catalog, monkeypatch: 
 def test_an_answer_that_nobody_waits_for_any_more_is_closed() -> None:
     async def ended() -> None:
         content = io.BytesIO(b"a part of a file")
-        done: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
         done.add_done_callback(_close_answer)
-        done.set_result(Answer(200, content, 16, {}))
-        cancelled: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        done.set_result(HttpAnswer(200, content, 16, {}))
+        cancelled: asyncio.Future[HttpAnswer] = asyncio.get_running_loop().create_future()
         cancelled.add_done_callback(_close_answer)
         cancelled.cancel()
         await asyncio.wait((done, cancelled))
@@ -374,7 +374,7 @@ def test_a_stream_that_fails_ends_and_begins_no_other_answer(caplog: pytest.LogC
     async def may_listen() -> bool:
         return True
 
-    asyncio.run(pass_on(broken(), receive, send, may_listen))
+    asyncio.run(stream_answer(broken(), receive, send, may_listen))
     assert [(message["type"], message["body"]) for message in sent] == [
         ("http.response.body", b"data: one\n\n"),
         ("http.response.body", b""),

@@ -27,7 +27,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from watch_service import FakeSaver, Nothing
 from holdfast.engine.watching._schedule import Pace
-from holdfast.engine.watching.service import Setup, watch
+from holdfast.engine.watching.service import WatchSetup, watch
 from holdfast.model.clock import SystemClock
 root, folder, out = (os.fsencode(text) for text in sys.argv[2:5])
 
@@ -42,7 +42,7 @@ class Noting(FakeSaver):
             print("closed", file=file)
 
 print("watching", flush=True)
-setup = Setup(root, folder, "inotify", Pace(debounce=1000, latest=1000), rest=0.0)
+setup = WatchSetup(root, folder, "inotify", Pace(debounce=1000, latest=1000), rest=0.0)
 watch(setup, Noting, Nothing(), SystemClock())
 """
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.merging.deltas import find_bases
 from holdfast.engine.merging.tree_merge import merge_into, merge_provenance
-from holdfast.engine.sessions.identifiers import check_owner
+from holdfast.engine.sessions.identifiers import check_may_use
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 
@@ -27,7 +27,7 @@ MERGED = "merged"
 """In the metadata of the state after a merge: the session that was merged."""
 
 
-class SessionMerged(NamedTuple):
+class SessionMerge(NamedTuple):
     """What merging a session, or picking a command, did, or (dry run) would do."""
 
     source: SessionId
@@ -45,7 +45,7 @@ def merge(
     *,
     prefer: Prefer | None = None,
     dry_run: bool = False,
-) -> SessionMerged:
+) -> SessionMerge:
     """Bring what the session ``other`` has done since the two parted into ``session``: files, and nothing of the shell.
 
     Where it was merged before, only what it has done since. If anything is in conflict, nothing is changed. Raises
@@ -72,7 +72,7 @@ def pick(
     *,
     prefer: Prefer | None = None,
     dry_run: bool = False,
-) -> SessionMerged:
+) -> SessionMerge:
     """Bring what one command of another session, or of this one, has changed into ``session``.
 
     Where the session has changed the same, that is a conflict, and nothing is changed. Raises `NotFoundError` (code
@@ -99,7 +99,7 @@ def history_of(sessions: Sessions, name: str) -> tuple[SessionId, list[CommandEn
     Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``).
     """
     info = sessions.info(name)
-    check_owner(info, sessions.agent)
+    check_may_use(info, sessions.agent)
     return info.id, sessions.history(info.id)
 
 
@@ -143,7 +143,7 @@ def _into(
     prefer: Prefer | None,
     dry_run: bool,
     whole: bool = False,
-) -> SessionMerged:
+) -> SessionMerge:
     """Merge into the session's tree, and save its state, with the ``metadata``, if anything was brought in, or
     settled.
     """
@@ -157,4 +157,4 @@ def _into(
     merged = merge_into(session.context, bases, theirs, why, prefer=prefer, dry_run=dry_run, bring=bring, whole=whole)
     if merged.restored is None and merged.done and merged.plan.settled and not dry_run:
         saved.append(session.checkpoint(why.message, metadata=metadata))
-    return SessionMerged(source, merged, saved[0] if saved else None)
+    return SessionMerge(source, merged, saved[0] if saved else None)

@@ -191,7 +191,7 @@ def in_flight(path: bytes | None = None) -> Generator[InFlight]:
         found.over()
 
 
-def end_what_was_left(lock: bytes, session: SessionId) -> None:
+def end_orphans(lock: bytes, session: SessionId) -> None:
     """End what a killed holder has left running, and remove what it has left lying. For who holds the session."""
     path = note_path(lock)
     try:
@@ -347,7 +347,7 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
                     code="left_running",
                 )
 
-            end_what_was_left(path, session)
+            end_orphans(path, session)
         yield
     finally:
         with suppress(OSError):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.engine.sessions.session import Session
-    from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
+    from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
     from holdfast.model.session_types import SessionCheckpoint
     from holdfast.store.catalog.session_records import SessionRecord
     from holdfast.wire.session_requests import Ask
@@ -46,7 +46,7 @@ _PIECE = 1 << 16
 _GONE = "holder_gone"
 
 
-class Usable(Protocol):
+class AskableSession(Protocol):
     """What can be asked of a session, whether this process has it open or another one."""
 
     @property
@@ -102,7 +102,7 @@ class Usable(Protocol):
         ...
 
 
-class Asking:
+class RemoteSession:
     """A session that another process has open, and answers for. Use it as a context manager.
 
     Every method raises what it raises there; `LockedError` with the code ``later`` if that has let go of it, and not
@@ -111,12 +111,12 @@ class Asking:
     """
 
     def __init__(
-        self, connection: socket.socket, lock: bytes, record: SessionRecord, shelf: SessionCheckpointTiers, agent: str
+        self, connection: socket.socket, lock: bytes, record: SessionRecord, tiers: SessionCheckpointTiers, agent: str
     ) -> None:
         self._socket = connection
         self._lock = lock
         self._record = record
-        self._shelf = shelf
+        self._tiers = tiers
         self._agent = agent
         self._shared = record.shared
 
@@ -132,17 +132,17 @@ class Asking:
 
     @property
     def id(self) -> SessionId:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._record.id
 
     @property
     def owner(self) -> str:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._record.owner
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._shared
 
     def ping(self, seconds: float) -> bool:
@@ -156,19 +156,19 @@ class Asking:
         return True
 
     def checkpoint(self, message: str = "") -> SessionCheckpoint:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._saved(Save(message=message))
 
     def save_resting(self) -> SessionCheckpoint:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._saved(Save(automatic=True, resting=True))
 
     def branch(self, name: str, *, message: str = "") -> SessionRef:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return _ref(self._ask(Branch(name=name, message=message)))
 
     def remove_branch(self, name: str) -> SessionRef:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return _ref(self._ask(RemoveBranch(name=name)))
 
     def fork(
@@ -179,7 +179,7 @@ class Asking:
         with_ignored: bool = False,
         provider: str | None = None,
     ) -> ForkResult:
-        """See `Usable`."""
+        """See `AskableSession`."""
         said = self._ask(Fork(id=id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider))
         try:
             return ForkResult(
@@ -194,15 +194,15 @@ class Asking:
             raise FormatError(f"the answer lacks {error}") from None
 
     def share(self, agent: str) -> None:
-        """See `Usable`."""
+        """See `AskableSession`."""
         self._shared = tuple(self._ask(Share(name=agent))["shared"])
 
     def unshare(self, agent: str) -> None:
-        """See `Usable`."""
+        """See `AskableSession`."""
         self._shared = tuple(self._ask(Share(name=agent, remove=True))["shared"])
 
     def _saved(self, ask: Save) -> SessionCheckpoint:
-        return self._shelf.load(SessionHash(str(self._ask(ask).get("checkpoint"))))
+        return self._tiers.load(SessionHash(str(self._ask(ask).get("checkpoint"))))
 
     def _ask(self, ask: Ask, seconds: float = _WORK_SECONDS) -> watch_messages.Json:
         import socket
@@ -261,8 +261,8 @@ class Asking:
 
 
 def connect(
-    lock: bytes, record: SessionRecord, shelf: SessionCheckpointTiers, agent: str, seconds: float
-) -> Asking | None:
+    lock: bytes, record: SessionRecord, tiers: SessionCheckpointTiers, agent: str, seconds: float
+) -> RemoteSession | None:
     """The process that has a session open, if one does that answers within ``seconds``.
 
     Raises what it says to that: `RefusedError`, or `LockedError` if it is silent.
@@ -274,7 +274,7 @@ def connect(
     if not private_socket.peer(connection).may_speak:
         connection.close()
         return None
-    asking = Asking(connection, lock, record, shelf, agent)
+    asking = RemoteSession(connection, lock, record, tiers, agent)
     try:
         if asking.ping(seconds):
             return asking
@@ -299,16 +299,16 @@ def _ref(said: watch_messages.Json) -> SessionRef:
 _T = TypeVar("_T")
 
 
-class Using:
-    """See the module, and `Usable`. Use it as a context manager."""
+class ReachableSession:
+    """See the module, and `AskableSession`. Use it as a context manager."""
 
-    def __init__(self, reach: Callable[[float], Session | Asking], seconds: float) -> None:
+    def __init__(self, reach: Callable[[float], Session | RemoteSession], seconds: float) -> None:
         """``reach(until)`` gives the session, waiting for it to that time (`time.monotonic`) at most, which is
         ``seconds`` from when something is asked for.
         """
         self._reach = reach
         self._seconds = seconds
-        self._found: Session | Asking = reach(time.monotonic() + seconds)
+        self._found: Session | RemoteSession = reach(time.monotonic() + seconds)
 
     def __enter__(self) -> Self:
         return self
@@ -322,33 +322,33 @@ class Using:
 
     @property
     def id(self) -> SessionId:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._found.id
 
     @property
     def owner(self) -> str:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._found.owner
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._found.shared
 
     def checkpoint(self, message: str = "") -> SessionCheckpoint:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._do(lambda session: session.checkpoint(message))
 
     def save_resting(self) -> SessionCheckpoint:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._do(lambda session: session.save_resting())
 
     def branch(self, name: str, *, message: str = "") -> SessionRef:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._do(lambda session: session.branch(name, message=message))
 
     def remove_branch(self, name: str) -> SessionRef:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._do(lambda session: session.remove_branch(name))
 
     def fork(
@@ -359,20 +359,20 @@ class Using:
         with_ignored: bool = False,
         provider: str | None = None,
     ) -> ForkResult:
-        """See `Usable`."""
+        """See `AskableSession`."""
         return self._do(
             lambda session: session.fork(id, checkpoint=checkpoint, with_ignored=with_ignored, provider=provider)
         )
 
     def share(self, agent: str) -> None:
-        """See `Usable`."""
+        """See `AskableSession`."""
         self._do(lambda session: session.share(agent))
 
     def unshare(self, agent: str) -> None:
-        """See `Usable`."""
+        """See `AskableSession`."""
         self._do(lambda session: session.unshare(agent))
 
-    def _do(self, work: Callable[[Usable], _T]) -> _T:
+    def _do(self, work: Callable[[AskableSession], _T]) -> _T:
         until = time.monotonic() + self._seconds
         while True:
             try:

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.engine.opening import watch_messages
 from holdfast.engine.sessions.holder.lock import socket_name
-from holdfast.engine.sessions.identifiers import check_owner
+from holdfast.engine.sessions.identifiers import check_may_use
 from holdfast.engine.watching.listener import ClientLimits, SocketListener
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
@@ -37,7 +37,7 @@ LATER = "later"
 """The code of the error that says: not now, ask again."""
 
 
-class Door:
+class RequestServer:
     """Answers what is asked of one session. For the thread that uses the session; nothing blocks but what is done."""
 
     def __init__(self, session: Session, lock: bytes) -> None:
@@ -134,7 +134,7 @@ class Door:
     def _perform(self, call: Call) -> watch_messages.Json:
         if self._hook and call.hook != self._hook:
             raise LockedError(f"a hook of the session {self._session.id} runs", code=LATER)
-        check_owner(self._session.record, call.agent)
+        check_may_use(self._session.record, call.agent)
         session, ask = self._session, call.ask
         if isinstance(ask, Ping):
             return {}

@@ -14,7 +14,7 @@ from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.state import journal
 from holdfast.engine.sessions.state.journal import SessionLine
 from holdfast.engine.sessions.state.repair import was_emptied
-from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
+from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.paths import display
@@ -73,10 +73,10 @@ def save_idle(opener: Opener, name: str) -> float | None:
                 "undo is finished by the next command that changes the tree",
                 code="half_way",
             )
-        around = Sessions(agent=record.owner, opener=opener).surroundings(
+        scope = Sessions(agent=record.owner, opener=opener).surroundings(
             opener, context, workspace, SessionCheckpointTiers(context)
         )
-        with Session(around, line, stack.pop_all()) as held:
+        with Session(scope, line, stack.pop_all()) as held:
             held.checkpoint(kind="auto")
     return left
 

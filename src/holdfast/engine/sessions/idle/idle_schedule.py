@@ -62,7 +62,7 @@ class _Try:
         """Why it failed the last time that this was told."""
 
 
-class Plan:
+class IdlePlan:
     """Which sessions to try when. No I/O; time is the clock's."""
 
     def __init__(self, idle: float, clock: Clock) -> None:
@@ -107,7 +107,7 @@ class Plan:
 class _Work:
     """A process that saves sessions, one after the other."""
 
-    def __init__(self, order: save_process.Order, until: float) -> None:
+    def __init__(self, order: save_process.SaveOrder, until: float) -> None:
         """Start it. Raises `OSError`."""
         self.sessions = order.sessions
         self.until = until
@@ -135,20 +135,20 @@ class _Work:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
 
-    def said(self) -> list[save_process.Said]:
+    def said(self) -> list[save_process.SaveReport]:
         """What it has said of each, in order, when it is over; of those behind one that it did not come to an end with,
         nothing.
         """
         assert self._process.stdout is not None
         self._process.stdout.close()
-        said = save_process.decode(self._answer)
+        said = save_process.decode_reports(self._answer)
         if len(said) < len(self.sessions):
             why = HoldfastError("the process that was to save it was ended, or took too long")
-            said.append(save_process.Said(self.sessions[len(said)], error=why))
+            said.append(save_process.SaveReport(self.sessions[len(said)], error=why))
         return said
 
 
-class Idling:
+class IdleSaver:
     """Has idle sessions of one tenant saved: `turn` is called again and again, and waits for nothing."""
 
     def __init__(self, opener: Opener, workspaces: Callable[[], Collection[WorkspaceId]]) -> None:
@@ -160,7 +160,7 @@ class Idling:
         self._clock = opener.clock
         idle = opener.settings(None).session.idle
         self._interval = min(_LONGEST, max(_SHORTEST, idle / _SHARE))
-        self._plan = Plan(idle, self._clock)
+        self._plan = IdlePlan(idle, self._clock)
         self._due_at = self._clock.monotonic() + _SHORTEST
         self._work: _Work | None = None
         self._failure = ""
@@ -205,7 +205,7 @@ class Idling:
             self._note(work)
         chosen = self._plan.choose(SessionRows(self._opener.store().catalog).unsaved(self._workspaces()), self._is_open)
         if chosen:
-            order = save_process.order_for(self._opener.home, self._opener.flags, chosen, inherited())
+            order = save_process.save_order(self._opener.home, self._opener.flags, chosen, inherited())
             self._work = _Work(order, now + _MOST_SECONDS)
         self._due_at = now + (_GLANCE if chosen else self._interval)
 
@@ -220,7 +220,7 @@ class Idling:
             self._plan.failed(session)
 
 
-def _note(plan: Plan, said: save_process.Said) -> None:
+def _note(plan: IdlePlan, said: save_process.SaveReport) -> None:
     """Keep in mind what became of a session, and tell what a person should know."""
     if said.error is None:
         plan.later(said.session, None if said.seconds == 0 else said.seconds)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.sessions.state.repair import found_when_opened, same_tree
+from holdfast.engine.sessions.state.repair import opening_message, same_tree
 from holdfast.model.errors import HoldfastError, IntegrityError, NotFoundError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.sessions.state.state_history import States
-    from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
+    from holdfast.engine.sessions.state.state_history import StateHistory
+    from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
     from holdfast.model.clock import Clock
     from holdfast.model.ids import CheckpointId
     from holdfast.model.session_types import (
@@ -68,7 +68,7 @@ NOT_CARRIED = frozenset(
 """Variables that a shell, or whoever starts it, sets anew each time."""
 
 
-class Exported(NamedTuple):
+class EnvironmentChange(NamedTuple):
     """How what a shell exports now differs from a state: fields of `Ran`."""
 
     changed: dict[str, str]
@@ -142,7 +142,7 @@ def trees(entries: Iterable[JournalEntry]) -> tuple[CheckpointId, ...]:
     return tuple(found)
 
 
-def has_something(entries: Iterable[JournalEntry]) -> bool:
+def has_unsaved(entries: Iterable[JournalEntry]) -> bool:
     """Whether anything has happened that is worth saving a state for."""
     return any(not isinstance(entry, Counted) for entry in entries)
 
@@ -157,19 +157,19 @@ def due(state: State, entries: Sequence[JournalEntry], now: int) -> float | None
     """Seconds until the idle trigger wants ``state`` saved, which ``entries`` have led to (0: now); None if there is
     nothing to save.
     """
-    if not has_something(entries) or running(entries) is not None:
+    if not has_unsaved(entries) or running(entries) is not None:
         return None
     idle = max(0.0, (now - state.updated_at) / _SECOND)
-    return max(0.0, state.config.triggers.idle_seconds - idle, too_soon(state, now))
+    return max(0.0, state.config.triggers.idle_seconds - idle, seconds_until_allowed(state, now))
 
 
-def too_soon(state: State, now: int) -> float:
+def seconds_until_allowed(state: State, now: int) -> float:
     """Seconds until the state may be saved by itself."""
     since = (now - state.metrics.last_checkpoint_at) / _SECOND
     return 0.0 if since < 0 else max(0.0, state.config.triggers.min_seconds - since)
 
 
-def exported(state: State, base: Mapping[str, str], now: Mapping[str, str]) -> Exported:
+def environment_change(state: State, base: Mapping[str, str], now: Mapping[str, str]) -> EnvironmentChange:
     """How ``now``, all that a shell exports, differs from ``state``; it was started with ``base`` and the state.
 
     What a session has set once stays its own, even if it is what ``base`` has, too: the next base may be another.
@@ -180,7 +180,7 @@ def exported(state: State, base: Mapping[str, str], now: Mapping[str, str]) -> E
         if name not in NOT_CARRIED and (base.get(name) != value or name in state.env)
     }
     unset = tuple(sorted({*(name for name in base if name not in NOT_CARRIED), *state.unset} - now.keys()))
-    return Exported(
+    return EnvironmentChange(
         {name: value for name, value in env.items() if state.env.get(name) != value},
         tuple(sorted(state.env.keys() - env.keys())),
         None if unset == state.unset else unset,
@@ -210,7 +210,7 @@ NO_HASH = SessionHash("")
 """Of what is not saved yet."""
 
 
-class Lineage(NamedTuple):
+class StateOrigin(NamedTuple):
     """What a state follows from."""
 
     parent: SessionHash | None
@@ -218,15 +218,15 @@ class Lineage(NamedTuple):
     """The commands that have led from that to this one."""
 
 
-NO_LINEAGE = Lineage(None)
+NO_ORIGIN = StateOrigin(None)
 
 
 class SessionLine:
     """Where one session stands. For whoever holds it; `look` is for all others."""
 
-    def __init__(self, shelf: SessionCheckpointTiers, record: SessionRecord, clock: Clock) -> None:
+    def __init__(self, tiers: SessionCheckpointTiers, record: SessionRecord, clock: Clock) -> None:
         self.record = record
-        self._shelf = shelf
+        self._tiers = tiers
         self._clock = clock
         self._head: SessionCheckpoint | None = None
         self._state: State | None = None
@@ -263,7 +263,7 @@ class SessionLine:
 
     def load(self) -> SessionLine:
         """Read HEAD and the journal, as of one moment; itself. Raises `IntegrityError`, `NotFoundError`."""
-        rows = self._shelf.rows
+        rows = self._tiers.rows
         name = ref_name("head", self.record.id)
         with rows.reading():
             ref = rows.ref(name)
@@ -271,7 +271,7 @@ class SessionLine:
                 raise NotFoundError(f"the session {self.record.id} has no state yet", code="no_session")
             self._row = rows.journal(self.record.id)
             stored, data = rows.content(ref.checkpoint)
-        self._head = self._shelf.load(stored.hash, data)
+        self._head = self._tiers.load(stored.hash, data)
         self.entries = decode_journal(self._row.data)
         if len(self.entries) != self._row.entries:
             raise IntegrityError(f"the journal of the session {self.record.id} is damaged: it is not as long as it was")
@@ -284,7 +284,7 @@ class SessionLine:
         row = self._row._replace(
             data=encode_journal(entries), entries=len(entries), last_seq=state.seq, trees=trees(entries)
         )
-        self._row = self._shelf.rows.write_journal(self.record.id, row)
+        self._row = self._tiers.rows.write_journal(self.record.id, row)
         self.entries, self._state = list(entries), state
 
     def commit(
@@ -296,7 +296,7 @@ class SessionLine:
         message: str = "",
         metadata: Mapping[str, str] | None = None,
         naming: Sequence[RefChange] = (),
-        lineage: Lineage = NO_LINEAGE,
+        lineage: StateOrigin = NO_ORIGIN,
         record: SessionRecord | None = None,
     ) -> SessionCheckpoint:
         """Save ``state``, with that tree, and let HEAD name it; the journal is empty then, but for a command that runs,
@@ -331,7 +331,7 @@ class SessionLine:
         ]
         running = self.entries[len(self.done) :]
         now_at = replay(state, running)
-        self._row = self._shelf.rows.commit(
+        self._row = self._tiers.rows.commit(
             self.record.id,
             SessionCommit(
                 checkpoint=stored,
@@ -354,7 +354,7 @@ class SessionLine:
 
     def past(self) -> Iterator[SessionCheckpoint]:
         """HEAD's checkpoint, its parent, and so on, as far as they are kept."""
-        return self._shelf.past(self.head)
+        return self._tiers.past(self.head)
 
     def history(self, limit: int | None = None) -> list[CommandEntry]:
         """The commands, the last first, at most ``limit``: as far back as the states are kept."""
@@ -393,7 +393,7 @@ class CommandJournal:
     """The commands of a session that is held. Methods with a name of `Session` are its own, which says what they do."""
 
     def __init__(
-        self, context: Context, line: SessionLine, states: States, base: Mapping[str, str], stack: ExitStack
+        self, context: Context, line: SessionLine, states: StateHistory, base: Mapping[str, str], stack: ExitStack
     ) -> None:
         """``base`` is the environment that its shell is started in, ``stack`` what goes when it is closed."""
         self._context = context
@@ -419,7 +419,7 @@ class CommandJournal:
         another, that is journalled.
         """
         session = self._line.record.id
-        tree = self._states.save_tree(message=found_when_opened(session) if self._looks_later else "", whole=whole)
+        tree = self._states.save_tree(message=opening_message(session) if self._looks_later else "", whole=whole)
         if self._looks_later:
             self._looks_later = False
             if not same_tree(self._context, self._line.state.tree, tree):
@@ -433,11 +433,11 @@ class CommandJournal:
         self._begun += 1
         if self._begun == 2:
             # (For a single command it would cost more than it saves.)
-            self._stack.callback(self._states.notice_no_more)
-            self._states.notice()
-        demanded = demands(self._line.state.config, level)
+            self._stack.callback(self._states.stop_noticing)
+            self._states.start_noticing()
+        demanded = demands_checkpoint(self._line.state.config, level)
         before = self.save_tree(whole=demanded or self.due() == 0)
-        worth_saving = has_something(self._line.entries)
+        worth_saving = has_unsaved(self._line.entries)
         if self.due() == 0 or (demanded and (worth_saving or before != self._line.state.tree)):
             self._states.commit("auto", tree=before)
         state = self._line.state
@@ -467,8 +467,8 @@ class CommandJournal:
             after = self._states.save_tree(entry.command, whole=False)
         except HoldfastError as error:
             _LOG.warning("the tree that a command has left could not be saved: %s", error.message)
-        ended = msgspec.structs.replace(last, duration_ms=duration_ms, result=clean(result), after=after)
-        changes = exported(self._line.state, self._base, env)
+        ended = msgspec.structs.replace(last, duration_ms=duration_ms, result=escape_output(result), after=after)
+        changes = environment_change(self._line.state, self._base, env)
         ran = Ran(
             entry=ended,
             ended=True,
@@ -498,12 +498,12 @@ class CommandJournal:
         """Save the state after a command, if a trigger says so."""
         ran = len(commands(self._line.entries))
         state = self._line.state
-        wanted = ran >= state.config.triggers.commands and not too_soon(state, self._context.clock.now())
+        wanted = ran >= state.config.triggers.commands and not seconds_until_allowed(state, self._context.clock.now())
         if wanted or self.journal_is_full():
-            self._states.commit("auto", tree=None if self._states.notices else tree)
+            self._states.commit("auto", tree=None if self._states.is_noticing else tree)
 
 
-def demands(config: SessionConfig, level: Level) -> bool:
+def demands_checkpoint(config: SessionConfig, level: Level) -> bool:
     """Whether the state is to be saved before a command of this level."""
     return config.demand != "never" and LEVELS.index(level) >= LEVELS.index(config.demand)
 
@@ -518,7 +518,7 @@ def check_command(text: str) -> None:
         raise UsageError("a command is a text that is not empty, without NUL")
 
 
-def clean(result: CommandResult) -> CommandResult:
+def escape_output(result: CommandResult) -> CommandResult:
     """``result`` with what is no text in its output escaped, so that it can be recorded."""
     return msgspec.structs.replace(result, stdout=_escaped(result.stdout), stderr=_escaped(result.stderr))
 

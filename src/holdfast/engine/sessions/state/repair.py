@@ -38,7 +38,7 @@ _LOOKED_BACK = 200
 """Events in which it is looked for what has become of a restore."""
 
 
-class Mended(NamedTuple):
+class Repaired(NamedTuple):
     """What there was to mend."""
 
     entries: list[JournalEntry]
@@ -64,19 +64,19 @@ def open_mounted(opener: Opener, name: WorkspaceId) -> Context:
 
 def resume(opener: Opener, record: SessionRecord) -> None:
     """Have the provider that made a fork's directory mount again what is not mounted any more, as after a restart."""
-    for provider in providers_that_made(opener, record):
+    for provider in provider_of_fork(opener, record):
         try:
             provider.resume(Token(record.token))
         except NotFoundError:
             _LOG.debug("the provider knows nothing of a fork's directory any more", session=record.id)
 
 
-def providers_that_made(opener: Opener, record: SessionRecord) -> list[Provider]:
+def provider_of_fork(opener: Opener, record: SessionRecord) -> list[Provider]:
     """The provider that has made the directory; none if an older version wrote it out, or it is not known any more."""
-    return [one for one in providers_known(opener, record) if one.name == record.provider]
+    return [one for one in known_providers(opener, record) if one.name == record.provider]
 
 
-def providers_known(opener: Opener, record: SessionRecord) -> Sequence[Provider]:
+def known_providers(opener: Opener, record: SessionRecord) -> Sequence[Provider]:
     """All snapshot providers of the workspace that a fork is of; none where that is not known any more."""
     if record.origin is None:
         return ()  # (what works in place was made by no provider)
@@ -88,7 +88,7 @@ def providers_known(opener: Opener, record: SessionRecord) -> Sequence[Provider]
         return ()
 
 
-def make_directory_again(context: Context, workspace: Workspace, record: SessionRecord, state: State) -> bool:
+def recreate_directory(context: Context, workspace: Workspace, record: SessionRecord, state: State) -> bool:
     """If the session's directory is gone, or a fork's was emptied, make it again from the last recorded tree.
 
     False if it is there. Raises `RefusedError` where it may lie on a file system that is not mounted, `NotFoundError`
@@ -127,7 +127,7 @@ def was_emptied(context: Context, record: SessionRecord, state: State) -> bool:
     return context.catalog.checkpoint(state.tree).total_files > 0
 
 
-def found_when_opened(session: SessionId) -> str:
+def opening_message(session: SessionId) -> str:
     """What is said of a tree that nobody has recorded."""
     return f"found when the session {session} was opened"
 
@@ -138,7 +138,7 @@ def was_cut_short(entries: list[JournalEntry]) -> bool:
     return isinstance(last, Leaving | Merging) or (isinstance(last, Ran) and not last.ended)
 
 
-def mend(
+def repair_journal(
     context: Context,
     workspace: Workspace,
     entries: list[JournalEntry],
@@ -147,7 +147,7 @@ def mend(
     remade: bool,
     target_tree: Callable[[Leaving], CheckpointId],
     save: Callable[[], CheckpointId],
-) -> Mended:
+) -> Repaired:
     """Bring the journal up to what has become of the session; the same list if there is nothing to mend.
 
     ``save`` saves the tree. ``target_tree`` is where a checkout was going.
@@ -170,7 +170,7 @@ def mend(
         mended.append(Found(tree=found, at=context.clock.now()))
     if lost:
         mended.append(Counted(what="recoveries", at=context.clock.now()))
-    return Mended(entries if mended == entries else mended, moved)
+    return Repaired(entries if mended == entries else mended, moved)
 
 
 def warn_unfinished(workspace: Workspace) -> None:

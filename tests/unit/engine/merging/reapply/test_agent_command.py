@@ -130,10 +130,10 @@ def test_nothing_of_it_is_left_where_whoever_asks_is_killed(tmp_path: Path) -> N
     note = tmp_path / "agent"
     agent = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid()) + ' '); time.sleep(600)"
     asker = (
-        "import sys; from holdfast.engine.merging.reapply._agent_command import Command\n"
-        "from holdfast.engine.merging.reapply._strategy import Task\n"
-        f"Command([sys.executable, '-c', {agent!r}], home={HOME!r}, timeout=600, max_bytes=9)"
-        ".apply(Task(b'a', 'content', b'', b'', b'', [1], {}))"
+        "import sys; from holdfast.engine.merging.reapply._agent_command import CommandRung\n"
+        "from holdfast.engine.merging.reapply._strategy import ReapplyTask\n"
+        f"CommandRung([sys.executable, '-c', {agent!r}], home={HOME!r}, timeout=600, max_bytes=9)"
+        ".apply(ReapplyTask(b'a', 'content', b'', b'', b'', [1], {}))"
     )
     above = os.path.join(HOME, b"reapply")
     with subprocess.Popen([sys.executable, "-c", asker]) as process:

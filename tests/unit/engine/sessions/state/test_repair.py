@@ -117,7 +117,7 @@ def test_a_checkout_that_was_cut_short_is_finished_or_never_was(bench, monkeypat
         session.branch("back")
         bench.run(session, bench.write("2"), A="2")
         if at == "behind":
-            monkeypatch.setattr(state_history.States, "arrive", killed)
+            monkeypatch.setattr(state_history.StateHistory, "arrive", killed)
         else:
             monkeypatch.setattr(type(session.workspace), "restore", killed if at == "before" else half(bench))
         with pytest.raises(Killed):

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from holdfast.engine.history.retention import Policy
-from holdfast.engine.upkeep.session_shelf import SessionCheckpointTiers
+from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError, UsageError
 
 
@@ -209,7 +209,7 @@ def test_the_oldest_commands_are_dropped_beyond_the_limit_of_bytes(bench):
         assert 3 <= len(found) < 10
         assert found[-1].result is not None
         assert found[-1].result.stdout.endswith(noise)
-        rows = session._around.shelf.rows
+        rows = session._scope.tiers.rows
         stored = rows.checkpoints(session.id)
         assert sum(one.stored for one in stored) <= 100_000
         assert asked in [one.hash for one in stored], "what was asked for stays"
@@ -335,15 +335,15 @@ def test_objects_that_nothing_names_are_removed_and_no_others(bench):
     with bench.start(session__hot=0) as session:
         bench.clock.advance(10)
         bench.sessions(session__hot=0).sweep()
-        shelf = SessionCheckpointTiers(session.workspace._context)
+        tiers = SessionCheckpointTiers(session.workspace._context)
         objects = session.workspace._context.store.objects
-        data = objects.get(shelf.key(session.head.hash))
-        objects.put(shelf.key("f" * 32), (data,))
+        data = objects.get(tiers.key(session.head.hash))
+        objects.put(tiers.key("f" * 32), (data,))
         hot = session.checkpoint("hot")
-        objects.put(shelf.key(hot.hash), (b"about to be moved here",))
-        assert shelf.remove_orphans(-1 << 40) == 1
-        assert objects.size(shelf.key("f" * 32)) is None
-        assert objects.size(shelf.key(hot.hash)) is not None
+        objects.put(tiers.key(hot.hash), (b"about to be moved here",))
+        assert tiers.remove_orphans(-1 << 40) == 1
+        assert objects.size(tiers.key("f" * 32)) is None
+        assert objects.size(tiers.key(hot.hash)) is not None
         assert session.find(session.head.parent)
 
 
@@ -360,12 +360,12 @@ def test_an_unknown_cold_store_is_named(bench):
 
 def test_collection_removes_what_nothing_names(bench):
     with bench.start() as session:
-        shelf = SessionCheckpointTiers(session.workspace._context)
+        tiers = SessionCheckpointTiers(session.workspace._context)
         objects = session.workspace._context.store.objects
-        objects.put(shelf.key("f" * 32), (b"left by a kill",))
+        objects.put(tiers.key("f" * 32), (b"left by a kill",))
         bench.clock.advance(10 * 365 * 86400)
         session.workspace.gc()
-        assert objects.size(shelf.key("f" * 32)) is None
+        assert objects.size(tiers.key("f" * 32)) is None
 
 
 def test_the_watchers_upkeep_moves_old_states(bench):
@@ -380,7 +380,7 @@ def test_the_watchers_upkeep_moves_old_states(bench):
 
 
 def test_a_damaged_state_keeps_no_other_from_moving(bench, monkeypatch):
-    from holdfast.engine.upkeep import session_shelf as keeping
+    from holdfast.engine.upkeep import session_checkpoint_tiers as keeping
 
     monkeypatch.setattr(keeping, "_PER_STEP", 2)
     with bench.start() as session:
