@@ -99,9 +99,9 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         import json
 
-        from holdfast.engine.encoding import step_json as encoding_undo
+        from holdfast.engine.encoding import step_json
 
-        sys.stderr.write(json.dumps(encoding_undo.ran(result)) + "\n")
+        sys.stderr.write(json.dumps(step_json.ran(result)) + "\n")
     elif not console.quiet:
         sys.stderr.writelines(f"holdfast: {line}\n" for line in _summary(result))
     sys.stderr.flush()

@@ -10,9 +10,7 @@ from holdfast.api.mcp import _tool_results as tool_results
 from holdfast.api.mcp._pagination import decode_cursor, encode_cursor, page
 from holdfast.api.mcp._text_content import encode_bytes, whole_characters
 from holdfast.api.mcp._tool_results import step_object
-from holdfast.engine.encoding import step_json as encoding_undo
-from holdfast.engine.encoding import workspace_json
-from holdfast.engine.encoding import workspace_json as encoding
+from holdfast.engine.encoding import step_json, workspace_json
 from holdfast.model.entries import count_changes
 from holdfast.model.ids import format_hash
 from holdfast.model.message_text import plural
@@ -141,13 +139,13 @@ def get_session_status(host: SharedHost, hosted: HostedDirectory, request: GetSe
         with hosted.undo_log() as log:
             value["guarded"] = hosted.rules(log).thresholds.asks
         with hosted.workspace() as workspace:
-            value["held"] = [encoding_undo.ticket(each) for each in workspace.held()]
-            value["barriers"] = [encoding_undo.barrier(each) for each in workspace.barriers()[-_BARRIERS:]]
+            value["held"] = [step_json.ticket(each) for each in workspace.held()]
+            value["barriers"] = [step_json.barrier(each) for each in workspace.barriers()[-_BARRIERS:]]
             value["last_checkpoint"] = workspace.log(0).head
             value["steps"] = len(workspace.steps())
             value["unfinished_restore"] = workspace.unfinished() is not None
             if request.compare:
-                value["differs"] = encoding.counts(count_changes(workspace.status().changes))
+                value["differs"] = workspace_json.counts(count_changes(workspace.status().changes))
     # (Last: to look may itself be what has something finished.)
     value["recovered"] = [{"steps": list(report.steps), "paths": report.paths} for report in host.recovered]
     return ToolAnswer(value)
@@ -160,7 +158,7 @@ def list_checkpoints(_host: SharedHost, hosted: HostedDirectory, request: ListCh
     shown, following = page(
         found.checkpoints, lambda each: str(each.id), "checkpoints", request.cursor, str, request.limit
     )
-    listed = [encoding.record(each) for each in shown]
+    listed = [workspace_json.record(each) for each in shown]
     total = len(found.checkpoints)
     return ToolAnswer(tool_results.Checkpoints(head=found.head, checkpoints=listed, total=total, next_cursor=following))
 

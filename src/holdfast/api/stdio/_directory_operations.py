@@ -12,9 +12,7 @@ from holdfast.api._truncated_results import MadeCheckpoint, Restored, Status, cu
 from holdfast.api.stdio import _event_messages as event_messages
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio import _result_types as result_types
-from holdfast.engine.encoding import step_json as encoding_undo
-from holdfast.engine.encoding import workspace_json
-from holdfast.engine.encoding import workspace_json as encoding
+from holdfast.engine.encoding import step_json, workspace_json
 from holdfast.model import json_types
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.paths import display, parse_display
@@ -78,7 +76,7 @@ def undo_history(hosted: HostedDirectory, asked: messages.UndoHistory) -> result
     ids, known = {step.id for step in page}, {step.id for step in steps}
     # (What was edited before the oldest step is on the page that ends the list.)
     among = [each for each in barriers if each.after in ids or (following is None and each.after not in known)]
-    said = [encoding_undo.barrier(each) for each in among[-result_types.MAX_LISTED :]]
+    said = [step_json.barrier(each) for each in among[-result_types.MAX_LISTED :]]
     return result_types.History(steps=shown, next=following, barriers=said)
 
 
@@ -135,7 +133,7 @@ def fs_read(hosted: HostedDirectory, asked: messages.FsRead) -> json_types.Part:
 def fs_status(hosted: HostedDirectory, _asked: messages.FsStatus) -> Status:
     """How the tree differs from its last checkpoint."""
     with hosted.workspace() as workspace:
-        status = encoding.status(workspace.status())
+        status = workspace_json.status(workspace.status())
     names = ("added", "modified", "deleted", "not_captured")
     return cut(status, *names, most=result_types.MAX_LISTED)
 
@@ -157,7 +155,7 @@ def safeguard_configure(hosted: HostedDirectory, asked: messages.SafeguardConfig
 def checkpoint_create(hosted: HostedDirectory, asked: messages.CheckpointCreate) -> MadeCheckpoint:
     """Save the present state."""
     with hosted.workspace() as workspace:
-        made = encoding.checkpoint(workspace.checkpoint(asked.label, message=asked.message, author=asked.author))
+        made = workspace_json.checkpoint(workspace.checkpoint(asked.label, message=asked.message, author=asked.author))
     return cut(made, "not_captured", most=result_types.MAX_LISTED)
 
 
@@ -166,7 +164,9 @@ def checkpoint_list(hosted: HostedDirectory, asked: messages.CheckpointList) -> 
     with hosted.workspace() as workspace:
         log = workspace.log()
     page, following = _page(log.checkpoints, lambda each: str(each.id), asked.before, asked.limit)
-    return result_types.Checkpoints(head=log.head, checkpoints=[encoding.record(each) for each in page], next=following)
+    return result_types.Checkpoints(
+        head=log.head, checkpoints=[workspace_json.record(each) for each in page], next=following
+    )
 
 
 def checkpoint_diff(hosted: HostedDirectory, asked: messages.CheckpointDiff) -> json_types.Diff:
@@ -210,7 +210,7 @@ def fork(hosted: HostedDirectory, asked: messages.Fork) -> json_types.Forked:
         raise UsageError("path: a fork's path begins with /")
     hosted.refuse_others(path)
     with hosted.workspace() as workspace:
-        return encoding.forked(workspace.fork(asked.checkpoint, path))
+        return workspace_json.forked(workspace.fork(asked.checkpoint, path))
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -277,7 +277,7 @@ def _page(items: Sequence[T], key: Callable[[T], K], before: K | None, limit: in
 
 def _restored(done: RestoreResult) -> Restored:
     names = ("written", "deleted", "skipped")
-    return cut(encoding.restored(done), *names, most=result_types.MAX_LISTED)
+    return cut(workspace_json.restored(done), *names, most=result_types.MAX_LISTED)
 
 
 def _said(values: dict[str, Any]) -> dict[str, Any]:

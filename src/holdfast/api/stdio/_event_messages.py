@@ -10,7 +10,7 @@ from holdfast.api._error_details import FOR_FRONTENDS, hint
 from holdfast.api._truncated_results import Step, cut
 from holdfast.api.stdio import _messages as messages
 from holdfast.api.stdio._result_types import MAX_LISTED, Object, Waiting
-from holdfast.engine.encoding import step_json as encoding_undo
+from holdfast.engine.encoding import step_json
 from holdfast.engine.hosting import monitor
 from holdfast.model import json_types
 from holdfast.model.paths import display
@@ -155,11 +155,11 @@ def encode_event(hosted: HostedDirectory, value: HostEvent) -> bytes:
             )
             return line(event)
         case monitor.ForeignEdit():
-            barrier = encoding_undo.barrier(value.barrier)
+            barrier = step_json.barrier(value.barrier)
             paths = barrier["paths"][:MAX_LISTED]
             return _line(ExternalModification, {**barrier, "paths": paths, "directory": directory})
         case monitor.StepsRolledBack():
-            done = encoding_undo.rolled_back(value.report)
+            done = step_json.rolled_back(value.report)
             conflicts = done["conflicts"][:MAX_LISTED]
             return _line(Recovery, {**done, "conflicts": conflicts, "directory": directory})
         case monitor.VersionMismatch():
@@ -171,13 +171,13 @@ def encode_event(hosted: HostedDirectory, value: HostEvent) -> bytes:
 
 def step(value: StepInfo, changes: Sequence[PathChange], left: Sequence[ConflictInfo], most: int) -> Step:
     """A step with its changes, of which at most so many are listed, and with what was ``left`` as it is."""
-    shown = encoding_undo.step_with_changes(value, changes, left[:MAX_LISTED])
+    shown = step_json.step_with_changes(value, changes, left[:MAX_LISTED])
     return cut(shown, "changes", most=most)
 
 
 def waiting(directory: int, ticket: TicketInfo) -> Waiting:
     """What waits for an answer, with what the answer has to name."""
-    said = encoding_undo.ticket(ticket)
+    said = step_json.ticket(ticket)
     return Waiting(
         # (The time makes it that of one ticket of one keeper: the next keeper counts from 1 again.)
         safeguard_id=f"{directory}-{ticket.id}-{ticket.asked_at}",

@@ -50,7 +50,7 @@ def _configure_exec(parser: argparse.ArgumentParser) -> None:
 
 
 def _exec(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.encoding import session_json
     from holdfast.engine.sessions.shell.execution import Streams, execute
 
     command = command_of(arguments.words, "exec")
@@ -71,7 +71,7 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
         )
         assert entry.result is not None
         if console.json:
-            console.give(encoding_sessions.executed(session.id, entry, session.state.cwd, session.too_long))
+            console.give(session_json.executed(session.id, entry, session.state.cwd, session.too_long))
         elif entry.result.timed_out and not console.quiet:
             sys.stderr.write(f"holdfast: the command was ended: its time was over ({entry.duration_ms / 1000:.1f} s)\n")
     return entry.result.exit_code
@@ -133,14 +133,14 @@ def _configure_classify(parser: argparse.ArgumentParser) -> None:
 
 
 def _classify(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.encoding import session_json
     from holdfast.engine.safety.classify import classify
 
     command = command_of(arguments.words, "classify")
     root, cwd, env, programs = _surroundings(console, arguments)
     level = classify(command, cwd=cwd, root=root, env=env, programs=programs)
     if console.json:
-        console.give(encoding_sessions.classified(command, level))
+        console.give(session_json.classified(command, level))
     else:
         console.answer([level])
     return 0

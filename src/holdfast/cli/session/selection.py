@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
 
     from holdfast.cli.console import Console
-    from holdfast.engine.sessions.holder.request_client import AskableSession
+    from holdfast.engine.sessions.holder.request_client import ReachableSession
     from holdfast.engine.sessions.registry import Sessions
     from holdfast.engine.sessions.session import Session
 
@@ -62,7 +62,7 @@ def choose_session(console: Console, sessions: Sessions, name: str | None) -> st
 @contextmanager
 def use_session(
     console: Console, name: str | None, agent: str | None = None, *, begins: bool = False
-) -> Generator[AskableSession]:
+) -> Generator[ReachableSession]:
     """The session that is meant (see `choose_session`), for what can be asked of it also while another process has it
     open. ``begins``: see `Sessions.open`.
     """

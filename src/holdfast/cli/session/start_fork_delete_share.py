@@ -64,14 +64,14 @@ def _configure_start(parser: argparse.ArgumentParser) -> None:
 
 
 def _start(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.encoding import session_json
 
     flags = {key: getattr(arguments, name) for name, key in _SETTINGS.items() if getattr(arguments, name) is not None}
     with open_sessions(console, arguments.agent, flags) as sessions:
         path = os.fsencode(console.directory or current_directory())
         with sessions.start(path, arguments.id, env=dict(arguments.env)) as session:
             if console.json:
-                console.give(encoding_sessions.begun(session))
+                console.give(session_json.begun(session))
             else:
                 console.say(f"Session {session.id} works in {show_path(session.root)}, with {session.config.shell}.")
                 if console.quiet:
@@ -97,7 +97,7 @@ def _configure_fork(parser: argparse.ArgumentParser) -> None:
 
 
 def _fork(console: Console, arguments: argparse.Namespace) -> int:
-    from holdfast.engine.encoding import session_json as encoding_sessions
+    from holdfast.engine.encoding import session_json
 
     with use_session(console, arguments.session, arguments.agent, begins=True) as session:
         made = session.fork(
@@ -107,7 +107,7 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
             provider=arguments.provider,
         )
     if console.json:
-        console.give(encoding_sessions.forked(made))
+        console.give(session_json.forked(made))
     else:
         console.say(
             f"Forked {session.id} at {made.fork_point[:SHORT_HASH]}: session {made.id} works in "

@@ -41,17 +41,16 @@ if TYPE_CHECKING:
     from holdfast.store.catalog_records import Workspace
 
 
-# Looking for directories of exports that are not where they were, so that nobody who asks for one waits for that.
-#
-# All that are missing are looked for together, by one walk of their file systems; what is not found is looked for again
-# after a while, each time after a longer one.
-
 _Missing = tuple[str, "WorkspaceId"]
 """A tenant, and a workspace of it."""
 
 
 class MissingExportFinder:
-    """For one thread."""
+    """Looks for directories of exports that are not where they were, so that no request for one waits for that.
+
+    One walk of their file systems looks for all that are missing. What it does not find is looked for again later, each
+    time after a longer pause. For one thread.
+    """
 
     def __init__(self, open_tenant: Callable[[str], Opener], clock: Clock, retry: Callable[[int], float]) -> None:
         """``retry`` says how long to leave one alone that was not found so many times, in seconds."""

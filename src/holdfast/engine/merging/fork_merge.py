@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.history import operations
 from holdfast.engine.history.derived_state import put_together
 from holdfast.engine.history.revisions import resolve_name
-from holdfast.engine.merging import stacked_plan as stacked_merge
+from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.three_way import Decision
 from holdfast.engine.merging.tree_merge import merge_provenance, store_contents
 from holdfast.model.entries import Entry
@@ -119,7 +119,7 @@ def prepare(
     Takes the workspace's lock for the commit alone, not while the ladder works. Durable when it returns. Raises
     `RefusedError` (``unrelated``, ``vanished``), `NotFoundError`.
     """
-    plan = stacked_merge.plan(context, fork, production)
+    plan = stacked_plan.plan(context, fork, production)
     records: list[FileRecord] = []
     rungs: Ladder | None = None
     if plan.stacked.overlaps:
@@ -127,7 +127,7 @@ def prepare(
         settled, new, records = _settled(context, plan, resolutions or {}, rungs, dry_run=dry_run)
         if settled:
             since = [plan.base, *plan.also_bases]
-            plan = stacked_merge.plan(context, fork, production, since=since, settled=settled)
+            plan = stacked_plan.plan(context, fork, production, since=since, settled=settled)
     else:
         new: dict[Hash, bytes] = {}
         _refuse_unknown(resolutions or {}, plan)

@@ -154,10 +154,6 @@ def sync(path: bytes) -> None:
         os.close(fd)
 
 
-# What trees looked like at some moments of a promotion, kept in its folder: docs/formats/promotion.md.
-#
-# One that is lost or damaged makes the promotion begin anew; production does not depend on it.
-
 BEFORE_COPY = b"before-copy"
 """Production before it was copied."""
 AFTER_APPLY = b"after-apply"
@@ -171,7 +167,9 @@ _Rows = list[tuple[bytes, int, int, int, int, int, int, int]]
 
 
 def save_stamps(job: PromotionJob, name: bytes, found: Stamps) -> None:
-    """Keep them: atomic. Raises `StorageError`."""
+    """Keep what a tree looked like, in the promotion's folder: docs/formats/promotion.md. Atomic. A file that is lost
+    or damaged makes the promotion begin anew; production does not depend on it. Raises `StorageError`.
+    """
     path = os.path.join(job.folder, name)
     body = msgspec.msgpack.encode([(where, *stamp) for where, stamp in found.items()])
     try:

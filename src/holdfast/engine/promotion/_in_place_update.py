@@ -12,7 +12,7 @@ from holdfast.engine.history.derived_state import put_together
 from holdfast.engine.history.interrupted_operations import resume
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.status import on_disk
-from holdfast.engine.opening import operation_journal as journals
+from holdfast.engine.opening import operation_journal
 from holdfast.engine.opening.context import saved_in
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build import tree_at
@@ -45,7 +45,7 @@ def update_in_place(job: PromotionJob) -> Literal["changed"] | None:
     context, facts = job.context, job.facts
     target = _captured(job, context)
     skipped: Sequence[NotCaptured] = ()
-    journal = journals.read(context.folder)
+    journal = operation_journal.read(context.folder)
     if journal is not None and journal.target == target:
         skipped = resume(context).skipped
     elif not _stands_on(context, target):

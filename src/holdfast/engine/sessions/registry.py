@@ -11,8 +11,7 @@ from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.sessions import identifiers
 from holdfast.engine.sessions._quotas import check_name
-from holdfast.engine.sessions.holder.lock import holding, is_held, lock_path
-from holdfast.engine.sessions.holder.lock import remove as remove_lock
+from holdfast.engine.sessions.holder.lock import holding, is_held, lock_path, remove_lock
 from holdfast.engine.sessions.identifiers import check_may_use
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.state import journal

@@ -192,7 +192,7 @@ class Session:
             self._is_asked, self._scope = before, scope
 
     def save_resting(self) -> SessionCheckpoint:
-        """See `request_client.AskableSession`."""
+        """See `request_client.ReachableSession`."""
         self.refuse_running()
         return self.checkpoint(kind="auto")
 
@@ -402,8 +402,7 @@ class Session:
         """Delete it and its states, and close it. Of a fork, its directory and what is saved of it as well, for good;
         in place, the workspace stays as it is. Only its owner may. What went, also of what no checkpoint holds.
         """
-        from holdfast.engine.sessions.holder.lock import lock_path
-        from holdfast.engine.sessions.holder.lock import remove as remove_lock
+        from holdfast.engine.sessions.holder.lock import lock_path, remove_lock
         from holdfast.engine.sessions.identifiers import check_is_owner
         from holdfast.engine.sessions.lifecycle.deletion import delete
 

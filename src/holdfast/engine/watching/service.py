@@ -473,7 +473,7 @@ class WatchService:
             rest.callback(self._listener.close)
 
 
-def watch(
+def run_service(
     setup: WatchSetup,
     open_saver: Callable[[DirtySource], Saver],
     exclusion: WatchExclusion,

@@ -181,11 +181,11 @@ def test_who_waits_for_a_session_that_is_deleted_does_not_hold_what_is_gone(tmp_
         thread = threading.Thread(target=wait)
         thread.start()
         waits.wait()
-        holding.remove(lock)
+        holding.remove_lock(lock)
     thread.join(30)
     assert holds.is_set()
     with holding.holding(lock, SessionId("one"), timeout=0, clock=clock):
-        holding.remove(lock)
+        holding.remove_lock(lock)
     assert os.listdir(tmp_path / "sessions/local") == []
 
 

@@ -18,7 +18,7 @@ from holdfast.engine.opening import watch_messages
 from holdfast.engine.opening.home import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.opening.watch_client import connect
 from holdfast.engine.watching.listener import ClientLimits, hold_watch_lock
-from holdfast.engine.watching.service import WatchSetup, watch
+from holdfast.engine.watching.service import WatchSetup, run_service
 from holdfast.model.clock import SystemClock
 from holdfast.model.command_results import Request
 from holdfast.model.entries import Change
@@ -200,7 +200,7 @@ def test_a_folder_with_a_long_path(setup: WatchSetup) -> None:
 
 def test_a_second_watcher_is_refused(setup: WatchSetup) -> None:
     with running(setup), pytest.raises(LockedError, match=f"pid {os.getpid()}"):
-        watch(setup, FakeSaver, Nothing(), SystemClock())
+        run_service(setup, FakeSaver, Nothing(), SystemClock())
     with hold_watch_lock(setup.folder):  # and the place is free again
         pass
 
@@ -232,7 +232,7 @@ def test_a_saver_that_cannot_be_opened_leaves_nothing(setup: WatchSetup) -> None
         raise HoldfastError("no store")
 
     with pytest.raises(HoldfastError, match="no store"):
-        watch(setup, broken, Nothing(), SystemClock())
+        run_service(setup, broken, Nothing(), SystemClock())
     assert connect(setup.folder) is None
     with hold_watch_lock(setup.folder):
         pass

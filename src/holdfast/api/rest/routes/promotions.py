@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.api.rest._request_context import cut, decode_cursor, page
 from holdfast.api.rest.routes.checkpoints import refuse_misconfigured, require_reachable
-from holdfast.engine.promotion import manager as promoting
-from holdfast.engine.promotion import promotion_json, spec
+from holdfast.engine.promotion import manager, promotion_json, spec
 from holdfast.engine.running.isolation import absolute_paths
 from holdfast.files.tree import ROOT_GONE
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
@@ -86,13 +85,13 @@ def promote(call: RequestCall) -> response_types.Promoted:
     return _shown(ended)
 
 
-def _production(context: Context) -> promoting.ProductionRef:
+def _production(context: Context) -> manager.ProductionRef:
     """Production, as it was looked at for this request: the process that promotes takes nothing else for it."""
     found = context.workspace
     if os.path.ismount(found.path):  # (It may be known by the directory that is mounted upon.)
         about = os.lstat(found.path)
-        return promoting.ProductionRef(found.id, (about.st_dev, about.st_ino))
-    return promoting.ProductionRef(found.id, (found.device, found.inode))
+        return manager.ProductionRef(found.id, (about.st_dev, about.st_ino))
+    return manager.ProductionRef(found.id, (found.device, found.inode))
 
 
 def list_promotions(call: RequestCall) -> response_types.PromotionList:
@@ -109,7 +108,7 @@ def list_promotions(call: RequestCall) -> response_types.PromotionList:
         found = found[at + 1 :]
     part, following = page(found, query, lambda one: one.id)
     fields = ("id", "result", "phase", "theirs", "checkpoint", "failed_step", "code", "message")
-    shown = [promotion_json.promotion(promoting.promotion_from_row(one)) for one in part]
+    shown = [promotion_json.promotion(manager.promotion_from_row(one)) for one in part]
     times = ("created_at", "updated_at")
     return {
         "promotions": [{name: one[name] for name in (*fields, *times)} for one in shown],  # pyright: ignore[reportReturnType]
@@ -133,7 +132,7 @@ def _rows(call: RequestCall) -> PromotionRows:
 
 def _shown(row: PromotionRow) -> Any:
     return cut(
-        dict(promotion_json.promotion(promoting.promotion_from_row(row))),
+        dict(promotion_json.promotion(manager.promotion_from_row(row))),
         "overlapping_files",
         "uncaptured",
         "files",

@@ -265,11 +265,8 @@ def _rung(
             return PersonRung()
 
 
-# What the ladder would do about a file that overlaps, without asking anybody: for dry runs.
-#
-# The rungs that are computed, and not asked, are tried; of the others it is said that they would be asked.
-
 _COMPUTED: frozenset[RungName] = frozenset(("structure", "text"))
+"""The rungs that a dry run tries; of the others it says that they would be asked."""
 
 
 class RungForecast(NamedTuple):

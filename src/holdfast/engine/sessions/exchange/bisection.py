@@ -20,12 +20,7 @@ if TYPE_CHECKING:
     from holdfast.model.session_types import CommandEntry
 
 
-# Finding the first bad one of a row of states by asking about few of them. Pure: who asks tells what was found.
-#
-# Between the last that is known to be good and the first that is known to be bad, the middle one is asked about, and
-# one near it where that cannot be told. The answer is one state, or, where those right before it could not be told,
-# several of which one is it.
-
+_LOG = Log(__name__)
 Verdict = Literal["good", "bad", "skip"]
 
 
@@ -42,7 +37,12 @@ class FirstBad(NamedTuple):
 
 
 class Bisection:
-    """A search among ``count`` states, oldest first, of which the first is good and the last is bad."""
+    """A search among ``count`` states, oldest first, of which the first is good and the last is bad. Pure.
+
+    It asks about the middle one between the last known good and the first known bad state, and about one near it where
+    the verdict cannot be told. It finds one state, or, where those right before it could not be told, several of which
+    one is it.
+    """
 
     def __init__(self, count: int) -> None:
         if count < 2:
@@ -88,9 +88,6 @@ def verdict_of(exit_code: int) -> Verdict | None:
     if exit_code in (0, 125):
         return "skip" if exit_code else "good"
     return "bad" if 0 < exit_code < 126 else None
-
-
-_LOG = Log(__name__)
 
 
 class Bounds(NamedTuple):

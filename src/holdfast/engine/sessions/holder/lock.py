@@ -357,7 +357,7 @@ def holding(path: bytes, session: SessionId, *, timeout: float, clock: Clock, at
         lock.__exit__(None, None, None)
 
 
-def remove(path: bytes) -> None:
+def remove_lock(path: bytes) -> None:
     """Remove the lock of a session that was deleted, which this process holds, and what else lies beside it."""
     for name in (path.removesuffix(b".lock") + b".sock", note_path(path), note_path(path) + b".new", path):
         with suppress(OSError):

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.home import UNDO_NOTE
-from holdfast.engine.sessions.holder.lock import holding, lock_path
-from holdfast.engine.sessions.holder.lock import remove as remove_lock
+from holdfast.engine.sessions.holder.lock import holding, lock_path, remove_lock
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.state import journal

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.store.catalog_records import Workspace
 
 
-# What is in the directory of a session alone.
+_LOG = Log(__name__)
 
 
 def only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
@@ -71,9 +71,6 @@ def _origin(opener: Opener, record: SessionRecord) -> bytes | None:
         return None if record.origin is None else seen_at(opener.store().catalog.workspace(record.origin).path)
     except NotFoundError:
         return None
-
-
-_LOG = Log(__name__)
 
 
 def delete(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord, *, look: bool = False) -> Deleted:

@@ -14,8 +14,7 @@ import msgspec
 from holdfast.engine.history.tree_copy import first_checkpoint
 from holdfast.engine.opening.home import INDEX
 from holdfast.engine.sessions._quotas import check_name
-from holdfast.engine.sessions.holder.lock import holding, lock_path
-from holdfast.engine.sessions.holder.lock import remove as remove_lock
+from holdfast.engine.sessions.holder.lock import holding, lock_path, remove_lock
 from holdfast.engine.sessions.identifiers import PROCESS, check_id, new_id
 from holdfast.engine.sessions.lifecycle.deletion import delete
 from holdfast.engine.sessions.state.journal import SessionLine, StateOrigin, new_ref
@@ -43,7 +42,13 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.session_rows import SessionRows
 
 
-# What is known of a workspace's files, for a whole copy of it.
+_LOG = Log(__name__)
+_NOT_NOW = (
+    *("git_operation", "git_unmerged", "git_filter", "git_index", "git_pipe", "git_hidden", "git_inside"),
+    *("git_failed", "git_slow"),
+    *(OBJECTS, LEADS_OUT),
+)
+"""Codes with which a provider does not capture a workspace that another one can: it refuses to, or Git fails in it."""
 
 
 def paths_of(context: Context, root: Hash) -> set[bytes]:
@@ -73,15 +78,6 @@ def inherit_index(source: Context, copy: Context, root: Hash, *, begun: int) -> 
             index.save(os.path.join(copy.folder, INDEX))
     except (OSError, StorageError) as error:
         _LOG.info("all files of a copy are read when it is looked at: %s", error)
-
-
-_LOG = Log(__name__)
-_NOT_NOW = (
-    *("git_operation", "git_unmerged", "git_filter", "git_index", "git_pipe", "git_hidden", "git_inside"),
-    *("git_failed", "git_slow"),
-    *(OBJECTS, LEADS_OUT),
-)
-"""Codes with which a provider does not capture a workspace that another one can: it refuses to, or Git fails in it."""
 
 
 class _Made(NamedTuple):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.sessions.holder.lock import end_leftovers, holding, is_held, lock_path
-from holdfast.engine.sessions.holder.lock import remove as remove_lock
+from holdfast.engine.sessions.holder.lock import end_leftovers, holding, is_held, lock_path, remove_lock
 from holdfast.engine.sessions.identifiers import PROCESS
 from holdfast.engine.sessions.state.repair import open_mounted, resume
 from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers

@@ -30,12 +30,6 @@ if TYPE_CHECKING:
     from holdfast.model.session_types import ShellName
 
 
-# What a shell hands on to the next one: the directory that it was in, and the variables that it exported.
-#
-# The shell itself says it, when it ends, into a file: a magic, ``$PWD``, the physical directory with a line break
-# behind it (nothing where it is gone), the environment that a child of it gets, and a word that shows that nothing is
-# missing, each ended by a NUL. What is too long for the environment of a program it says by name.
-
 _LOG = Log(__name__)
 
 MAGIC = "holdfast-shell-1"
@@ -66,7 +60,12 @@ _MOST_BYTES = 16 << 20
 
 
 class ShellState(NamedTuple):
-    """What one shell leaves for the next."""
+    """What one shell leaves for the next: the directory that it was in, and the variables that it exported.
+
+    The shell writes it to a file when it ends: a magic, ``$PWD``, the physical directory with a line break behind it
+    (nothing where it is gone), the environment that a child of it gets, and a word that shows that nothing is missing,
+    each ended by a NUL. What is too long for the environment of a program it says by name.
+    """
 
     cwd: bytes
     """An absolute path, as the shell shows it (links in it are not resolved). It may be gone."""

@@ -12,7 +12,6 @@ from typing import IO, TYPE_CHECKING, Final, Literal
 from holdfast.engine.sessions.holder.lock import in_flight
 from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, SESSION_VARIABLE
 from holdfast.engine.sessions.shell import _shell_programs as shell_programs
-from holdfast.engine.sessions.shell import _shell_programs as shells
 from holdfast.engine.sessions.shell._shell_programs import OWN
 from holdfast.model.errors import HoldfastError, StorageError, room_hint
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -34,7 +33,9 @@ if TYPE_CHECKING:
     from holdfast.model.session_types import CommandEntry, Level, ShellName
 
 
-# The level of a command of a session.
+_LOG = Log(__name__)
+_KILLED = 137
+_NOT_STARTED = 126
 
 
 def classify_command(session: Session, command: str, *, cwd: bytes, environment: Mapping[str, str]) -> Level:
@@ -45,11 +46,8 @@ def classify_command(session: Session, command: str, *, cwd: bytes, environment:
     return classify(command, cwd=cwd, root=session.root, env=environment, programs=programs)
 
 
-# What is kept of a command's output: the beginning and the end, with a mark between where something is left out.
-
-
 class OutputExcerpt:
-    """Takes the bytes of one stream, any number of them, in bounded memory."""
+    """The beginning and the end of one stream, in bounded memory, with a mark where something is left out."""
 
     __slots__ = ("_half", "_head", "_tail", "_taken")
 
@@ -110,8 +108,6 @@ def _continued(data: bytes | bytearray) -> int:
     return count
 
 
-# One command of a session, run by a real shell in a process group of its own, until it has ended or is made to.
-
 StreamName = Literal["stdout", "stderr"]
 
 GRACE_SECONDS: Final = 5.0
@@ -164,7 +160,7 @@ def run_command(
     noted: AbstractContextManager[InFlight] | None = None,
     grace: float = GRACE_SECONDS,
 ) -> ShellResult:
-    """Run ``command`` until it has ended.
+    """Run ``command`` by a real shell, in a process group of its own, until it has ended or is made to.
 
     Of each stream that it writes ``max_output_bytes`` are kept. After ``timeout`` seconds (None or 0: never), or when
     ``stop`` is set, its process group is asked to end (SIGTERM), and after ``grace`` seconds made to (SIGKILL). A
@@ -176,7 +172,7 @@ def run_command(
     """
     with in_flight() if noted is None else noted as flight:
         said = os.path.join(flight.folder, b"said")
-        started = shells.prepare_start(
+        started = shell_programs.prepare_start(
             command.shell, command.text, command.environment, folder=flight.folder, said=said
         )
         running = _RunningShell(started, command.cwd, streams, max_output_bytes, grace, door)
@@ -198,7 +194,7 @@ class _RunningShell:
 
     def __init__(
         self,
-        started: shells.ShellStart,
+        started: shell_programs.ShellStart,
         cwd: bytes,
         streams: Streams,
         most: int,
@@ -374,11 +370,6 @@ def _drain(pipe: IO[bytes]) -> None:
         start_new_session=True,
         check=False,
     )
-
-
-_LOG = Log(__name__)
-_KILLED = 137
-_NOT_STARTED = 126
 
 
 def execute(

@@ -47,9 +47,10 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.session_records import SessionRecord
 
 
-# What a journal's entries make of a state. Pure.
-
+_LOG = Log(__name__)
 _SECOND = 1_000_000
+_MOST_OUTPUT = 32 << 20
+"""Characters of output in a journal, however well they are compressed: all of it has to fit into a checkpoint."""
 
 NOT_CARRIED = frozenset(
     (
@@ -382,15 +383,10 @@ def new_ref(kind: RefType, session: SessionId, name: str = "", metadata: Mapping
     )
 
 
-# The commands of a session: what is journalled of each, and when they have the session's state saved.
-
-_LOG = Log(__name__)
-_MOST_OUTPUT = 32 << 20
-"""Characters of output in a journal, however well they are compressed: all of it has to fit into a checkpoint."""
-
-
 class CommandJournal:
-    """The commands of a session that is held. Methods with a name of `Session` are its own, which says what they do."""
+    """Journals the commands of a session that is held, and saves its state when they want that. See `Session` for the
+    methods that have a name of it.
+    """
 
     def __init__(
         self, context: Context, line: SessionLine, states: StateHistory, base: Mapping[str, str], stack: ExitStack
