@@ -15,8 +15,8 @@ from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
 from holdfast.model.errors import HoldfastError, StorageError
 
+from ..sessions.test_hooks import configure, script
 from .test_experiment import content, forks_on_disk, order, sessions_left
-from .test_hooks import configure, script
 
 Make = Callable[[], Sessions]
 LONG = 60.0

@@ -25,7 +25,7 @@ class Killed(BaseException):
 
 def kill(session):
     """What a kill leaves: nothing is written any more, and the lock is let go."""
-    session._stack.close()
+    session.close()
 
 
 def checkpoints(bench):

@@ -22,7 +22,7 @@ class Killed(BaseException):
 
 def kill(session):
     """What a kill leaves: nothing is written any more, and the lock is let go."""
-    session._stack.close()
+    session.close()
 
 
 def test_the_command_in_flight_is_shown_as_such_and_nothing_else_is_lost_i3(bench):
@@ -57,7 +57,7 @@ def test_what_somebody_changed_meanwhile_is_saved_as_found(bench):
     bench.write("by hand")()
     with bench.open() as session:
         assert bench.read() == "by hand"
-        found = session.workspace._context.catalog.checkpoint(session.state.tree)
+        found = session.context.catalog.checkpoint(session.state.tree)
         assert found.parent == tree
         assert found.provenance.message == "found when the session one was opened"
         assert session.state.metrics.recoveries == 0, "nobody was killed"

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.sessions.holder import lock as in_flight
 from holdfast.engine.sessions.holder.lock import InFlight, end_orphans, note_path
 from holdfast.engine.sessions.shell import _shell_programs as shell_programs
 from holdfast.engine.sessions.shell.execution import ShellCommand, ShellResult, Streams, run_command
@@ -326,7 +325,7 @@ def test_a_directory_that_is_not_private_to_one_command_leads_to_nobody(
         found.extend(find())  # (nobody is ended here, whoever would be)
         return 0
 
-    monkeypatch.setattr(in_flight, "end_all", end_all)
+    monkeypatch.setattr("holdfast.engine.sessions.holder.lock.end_all", end_all)
     lock = bytes(tmp_path / "one.lock")
     Path(os.fsdecode(note_path(lock))).write_text(json.dumps({"folder": folder}))
     end_orphans(lock, SessionId("one"))

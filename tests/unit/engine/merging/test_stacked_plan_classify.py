@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.merging import stacked_plan as stacking
+from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.stacked_plan import SmallChange
 from holdfast.engine.merging.three_way import Decision, SideChanges
 from holdfast.model.command_results import Renamed
@@ -29,7 +29,7 @@ def test_what_comes_of_each_combination_is_what_the_table_says(production: str, 
 @pytest.mark.parametrize("action", [one for one in ACTIONS if one != "nothing"])
 def test_what_both_have_done_alike_is_identical(action: str) -> None:
     both = sides("fork")[action]
-    found = stacking.classify(both, both, [])
+    found = stacked_plan.classify(both, both, [])
     assert not found.overlaps
     assert not found.plan.changes
     assert {one.kind for one in found.files} == {"identical"}
@@ -40,7 +40,7 @@ def test_what_both_have_done_alike_is_identical(action: str) -> None:
 def test_nothing_of_either_side_is_lost(production: str, fork: str) -> None:
     """Each version of content that a side has made is in the merged state, or overlaps."""
     ours, theirs = sides("production")[production], sides("fork")[fork]
-    found = stacking.classify(ours, theirs, [])
+    found = stacked_plan.classify(ours, theirs, [])
     if found.overlaps:
         return
     merged = {one.path: one.after for one in ours.changes} | {one.path: one.after for one in ours.renamed}
@@ -59,7 +59,7 @@ def test_the_latest_version_of_each_path_counts() -> None:
         [Change(b"a", ONE, TWO), Change(b"b", ONE, None), Change(b"c", BASE, ONE)],
         [Change(b"c", ONE, BASE), Change(b"d", None, THREE)],
     ]
-    assert stacking.compose(stack) == [Change(b"a", BASE, TWO), Change(b"d", None, THREE)]
+    assert stacked_plan.compose(stack) == [Change(b"a", BASE, TWO), Change(b"d", None, THREE)]
 
 
 def test_small_changes_of_a_file_that_overlaps_are_told_one_by_one() -> None:
@@ -69,7 +69,9 @@ def test_small_changes_of_a_file_that_overlaps_are_told_one_by_one() -> None:
         [Change(F, ONE, ONE._replace(mode=0o100755))],
         [Change(F, ONE._replace(mode=0o100755), TWO._replace(mode=0o100755))],
     ]
-    found = stacking.classify(SideChanges([Change(F, BASE, THREE)]), SideChanges(stacking.compose(stack)), stack)
+    found = stacked_plan.classify(
+        SideChanges([Change(F, BASE, THREE)]), SideChanges(stacked_plan.compose(stack)), stack
+    )
     (one,) = found.overlaps
     assert [small.number for small in one.small] == [1, 4]
     assert (one.small[0], one.small[-1].after) == (SmallChange(1, BASE, ONE), TWO._replace(mode=0o100755))
@@ -87,20 +89,20 @@ def test_small_changes_go_on_under_a_new_name() -> None:
         [Change(b"g", ONE, TWO)],
     ]
     fork = SideChanges([], [Renamed(F, b"g", BASE, TWO, 60)])
-    (one,) = stacking.classify(SideChanges([Change(F, BASE, THREE)]), fork, stack).overlaps
+    (one,) = stacked_plan.classify(SideChanges([Change(F, BASE, THREE)]), fork, stack).overlaps
     assert (one.path, one.base_path, one.production, one.fork) == (b"g", F, THREE, TWO)
     assert list(one.small) == [SmallChange(1, BASE, ONE), SmallChange(3, ONE, TWO)]
 
 
 def test_a_stack_that_does_not_lead_there_is_one_change() -> None:
     production, fork = SideChanges([Change(F, BASE, THREE)]), SideChanges([Change(F, BASE, TWO)])
-    (one,) = stacking.classify(production, fork, [[Change(F, BASE, ONE)]]).overlaps
+    (one,) = stacked_plan.classify(production, fork, [[Change(F, BASE, ONE)]]).overlaps
     assert list(one.small) == [SmallChange(0, BASE, TWO)]
 
 
 def test_the_version_changes_with_either_side() -> None:
     def version(here, there):
-        (one,) = stacking.classify(
+        (one,) = stacked_plan.classify(
             SideChanges([Change(F, BASE, here)]), SideChanges([Change(F, BASE, there)]), []
         ).overlaps
         return one.version
@@ -120,7 +122,7 @@ def test_the_version_changes_with_either_side() -> None:
 )
 def test_what_is_decided_of_a_file_that_both_have_renamed(settled: Decision, expected: dict) -> None:
     ours, theirs = sides("production")["renames"], sides("fork")["renames"]
-    found = stacking.classify(ours, theirs, [], settled={b"f.production": settled})
+    found = stacked_plan.classify(ours, theirs, [], settled={b"f.production": settled})
     assert not found.plan.conflicts
     state = {b"f.production": BASE} | {one.path: one.after for one in found.plan.changes}
     assert {path: one for path, one in state.items() if one is not None} == expected
@@ -128,5 +130,5 @@ def test_what_is_decided_of_a_file_that_both_have_renamed(settled: Decision, exp
 
 def test_a_file_is_never_put_where_a_directory_is() -> None:
     ours, theirs = sides("production")["makes a directory"], sides("fork")["edits"]
-    found = stacking.classify(ours, theirs, [], settled={F: Decision("theirs")})
+    found = stacked_plan.classify(ours, theirs, [], settled={F: Decision("theirs")})
     assert [one.why for one in found.plan.conflicts] == ["in_the_way"]

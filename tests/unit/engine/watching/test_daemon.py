@@ -27,7 +27,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from watch_service import FakeSaver, Nothing
 from holdfast.engine.watching._schedule import Pace
-from holdfast.engine.watching.service import WatchSetup, watch
+from holdfast.engine.watching.service import WatchSetup, run_service
 from holdfast.model.clock import SystemClock
 root, folder, out = (os.fsencode(text) for text in sys.argv[2:5])
 
@@ -43,7 +43,7 @@ class Noting(FakeSaver):
 
 print("watching", flush=True)
 setup = WatchSetup(root, folder, "inotify", Pace(debounce=1000, latest=1000), rest=0.0)
-watch(setup, Noting, Nothing(), SystemClock())
+run_service(setup, Noting, Nothing(), SystemClock())
 """
 
 
