@@ -245,7 +245,7 @@ def _listener(serving: ServeOptions, usual: str) -> Generator[tuple[socket.socke
         with listen(serving.socket, _BACKLOG) as bound:
             yield bound, f"unix:{serving.socket.decode('utf-8', 'backslashreplace')}", [], True
         return
-    host, port = _parsed(serving.listen or usual)
+    host, port = parse_address(serving.listen or usual)
     _refuse_remote(host, serving)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # (With the protocol named, asyncio sends what is there at once; else each answer may take 40 ms more.)
@@ -265,7 +265,8 @@ def _listener(serving: ServeOptions, usual: str) -> Generator[tuple[socket.socke
         yield bound, f"http://{shown}:{number}", hosts_of(host), False
 
 
-def _parsed(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``text``. Raises `UsageError`."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
