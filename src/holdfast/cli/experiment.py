@@ -129,7 +129,7 @@ def _answer(console: Console, arguments: argparse.Namespace, session: Session, f
     winner = found.comparison.winner
     adopted: Adoption | None = None
     failed: HoldfastError | OSError | None = None
-    # (First: what is printed may reach nobody.)
+    # (First: what is printed may not be read.)
     if arguments.adopt and winner is not None:
         try:
             adopted = found.adopt()

@@ -218,7 +218,7 @@ def _say_to_client(text: str) -> None:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
     except OSError:
-        return  # nobody listens
+        return  # no process listens
 
 
 COMMANDS = {

@@ -57,7 +57,7 @@ def run() -> NoReturn:
         code = INTERRUPTED
     try:
         sys.stderr.flush()
-    except OSError:  # nobody listens
+    except OSError:  # no process listens
         pass
     os._exit(code)
 
@@ -167,7 +167,7 @@ def _write_error(text: str) -> None:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
     except OSError:
-        # Nobody listens; the exit code still tells.
+        # No process listens; the exit code still tells.
         return
 
 

@@ -160,7 +160,7 @@ def _interrupted_by_signals() -> Generator[None]:
 
 def _tell(console: Console, step: str, *, steps: bool) -> None:
     if steps and console.json:
-        with suppress(OSError):  # nobody listens; it goes on
+        with suppress(OSError):  # no process listens; it goes on
             console.give({"step": step})
             sys.stdout.flush()
     if is_terminal(sys.stderr) and not console.quiet and not console.json:

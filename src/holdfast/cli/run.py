@@ -189,7 +189,7 @@ def _were(steps: Sequence[int]) -> str:
 
 
 def _ask(ticket: TicketInfo) -> bool | None:
-    """Ask a person at the terminal; None if that is not for us: nobody answers, or a program has the keyboard.
+    """Ask a person at the terminal; None if that is not for us: no person answers, or a program has the keyboard.
 
     What allows it is a number that only the question shows: what was typed before it, and what a program has the
     terminal say by itself (reports of its colours, its title, its cursor), is no answer.

@@ -105,7 +105,7 @@ def build(host: SharedHost) -> Server[Any]:
         on_list_resource_templates=list_templates,
         on_read_resource=read_resource,
     )
-    server.middleware[:] = [_logging]  # (in the place of spans that nobody collects)
+    server.middleware[:] = [_logging]  # (in the place of spans that are not collected)
     return server
 
 

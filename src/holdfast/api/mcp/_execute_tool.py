@@ -54,7 +54,7 @@ class _CommandThread:
         self._newest: Stream = "stdout"
 
     async def run(self) -> None:
-        """Have it run, to its end whoever is cancelled meanwhile."""
+        """Have it run, to its end also if the call is cancelled meanwhile."""
         with anyio.CancelScope(shield=True):
             try:
                 self._done = await to_thread.run_sync(self._work, limiter=_threads)

@@ -63,7 +63,7 @@ class SharedHost:
             _keep_outside(self.host, forks)
 
     async def recover(self) -> None:
-        """Finish what killed keepers have left, before anybody is served."""
+        """Finish what killed keepers have left, before a client is served."""
         await to_thread.run_sync(self.host.recover)
 
     def turn(self, hosted: HostedDirectory) -> anyio.Lock:
@@ -83,7 +83,7 @@ class SharedHost:
     async def look(self, work: Callable[[], T]) -> T:
         """Do what changes nothing, on a thread; if the call is cancelled it is not begun, or left to itself.
 
-        (Unlike a limiter's token, the thread is taken until it is free, whoever has been cancelled meanwhile.)
+        (Unlike a limiter's token, the thread is taken until it is free, even if its call has been cancelled meanwhile.)
         """
         return await asyncio.wrap_future(self._looks.submit(copy_context().run, work))
 
@@ -118,7 +118,7 @@ class SharedHost:
                 try:
                     self._loop.call_soon_threadsafe(self._hold, hosted, event)
                 except RuntimeError:
-                    return  # the loop has just ended, and with it whoever would have been told
+                    return  # the loop has just ended, and with it the clients that would have been told
             case ForeignEdit():
                 _log.info("somebody else has changed the tree", paths=event.barrier.paths, who=event.barrier.who)
             case StepsRolledBack():

@@ -257,4 +257,4 @@ async def _ready(wait: Callable[[int], Awaitable[None]], fd: int) -> None:
     try:
         await wait(fd)
     except PermissionError:
-        await checkpoint()  # a regular file never makes anybody wait, and cannot be waited for
+        await checkpoint()  # a regular file never makes a reader wait, and cannot be waited for

@@ -109,7 +109,7 @@ def next_reapply(_host: SharedHost, hosted: HostedDirectory, _request: NextReapp
 
 
 def answer_reapply(_host: SharedHost, hosted: HostedDirectory, request: AnswerReapply) -> ToolAnswer:
-    """What becomes of it: nothing yet, until somebody merges."""
+    """What becomes of it: nothing yet, until the next merge."""
     given: dict[str, Any] = {"version": request.version, "said": request.said}
     if request.content is not None:
         given["content" if request.encoding == "utf-8" else "content_base64"] = request.content
@@ -126,7 +126,7 @@ def answer_reapply(_host: SharedHost, hosted: HostedDirectory, request: AnswerRe
 def _made(folder: bytes) -> Generator[None]:
     """The directory is there for the block; if that fails, and nothing is in it, only if it was there before.
 
-    A link in its place is not followed: whoever could make one must not say where forks are written.
+    A link in its place is not followed: a process that could make one must not say where forks are written.
     """
     try:
         os.mkdir(folder)
@@ -146,7 +146,7 @@ def _made(folder: bytes) -> Generator[None]:
 
 
 def _be_guarded(hosted: HostedDirectory) -> None:
-    """A safeguard can hold an operation only where somebody keeps the undo log until the answer."""
+    """A safeguard can hold an operation only where a process keeps the undo log until the answer."""
     if hosted.access == "read_write" and hosted.inside is None and hosted.thresholds.asks:
         hosted.start()
 

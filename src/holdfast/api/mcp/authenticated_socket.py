@@ -1,6 +1,6 @@
 """The Unix socket that lets in clients with the token, and the relay that reaches it from standard input and output.
 
-The socket has mode 0600, in a directory that nobody else can enter. A client has to be a process of the same user (or
+The socket has mode 0600, in a directory that no other user can enter. A client has to be a process of the same user (or
 root's), which the kernel tells, and to begin with the token, which lies beside the socket in a file of mode 0600.
 """
 

@@ -115,8 +115,8 @@ async def _serve_guest(
     clients: anyio.CapacityLimiter,
     name: str,
 ) -> None:
-    """Let somebody in who has the token. ``strangers`` are those who have not shown theirs yet: they take no place of a
-    client, and if there are many, who came first goes.
+    """Let a client in that has the token. ``strangers`` are those who have not shown theirs yet: they take no place of
+    a client, and if there are many, who came first goes.
     """
     client.set(name)
     with connection:

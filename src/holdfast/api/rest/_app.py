@@ -122,28 +122,28 @@ class App:
 
     @property
     def outside(self) -> PromotionProcesses:
-        """See `World.outside`."""
+        """See `ServerServices.outside`."""
         return self._outside
 
     def look(self) -> None:
-        """See `World.look`."""
+        """See `ServerServices.look`."""
         self._caretaker.reread_exports()
 
     def condition(self, tenant: str, export: str) -> UpkeepCondition:
-        """See `World.condition`."""
+        """See `ServerServices.condition`."""
         return self._caretaker.condition(tenant, export)
 
     def progress(self, tenant: str, export: str, operation: str, request_id: str) -> Progress:
-        """See `World.progress`."""
+        """See `ServerServices.progress`."""
         return self._hub.progress(tenant, export, operation, request_id)
 
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
-        """See `World.saved`."""
+        """See `ServerServices.saved`."""
         self._metrics.counted("checkpoints" if result.created else "checkpoints_unchanged")
         self._hub.saved(tenant, export, result)
 
     def happened(self, tenant: str, export: str, event: str, data: dict[str, Any]) -> None:
-        """See `World.happened`."""
+        """See `ServerServices.happened`."""
         self._metrics.counted(event)
         self._hub.happened(tenant, export, event, data)
 
@@ -224,7 +224,7 @@ class App:
         raise WebError("no_such_route", "there is no such path", hint="/api/docs lists what there is")
 
     async def _admit(self, given: IncomingRequest, endpoint: Endpoint) -> Principal | None:
-        """Who asks; None where nobody has to say so."""
+        """Who asks; None where no token is needed."""
         if endpoint.rights is None:
             return None
         client = given.scope.get("client")
@@ -379,11 +379,11 @@ def _known(principal: Principal | None) -> Principal:
 
 
 def _close_answer(doing: asyncio.Future[HttpAnswer]) -> None:
-    """Nobody waits for it any more."""
+    """No client waits for it any more."""
     if not doing.cancelled() and doing.exception() is None:
         doing.result().close()
 
 
 def _method(method: str) -> str:
-    """A method as it is counted: there are not as many as somebody can make up."""
+    """A method as it is counted: there are not as many as a client can make up."""
     return method if method in ("GET", "HEAD", "POST", "PUT", "DELETE") else "other"

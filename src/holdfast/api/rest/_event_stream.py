@@ -207,7 +207,7 @@ class EventHub:
             return sum(map(len, self._listeners.values()))
 
     def _since(self, key: Key, last: str | None) -> list[StreamEvent]:
-        """What somebody has missed who had the event ``last``; that it cannot be told, if so."""
+        """What a client has missed that had the event ``last``; that it cannot be told, if so."""
         if last is None:
             return []
         match = _ID.fullmatch(last)

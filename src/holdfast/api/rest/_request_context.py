@@ -67,7 +67,7 @@ class RawAnswer(NamedTuple):
 
 
 class RequestCall(NamedTuple):
-    """One request. ``again``: an attempt at the same one was cut short, and nobody knows how far it came.
+    """One request. ``again``: an attempt at the same one was cut short, and it is not known how far it came.
 
     ``key`` is the same for requests that are to be done once, and for no others.
     """

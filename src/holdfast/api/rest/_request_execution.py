@@ -56,7 +56,7 @@ class HttpAnswer(NamedTuple):
     headers: Mapping[str, str]
 
     def close(self) -> None:
-        """Nobody wants it any more: a file of it is closed. Harmless a second time."""
+        """No client wants it any more: a file of it is closed. Harmless a second time."""
         if not isinstance(self.content, bytes):
             self.content.close()
 
@@ -98,7 +98,7 @@ def execute_request(stores: StorePool, world: ServerServices, request: ParsedReq
 
 
 def is_worked_on(stores: StorePool, request: ParsedRequest) -> bool:
-    """Whether the same request, with its key, is being worked on: then nobody has to wait to be told so."""
+    """Whether the same request, with its key, is being worked on: then no client has to wait to be told so."""
     if request.key is None:
         return False
     with stores.lend(request.principal.tenant) as store:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _PIECE: Final = 1 << 18
 _LOOK_AGAIN: Final = 10.0
-"""Seconds after which it is asked again whether somebody may still listen."""
+"""Seconds after which it is asked again whether a client may still listen."""
 _SAFE: Final = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",

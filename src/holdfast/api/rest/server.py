@@ -152,7 +152,7 @@ async def _run(
 
     def end() -> None:
         app.ending = True
-        # (A build may take longer than anybody waits: it is taken back, and its request's key begins it anew.)
+        # (A build may take longer than a client waits: it is taken back, and its request's key begins it anew.)
         app.outside.end()
         hub.end()
         server.should_exit = True

@@ -63,9 +63,9 @@ class QueuedCommand:
         self.output = output
         self.step: int | None = None
         self.is_abandoned = False
-        """The session ends: nobody waits for it any more."""
+        """The session ends: no client waits for it any more."""
         self.is_cancelled = False
-        """Somebody has asked for its end."""
+        """The client has asked for its end."""
         self.was_cancelled = False
         """And that was its end."""
         self.over = threading.Event()

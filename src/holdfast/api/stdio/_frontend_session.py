@@ -63,7 +63,7 @@ class FrontendSessions:
         self._outbox = outbox
         self._answer = answer
         self._turn = threading.Lock()
-        """Held by whoever begins or ends the session."""
+        """Held by the thread that begins or ends the session."""
         self._session: _Session | None = None
         self._is_closed = False
 
@@ -182,7 +182,7 @@ class FrontendSessions:
     def _told(self, hosted: HostedDirectory, event: HostEvent) -> None:
         try:
             self._outbox.offer(event_messages.encode_event(hosted, event))
-        except Exception:  # noqa: BLE001 - whoever tells goes on
+        except Exception:  # noqa: BLE001 - the thread that tells goes on
             _log.exception("an event could not be told", event=type(event).__name__)
 
 

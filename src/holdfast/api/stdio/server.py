@@ -271,7 +271,7 @@ class Server:
 
 
 def serve(*, directory: bytes, home: bytes | None = None) -> None:
-    """Serve a client on standard input and output, which are nobody else's from then on (I13): what else would read or
+    """Serve a client on standard input and output, which are for that alone from then on (I13): what else would read or
     write there, here or in a process that is started, finds nothing, or gets to standard error.
     """
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""``session list``, ``info``, ``history`` and ``branches``: looking, which waits for nobody."""
+"""``session list``, ``info``, ``history`` and ``branches``: looking, which waits for no lock."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _history(console: Console, arguments: argparse.Namespace) -> int:
         session = choose_session(console, sessions, arguments.session)
         found = sessions.history(session, arguments.limit)
         if arguments.limit is not None and len(found) >= arguments.limit:
-            dropped = None  # nobody has looked so far
+            dropped = None  # no sweep has looked so far
         elif found:
             dropped = found[-1].seq - 1
         else:

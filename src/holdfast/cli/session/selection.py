@@ -38,7 +38,7 @@ def open_sessions(console: Console, agent: str | None = None, flags: Mapping[str
 
 
 def choose_session(console: Console, sessions: Sessions, name: str | None) -> str:
-    """The session ``name``; None: ``$HOLDFAST_SESSION``, else the newest of the workspace that whoever asks may use.
+    """The session ``name``; None: ``$HOLDFAST_SESSION``, else the newest of the workspace that the agent may use.
 
     Raises `NotFoundError` (code ``no_session``).
     """

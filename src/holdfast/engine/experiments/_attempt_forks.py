@@ -50,8 +50,8 @@ class AttemptForks:
         self._made: list[tuple[Attempt, ForkResult]] = []
         self._lock = threading.Lock()
         self.at_once = 0 if session.has_hooks("fork") else min(_MOST_AT_ONCE, parallel)
-        """So many are made at once, each on a thread of its own; 0: one after the other, by whoever holds the session,
-        as what hooks ask of it is answered there.
+        """So many are made at once, each on a thread of its own; 0: one after the other, by the thread that holds the
+        session, as what hooks ask of it is answered there.
         """
 
     def make(self, attempt: Attempt) -> ForkResult:
@@ -79,7 +79,7 @@ class AttemptForks:
         return made
 
     def count_made(self) -> None:
-        """Have the session's journal tell of those that were made beside it. For whoever holds it."""
+        """Have the session's journal tell of those that were made beside it. For the thread that holds it."""
         if self.at_once:
             self._session.count_forks(len(self._made))
 

@@ -196,8 +196,8 @@ class AttemptRunner:
         return outcome
 
     def _begins_otherwise(self, fork: Session, tree: CheckpointId) -> bool:
-        """Whether a fork begins with other files than it was made of. By other rules, as somebody may have changed them
-        since the session was opened, the same files make another tree.
+        """Whether a fork begins with other files than it was made of. By other rules, as an attempt may have changed
+        them since the session was opened, the same files make another tree.
         """
         changes = fork.workspace.diff(self._began, tree, renames=False).changes
         if not changes or fork.context.settings.capture == self._capture:

@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
     root: bytes
     """The directory of that session."""
     result: CommandResult | None
-    """None: the command was not run, or nobody knows how it ended."""
+    """None: the command was not run, or it is not known how it ended."""
     duration_ms: int
     before: CheckpointId | None
     """The tree that the command found: that of the session, or what the setup made of it."""

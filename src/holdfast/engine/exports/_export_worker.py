@@ -1,4 +1,4 @@
-"""What is done for one export all the time: a watch service of its own, driven by whoever has many of them."""
+"""What is done for one export all the time: a watch service of its own, driven by a process that has many of them."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class ExportListener(Protocol):
     """Is told what happens to an export. Called from any thread; has to be quick, and not to raise."""
 
     def changed(self, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
-        """Something has changed in its tree: at ``paths``, or (None) nobody can tell where."""
+        """Something has changed in its tree: at ``paths``, or (None) it cannot be told where."""
         ...
 
     def listens(self, tenant: str, export: str) -> bool:
-        """Whether somebody wants to hear of it just now: then a tree that only looking tells of is looked at."""
+        """Whether a client wants to hear of it just now: then a tree that only looking tells of is looked at."""
         ...
 
     def saved(self, tenant: str, export: str, result: CheckpointResult) -> None:
@@ -58,7 +58,7 @@ class ExportWorker:
     def __init__(self, opener: Opener, tenant: str, row: ExportRow, told: ExportListener) -> None:
         """Open it and begin. ``opener`` is this object's from now on.
 
-        Raises `LockedError` if somebody else watches the workspace, `NotFoundError` if its directory is gone.
+        Raises `LockedError` if another process watches the workspace, `NotFoundError` if its directory is gone.
         """
         with ExitStack() as stack:
             stack.callback(opener.close)
@@ -108,7 +108,7 @@ class ExportWorker:
             self._rest = stack.pop_all()
 
     def turn(self) -> None:
-        """Do what is due. What nobody is told of is looked for at every interval, while somebody wants to hear it."""
+        """Do what is due. What the kernel does not tell is looked for at every interval, while a client listens."""
         self.service.turn()
         if self._differing is None or self.service.stopping or self._clock.monotonic() < self._look_at:
             return
@@ -120,14 +120,14 @@ class ExportWorker:
             self._differing.forget()
 
     def wait_seconds(self) -> float:
-        """How many seconds from now `turn` has something to do, even if `Service.fileno` is not readable until then."""
+        """How many seconds from now `turn` has something to do, even if `WatchService.fileno` is not readable."""
         patience = self.service.wait_seconds()
         if self._differing is None:
             return patience
         return max(0.0, min(patience, self._look_at - self._clock.monotonic()))
 
     def has_moved(self) -> bool:
-        """Whether its directory is known to be elsewhere by now: whoever opened it there has noted that."""
+        """Whether its directory is known to be elsewhere by now: the process that opened it there has noted that."""
         return not os.path.isdir(self.root) and self._exports.path_of(self._row) != self.root
 
     def end(self) -> str | None:

@@ -138,7 +138,7 @@ class _Charge:
         self.is_gone = False
         """Whether the problem is that its directory is not where it was."""
         self.turn = threading.Lock()
-        """Held by whoever works on it."""
+        """Held by the worker that has it."""
 
 
 class Maintenance:
@@ -322,7 +322,7 @@ class Maintenance:
         care.turn()
         if care.service.stopping:
             self._let_go(charge)
-            charge.due = self._clock.monotonic() + _LAST_RETRY  # somebody wants to watch it in our stead
+            charge.due = self._clock.monotonic() + _LAST_RETRY  # another process wants to watch it in our stead
             return
         if care.has_moved():
             _LOG.info("the export %s was moved, and is watched where it is now", row.name)
@@ -348,7 +348,7 @@ class Maintenance:
             charge.failures += 1
 
     def _let_go(self, charge: _Charge) -> None:
-        """End its care for now; what could not be saved is told to the log, as nobody waits for it."""
+        """End its care for now; what could not be saved goes to the log, as no caller waits for it."""
         why = self._end(charge)
         if why is not None:
             _LOG.warning("the export %s has unsaved changes: %s", charge.row.name, why)

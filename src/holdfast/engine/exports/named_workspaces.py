@@ -86,7 +86,7 @@ class Exports:
         directory is made (`own_directory`).
 
         ``roots``: it has to lie in one of those (None: anywhere), however it is written and whatever links lead to it.
-        Raises `EscapeError` if it does not, `RefusedError` for what nobody means, or another tenant serves, and as
+        Raises `EscapeError` if it does not, `RefusedError` for an unusual directory, or another tenant serves, and as
         `ExportRows.add`.
         """
         check_name(name)
@@ -163,7 +163,7 @@ class Exports:
 
     def roots_of_others(self, row: ExportRow, roots: Sequence[bytes]) -> list[bytes]:
         """The directories below which other tenants alone may make exports, and that hold something already which is
-        none of this one's: though nothing in there is served, it is theirs to serve. ``roots`` are where whoever asks
+        none of this one's: though nothing in there is served, it is theirs to serve. ``roots`` are where the client
         may make exports as well. Those that programs lie in are everybody's.
         """
         at = self.path_of(row)
@@ -221,7 +221,7 @@ class Exports:
         return ForkResult(forked.id, seen_at(forked.path), line[-1].id, source, line[-1].total_files)
 
     def own_directory(self, name: str) -> bytes:
-        """Where the directory of an export is made that nobody has said a place for."""
+        """Where the directory of an export is made if no place was given."""
         forks = forks_directory(self._opener.home, self._opener.settings(None))
         return os.path.join(forks, b"exports", self._catalog.name.encode(), name.encode())
 
@@ -265,7 +265,7 @@ class Exports:
     def _refuse_link(self, path: bytes) -> None:
         """Raise `EscapeError` if a link is now where the directory was, or on the way to it (I7).
 
-        Whoever puts one there later is stopped where the tree is opened, by what follows no link.
+        A link that is put there later is stopped where the tree is opened, by what follows no link.
         """
         if os.path.lexists(path) and os.path.realpath(path) != path:
             raise EscapeError(f"{display(path)} is reached by a link now; that is not followed", code="linked")
@@ -328,7 +328,7 @@ def _holds_more(root: bytes, known: Sequence[bytes]) -> bool:
     try:
         names = os.listdir(root)
     except OSError:
-        return False  # it is not there, or nobody here can read it
+        return False  # it is not there, or this process cannot read it
     paths = [os.path.join(root, name) for name in names if not name.startswith(PROMOTION_PREFIX)]
     return any(
         _holds_more(path, known) if any(_below(one, path) for one in known) else path not in known for path in paths

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def shown_ownership(context: Context, checkpoint: Checkpoint) -> CheckpointAppearance:
-    """As a fork would look: owned by whoever owns the workspace, or, if we may give nothing away, by ourselves."""
+    """As a fork would look: owned by the owner of the workspace, or, if we may give nothing away, by ourselves."""
     files = context.settings.files
     try:
         about = os.stat(context.workspace.path)

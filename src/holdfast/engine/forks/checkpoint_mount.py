@@ -1,4 +1,4 @@
-"""Mounting a checkpoint: a directory that shows it and that nobody can change, read from the store as it is used."""
+"""Mounting a checkpoint: a directory that shows it, that no process can change, read from the store as it is used."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ServedCheckpoint:
             raise
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until nobody has it mounted any more, or `end`, at most ``timeout`` seconds; whether that is so."""
+        """Wait until it is unmounted, or `end`, at most ``timeout`` seconds; whether that is so."""
         return self._server.wait(timeout)
 
     def end(self) -> None:
@@ -83,7 +83,7 @@ class Mounted:
         self._renewed = time.monotonic()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until somebody unmounts it, or `end`, at most ``timeout`` seconds; whether somebody has.
+        """Wait until it is unmounted, or `end`, at most ``timeout`` seconds; whether it was.
 
         To be called now and then, as it is what keeps the checkpoint from being collected for longer than a day.
         """
@@ -101,7 +101,7 @@ class Mounted:
         return True
 
     def end(self) -> None:
-        """Have `wait` return as if somebody had unmounted it. May be called by a signal handler."""
+        """Have `wait` return as if it had been unmounted. May be called by a signal handler."""
         if self._served is not None:
             self._served.end()
 

@@ -39,7 +39,7 @@ def main() -> None:
         (_serve if order.checkpoint else _serve_fork)(opener, order)
     except HoldfastError as error:
         say(failure(error).encode())
-    except Exception as error:  # noqa: BLE001 - whoever waits is to hear of it
+    except Exception as error:  # noqa: BLE001 - the process that waits is to hear of it
         say(failure(unexpected(error)).encode())
     finally:
         opener.close()

@@ -110,7 +110,7 @@ class EnclosingRun:
         )
 
     def begin(self, keeper: UndoService, label: str) -> int:
-        """Open a step, or share the one that is open, whoever has opened it; its id."""
+        """Open a step, or share the one that is open; its id."""
         with self._lock:
             if not self._users:
                 opened = open_step(keeper, self.run)
@@ -164,7 +164,7 @@ class _Recorded:
     """Where every call passes the supervisor, nothing is left to do before it."""
 
     is_spared = False
-    """A file was left as somebody else has changed it: what was kept of it before must not be brought back."""
+    """A file was left as another process has changed it: what was kept of it before must not be brought back."""
 
     def create(self, step: int, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
         """See `Interceptor.create`."""
@@ -177,7 +177,7 @@ class _Recorded:
         return True
 
     def spare(self, step: int, fd: int) -> bool:
-        """See `Interceptor.spare`. The supervisor has kept what the opening would lose, and nobody can take it back."""
+        """See `Interceptor.spare`. The supervisor has kept what the opening would lose, and it cannot be taken back."""
         del step, fd
         self.is_spared = True
         return False

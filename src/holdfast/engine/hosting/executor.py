@@ -55,7 +55,7 @@ class CommandOutcome(NamedTuple):
     """What was left as it is where the step was taken back."""
     cancelled: bool
     denied: bool
-    """A person said no to something that it was about to do, or nobody said yes: it was taken back."""
+    """A person said no to something that it was about to do, or did not answer: it was taken back."""
     output_open: bool
     """Something that it left running still holds its output; what that writes goes nowhere."""
     oldest: int | None
@@ -63,7 +63,7 @@ class CommandOutcome(NamedTuple):
 
 
 class LostCommand(NamedTuple):
-    """What is known of a command of which nobody knows how it ended."""
+    """What is known of a command whose end is not known."""
 
     step: int
     info: StepInfo | None
@@ -102,7 +102,7 @@ class CommandExecutor:
         self._environment = handed_on(os.environb)
         self._inside = inside
         self._turn = threading.Lock()
-        """Held by whoever starts, stops, or has a command run."""
+        """Held by the thread that starts, stops, or has a command run."""
         self._launcher: Launcher | InnerShim | None = None
         self._channel: Channel | None = None
         self._step: int | None = None
@@ -224,7 +224,7 @@ class CommandExecutor:
         """End the command that runs, the shim, and the run, whose end is saved. Raises what went wrong with that."""
         channel = self._channel
         if channel is not None:
-            channel.close()  # whoever waits for a command is told
+            channel.close()  # the thread that waits for a command is told
         with self._turn:
             self._failure = None
             if (error := self._end()) is not None:

@@ -46,7 +46,7 @@ class Host:
         is the primary. ``notify`` is told of events, on threads of its own; ``guard`` turns the safeguards' preset on;
         ``isolation`` is where commands run, or makes that of what is configured.
 
-        Raises `UsageError`, also for a label that could mean two of them, `RefusedError` for a directory that nobody
+        Raises `UsageError`, also for a label that could mean two of them, `RefusedError` for a directory that no user
         means, and what opening a workspace raises.
         """
         if not 1 <= len(directories) <= MAX_DIRECTORIES:
@@ -91,8 +91,8 @@ class Host:
         raise NotFoundError(f"there is no working directory {which!r:.100}; there are {shown}", code="no_directory")
 
     def recover(self) -> None:
-        """Finish what killed keepers have left, which are events, before anybody looks at the files. What goes wrong
-        with a directory is logged: whoever needs its undo log meets it again.
+        """Finish what killed keepers have left, which are events, before a client looks at the files. What goes wrong
+        with a directory is logged: the next use of its undo log meets it again.
         """
         for hosted in self.directories:
             if hosted.access == "read_only":

@@ -32,7 +32,7 @@ class OperationHeld(NamedTuple):
 
 
 class ForeignEdit(NamedTuple):
-    """Somebody else has changed the tree."""
+    """Another process has changed the tree."""
 
     barrier: BarrierInfo
 

@@ -209,7 +209,7 @@ class HostedDirectory:
         session.start()
 
     def recover(self) -> None:
-        """Finish what a killed keeper has left. All that was rolled back, and nobody was told of yet, is an event; so
+        """Finish what a killed keeper has left. All that was rolled back and not reported yet is an event; so
         is, once, an undo log of another version, which is set aside, or raises `VersionMismatchError` (`ready_log`).
         """
         from holdfast.undo.journal.log_ownership import VersionMismatchError
@@ -323,7 +323,7 @@ class HostedDirectory:
     def edit_file(self, path: bytes, old: bytes, new: bytes, *, every: bool = False) -> FileEdit:
         """Replace ``old``, which must be there once (``every``: at least once), by ``new``: a step of its own.
 
-        Nothing is written if somebody changes the file meanwhile (``changed``). Raises `NotFoundError`
+        Nothing is written if another process changes the file meanwhile (``changed``). Raises `NotFoundError`
         (``no_match``), `RefusedError` (``many_matches``, ``too_large``), and as `read_file` and `write_file` do.
         """
         self._writable()
@@ -409,7 +409,7 @@ class HostedDirectory:
             session.guard(thresholds)
 
     def limit(self, limits: Limits) -> None:
-        """Change how much the undo log holds: at once, whoever keeps it, and where this host begins to keep it."""
+        """Change how much the undo log holds: at once, if a process keeps it, and where this host begins to."""
         session = self._writable()
         with self._lock:
             self._limits = session.limits = limits

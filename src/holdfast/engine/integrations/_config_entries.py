@@ -60,7 +60,7 @@ def remove_entries(client: str, file: File, text: str, before: str | None) -> st
     """The text without our entries; None if the file is to go. ``before``: what it was before us, if that is known.
 
     If it is what we have made of that, it becomes that again, to the byte. Otherwise our entries are taken out, or
-    become what they were if somebody had written them before us, and the objects go that held nothing else, unless they
+    become what they were if the user had written them before us, and the objects go that held nothing else, unless they
     were there before. A call goes with the options that it was given; a group that others have put something into, or
     made one for other tools, stays.
     """
@@ -89,7 +89,7 @@ def remove_entries(client: str, file: File, text: str, before: str | None) -> st
 
 
 def is_unchanged(client: str, file: File, text: str, before: str | None) -> bool:
-    """Whether a text is what we have made of ``before``, and nobody has changed it since."""
+    """Whether a text is what we have made of ``before``, and it was not changed since."""
     try:
         return add_entries(client, file, before) == text
     except HoldfastError:
@@ -169,7 +169,7 @@ def _only(client: str, file: JsonFile, text: str, wanted: dict[str, str]) -> str
 
 
 def _without(text: str, at: _At, written: Sequence[tuple[str, object]]) -> str:
-    """The text without one call of ours, and without the item around it if that leaves nothing of anybody else's."""
+    """The text without one call of ours, and without the item around it if that leaves nothing of another program's."""
     path = (HOOKS, at.event, at.item)
     item = _members(json_text.find(text, path))
     if at.handler is not None:

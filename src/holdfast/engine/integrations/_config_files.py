@@ -1,8 +1,8 @@
 """Configuration files on disk: read within limits, and replaced atomically, never over what others have just written.
 
-The name that is given may be a link, for whoever keeps the configuration elsewhere: the file that it leads to is
+The name that is given may be a link, for users who keep the configuration elsewhere: the file that it leads to is
 replaced, in its own directory, with the same permissions, owner and extended attributes. Where that is is decided once,
-when it is looked at: a link that is put on the way afterwards leads nobody anywhere.
+when it is looked at: a link that is put on the way afterwards is not followed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.files.linux.metadata import Metadata
 
 MAX_BYTES = 16 << 20
-"""A larger file is no configuration that anybody has written."""
+"""A larger file is no configuration that a person has written."""
 
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

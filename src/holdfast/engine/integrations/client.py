@@ -22,7 +22,7 @@ HOOKS = "hooks"
 """The member that holds, by event, the hooks of every client that has them in JSON."""
 
 _OPERATORS = "();<>|&"
-"""Of a shell, beside the newline: whoever uses one does more than call us."""
+"""Of a shell, beside the newline: a command with one does more than call us."""
 _HOOK_WORDS = 4
 
 Scope = Literal["project", "user"]
@@ -150,7 +150,7 @@ def _words(command: str) -> shlex.shlex:
 
 def is_our_server(server: object) -> bool:
     """Whether an entry among a client's MCP servers starts ours, by whatever path and with whatever options: what has
-    our name alone is somebody else's.
+    our name alone is another program's.
     """
     if not isinstance(server, dict):
         return False

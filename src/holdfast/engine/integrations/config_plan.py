@@ -47,7 +47,7 @@ class FileChange(NamedTuple):
     kept: bytes
     """Where what it holds now is kept, or would be."""
     keeps: bool
-    """True if that is to be kept: somebody else has written of it what is in no other copy."""
+    """True if that is to be kept: another program has written of it what is in no other copy."""
     spent: bytes | None = None
     """Where the copy is, of what it was before us, that is needed no longer: the file is that again."""
 
@@ -135,7 +135,7 @@ def _clear(folder: bytes, root: bytes) -> None:
             while at and tree.rmdir(at):
                 at = at.rpartition(b"/")[0]
     except (OSError, HoldfastError):
-        return  # what it was about is done; an empty directory harms nobody
+        return  # what it was about is done; an empty directory does no harm
 
 
 def _decoded(content: bytes) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 _WAIT_SECONDS = 10.0
-"""For whoever else has the workspace; a client waits longer for a hook."""
+"""For another process that has the workspace; a client waits longer for a hook."""
 _MOST_OF_TEXT = 200
 _MOST_OF_NAME = 64
 

@@ -1,7 +1,7 @@
 """What two states differ in, renames told apart, and the changesets that led from one to the other, remembered for as
 long as the process runs.
 
-Whoever serves many merges asks for the same again and again: how a production differs from the state that forks were
+A server of many merges asks for the same again and again: how a production differs from the state that forks were
 made from, and what a fork has done. A difference is named by the roots of both manifests, a stack by the hash of its
 changesets as they are stored, so that what is remembered is never out of date.
 """

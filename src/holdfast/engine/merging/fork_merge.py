@@ -88,7 +88,7 @@ def merge(
 
     The tree is saved first. Files that overlap go through the ladder that ``ladder`` makes (most merges have none, and
     load none of its rungs), but for those that a person has decided: ``resolutions``, by `Overlap.path`. If anything is
-    open then, the tree is not touched, and the answer says what. A dry run asks nobody.
+    open then, the tree is not touched, and the answer says what. A dry run asks no agent.
 
     Raises `RefusedError`: ``unrelated``, ``stale`` or ``not_shown`` for a resolution, ``changed_meanwhile`` if another
     process changes the tree meanwhile, and as `operations.restore`.
@@ -155,7 +155,7 @@ def prepare(
 
 
 def _foreseen(context: Context, plan: MergePlan, ladder: Ladder | None) -> dict[bytes, FileForecast]:
-    """What the ladder would do about what is open, by `Overlap.path`; nobody is asked."""
+    """What the ladder would do about what is open, by `Overlap.path`; no agent is asked."""
     if ladder is None or not plan.overlapping:
         return {}
     from holdfast.engine.merging.reapply.resolver import foresee
@@ -212,7 +212,7 @@ def _refuse_unknown(resolutions: Mapping[bytes, Resolution], plan: MergePlan) ->
 
 
 def _shown(context: Context, plan: MergePlan) -> dict[bytes, tuple[str, str]]:
-    """What is open, for whoever is to decide it. What they were shown is noted: they may decide that, and no more."""
+    """What is open, for the person who is to decide it. What was shown is noted: that may be decided, and no more."""
     from holdfast.engine.merging.reapply.answer_queue import note_shown, sweep
     from holdfast.engine.merging.reapply.manual_resolution import differences
 

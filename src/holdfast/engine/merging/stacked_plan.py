@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 # What is to become of each file when a fork's stack of small changes comes onto a production that has gone on.
 #
 # The classification of a stacked merge (docs/guide/merge.md has the table): per file, by what either side has made of
-# it since the fork point, and per changeset of the fork. Where nobody else has touched a file, its last version counts,
-# and no state in between is looked at; for one that both have changed, the small changes that led to the fork's version
-# are told one by one, so that each can be applied anew. Pure: nothing here reads a tree or a store.
+# it since the fork point, and per changeset of the fork. Where no other side has touched a file, its last version
+# counts, and no state in between is looked at; for one that both have changed, the small changes that led to the fork's
+# version are told one by one, so that each can be applied anew. Pure: nothing here reads a tree or a store.
 
 Kind = Literal["one_sided", "clean", "identical", "overlapping"]
 """What becomes of a file: one side alone has touched it, and has its way; both have, in ways that do not meet (content
@@ -48,7 +48,7 @@ _NOTHING: tuple[Hash, int] = (Hash(b""), -1)
 
 
 class FileOutcome(NamedTuple):
-    """One path that somebody has touched."""
+    """One path that either side has touched."""
 
     path: bytes
     kind: Kind
@@ -119,7 +119,7 @@ class Overlap(NamedTuple):
 
 
 class Resolution(NamedTuple):
-    """What a person, or whoever speaks for one, has decided of one file."""
+    """What a person, or a program in a person's name, has decided of one file."""
 
     prefer: Prefer | None = None
     """As production (``ours``) or the fork (``theirs``) has it, whatever that is."""
@@ -135,7 +135,7 @@ class StackedMerge(NamedTuple):
     plan: ThreeWayPlan
     """How the merged state differs from production, and what is in conflict."""
     files: Sequence[FileOutcome]
-    """Every path that somebody has touched, sorted."""
+    """Every path that either side has touched, sorted."""
     overlaps: Sequence[Overlap]
     """Those that overlap, sorted; with what was settled already."""
     sets: Sequence[Sequence[tuple[bytes, Kind]]]
@@ -289,7 +289,7 @@ class FileCounts(NamedTuple):
     deletes: int
     """Deleted by the fork."""
     unchanged: int
-    """Touched by nobody."""
+    """Touched by neither side."""
     overlapping: int
     """Whose changes are to be applied anew."""
     identical: int

@@ -53,7 +53,7 @@ Prefer = Literal["ours", "theirs"]
 
 
 class Decision(NamedTuple):
-    """What somebody has decided of one conflict."""
+    """What was decided of one conflict."""
 
     prefer: Prefer | None = None
     """As this side has it, whatever that is."""
@@ -145,7 +145,7 @@ class _Merge:
         self._prefer = None if prefer is None else Decision(prefer)
         self._by_hand = settled
         self._here: dict[bytes, Entry | None] = {path: change.before for path, change in self._theirs.items()}
-        """What is here at every path that somebody touched."""
+        """What is here at every path that either side touched."""
         self._here |= {path: change.after for path, change in self._ours.items()}
         self._merged = dict(self._here)
         """What it is to hold; as it is here, until it is decided."""
@@ -167,7 +167,7 @@ class _Merge:
         return ThreeWayPlan(sorted(changes), sorted(self._conflicts), sorted(self._settled))
 
     def _their(self, path: bytes) -> Entry | None:
-        """What is at ``path`` there; it has been touched by somebody."""
+        """What is at ``path`` there; one of the sides has touched it."""
         change = self._theirs.get(path)
         return self._ours[path].before if change is None else change.after
 

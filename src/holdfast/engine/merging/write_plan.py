@@ -73,7 +73,7 @@ def carry_out(
     ``source``: what is given by its hash has to be in this checkpoint. A path to delete that is not there is among the
     errors. Raises `EscapeError` for a path that is never allowed, `UsageError` for a plan that contradicts itself,
     `NotFoundError` (code ``no_blob``) for content that is not stored, `RefusedError` (``in_the_way``) where a file
-    would have to be a directory too, or somebody changes the tree meanwhile (``changed_meanwhile``).
+    would have to be a directory too, or another process changes the tree meanwhile (``changed_meanwhile``).
     """
     _check(writes, deletes)
     sizes = _sizes(context, writes, source)

@@ -83,7 +83,7 @@ def remove(job: PromotionJob) -> bool:
         return False
     try:
         with suppress(FileNotFoundError):
-            # What is removed in part is not to be taken for the old directory, to which somebody has done something.
+            # What is removed in part is not to be taken for the old directory, which another process has changed.
             os.rename(os.path.join(path, TREE), os.path.join(path, _GOING))
         remove_subvolume(os.path.join(path, _GOING))
         remove_whole(path)

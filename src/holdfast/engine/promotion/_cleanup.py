@@ -64,7 +64,7 @@ def restart(job: PromotionJob) -> None:
 
 
 def finish_promotion(job: PromotionJob) -> PromotionAnswer:
-    """Remove the old directory, unless somebody uses it, or has written to it since the swap; end the promotion."""
+    """Remove the old directory, unless a process uses it, or has written to it since the swap; end the promotion."""
     facts = job.facts
     answer = facts.answer
     assert answer is not None, "it was recorded"
@@ -74,7 +74,7 @@ def finish_promotion(job: PromotionJob) -> PromotionAnswer:
 
 
 def remove_old(job: PromotionJob) -> None:
-    """Remove the old directory if nobody would miss it, and note why not. (What uses it may need what is in it.)"""
+    """Remove the old directory if no process would miss it, and note why not. (What uses it may need what is in it.)"""
     facts = job.facts
     tree = build_directory.tree_of(job)
     if facts.exchange and os.path.lexists(tree):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def update_in_place(job: PromotionJob) -> Literal["changed"] | None:
     """Bring production to what was built. Repeated, it finishes what was cut short.
 
-    ``changed``: somebody has edited it since it was looked at, and nothing was done.
+    ``changed``: another process has edited it since it was looked at, and nothing was done.
     """
     context, facts = job.context, job.facts
     target = _captured(job, context)

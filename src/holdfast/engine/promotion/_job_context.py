@@ -151,7 +151,7 @@ class PromotionJob:
 
 
 class ProductionLease:
-    """The lease of one production: whoever has it is the one process that promotes to it. Taken over when its process
+    """The lease of one production: its holder is the one process that promotes to it. Taken over when its process
     has died, or (another machine's) has not renewed it in time.
 
     A thread of its own keeps it; `lost` tells if another process has it by now.
@@ -195,7 +195,7 @@ class ProductionLease:
         except Exception as error:  # noqa: BLE001 - whatever it is: nothing keeps the lease any more
             self._error = error if isinstance(error, HoldfastError) else unexpected(error)
             self.lost = True
-            if self._taken.is_set():  # nobody waits for it to be told
+            if self._taken.is_set():  # no caller waits for it to be told
                 _LOG.warning("the lease of the production is not kept any more: %s", self._error.message)
         finally:
             self._taken.set()

@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 _LOG = Log(__name__)
 _ROUNDS = 5
-"""So often what is ignored is carried over again, as somebody writes to it all the time."""
+"""So often what is ignored is carried over again, as a process writes to it all the time."""
 
 
 def swap(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
     """Let what was built take production's place, checkpoint it, and write that into its history.
 
     ``changed``: production was edited since it was planned for, and is as its editors have it. None: it is done. Raises
-    `HoldfastError`: before the swap production is untouched then; after it, whoever calls this again goes on.
+    `HoldfastError`: before the swap production is untouched then; after it, the next call goes on.
     """
     context = job.context
     with context.lock(), paused(context):
@@ -78,7 +78,7 @@ def has_begun(job: PromotionJob) -> bool:
 
 
 def record(job: PromotionJob) -> None:
-    """Enter in production's history what it has become. Idempotent: whoever was there first has done it."""
+    """Enter in production's history what it has become. Idempotent."""
     context, facts = job.context, job.facts
     if facts.answer is not None:
         return
@@ -111,7 +111,7 @@ def record(job: PromotionJob) -> None:
 
 
 def _left_already(job: PromotionJob) -> Checkpoint | None:
-    """What production had become, if somebody has gone elsewhere from there before that was recorded: by then they had
+    """What production had become, if it was brought elsewhere from there before that was recorded: by then they had
     saved it. The state that it is in now holds nothing of the fork.
     """
     catalog = job.context.catalog
@@ -175,7 +175,7 @@ def _uncaptured(job: PromotionJob, paths: Sequence[bytes]) -> list[bytes]:
 
 
 def _exchange(job: PromotionJob) -> Literal["changed"] | None:
-    """Swap, or find that it was swapped already; back again if somebody wrote to production in the last moment."""
+    """Swap, or find that it was swapped already; back again if a process wrote to production in the last moment."""
     context, facts = job.context, job.facts
     root, tree = context.workspace.path, build_directory.tree_of(job)
     built, old = _place(facts.built), _place(facts.old)

@@ -65,9 +65,9 @@ def combine(
 ) -> CombinedState:
     """Put production's state ``ours`` and the fork's state ``theirs`` together, by a stacked merge and its ladder.
 
-    Moves nothing, and takes production's lock for the commit alone: the ladder may ask somebody, which ``stop``, when
+    Moves nothing, and takes production's lock for the commit alone: the ladder may ask an agent, which ``stop``, when
     it is set, ends, and which gets this ``environment`` (None: this process's). The merged state gets the id ``name``.
-    Without a ``provenance`` nothing is stored and nobody asked, and ``merged`` is None. Raises `RefusedError`
+    Without a ``provenance`` nothing is stored and no agent asked, and ``merged`` is None. Raises `RefusedError`
     (``unrelated``) where the two have no state in common.
     """
     dry_run = provenance is None
@@ -133,7 +133,7 @@ def plan(job: PromotionJob) -> PromotionAnswer | None:
         refuse_unfinished(context)
         refuse_running(context)
         ours = take_locked(context, Request(kind="auto")).checkpoint.id
-    # (Noted before there is such a checkpoint: killed in between, whoever comes next knows what to forget.)
+    # (Noted before there is such a checkpoint: killed in between, the next process knows what to forget.)
     name = new_checkpoint_id(context.random)
     facts.plans.append(name)
     job.save()

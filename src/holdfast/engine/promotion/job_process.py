@@ -56,7 +56,7 @@ class PromotionProcesses:
         """Have ``holdfast promote`` with these ``words`` done, and wait for that; what it has refused, or None.
 
         ``settings`` are variables of its environment; ``tell`` is called with the name of each step that begins. How it
-        has ended is in the catalog, also if this returns an error: whoever asks looks there first. The process goes on
+        has ended is in the catalog, also if this returns an error: a caller looks there first. The process goes on
         if this one is killed, and comes to its end.
         """
         line = [sys.executable, "-P", "-m", "holdfast", "--home", self._home, "--json", "promote", "--steps", *words]

@@ -60,7 +60,7 @@ class Promotion(NamedTuple):
 
 
 class ProductionRef(NamedTuple):
-    """Production, for whoever has looked at it before: what is at its path by now is not taken for it."""
+    """Production, for a caller that has looked at it before: what is at its path by now is not taken for it."""
 
     workspace: WorkspaceId
     place: tuple[int, int]
@@ -87,7 +87,7 @@ class PromotionSweep(NamedTuple):
     removed: Sequence[str]
     """Directories that are gone."""
     kept: Sequence[str]
-    """Old directories that stay, as somebody uses them, or has written to them since the swap."""
+    """Old directories that stay, as a process uses them, or has written to them since the swap."""
     busy: Sequence[str]
     """Promotions that another process works on."""
 
@@ -124,10 +124,10 @@ class Promotions:
         was forked), which as `ProductionRef` goes with the id of a checkpoint. ``name`` is the id that it is to have,
         16 hex digits (empty: a new one), for who has to find it again; `RefusedError` (code ``promotion_exists``) if
         there is one of that id. Waits for other promotions to the same production (`LockedError`, ``promotion_busy``),
-        and finishes or takes back those that were cut short. Atomic for whoever looks at production's path, unless the
-        answer says otherwise; durable when it returns. How it ended is in the answer: ``promoted``, ``unchanged``,
-        ``needs_reapply``, ``build_failed``, ``failed``. Raises `UnsupportedError` without the isolation that the
-        settings ask for, `RefusedError`, `UsageError`, `NotFoundError`: then nothing was begun.
+        and finishes or takes back those that were cut short. Atomic for every process that looks at production's path,
+        unless the answer says otherwise; durable when it returns. How it ended is in the answer: ``promoted``,
+        ``unchanged``, ``needs_reapply``, ``build_failed``, ``failed``. Raises `UnsupportedError` without the isolation
+        that the settings ask for, `RefusedError`, `UsageError`, `NotFoundError`: then nothing was begun.
         """
         check_id(name)
         with self._site.open_home() as opener:
@@ -277,7 +277,7 @@ class Promotions:
                     self._settle(job)
 
     def _clear_old(self, row: PromotionRow) -> None:
-        """Remove old directories that were kept for somebody who does not use them any more."""
+        """Remove old directories that were kept for a process that does not use them any more."""
         for one in self.list():
             if one.row.workspace == row.workspace and one.row.phase == "ended" and one.facts.kept:
                 with self._site.open_job(one.row.id) as job:

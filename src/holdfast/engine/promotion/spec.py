@@ -43,7 +43,7 @@ class PromotionSpec(msgspec.Struct, frozen=True):
     writable: list[str] = []
     environment: list[str] = []
     place: tuple[int, int] | None = None
-    """Device and inode that production's directory has to have until the swap, if whoever asked has named it so."""
+    """Device and inode that production's directory has to have until the swap, if the caller has named it so."""
     provider: str = "auto"
     """What makes the copy."""
 

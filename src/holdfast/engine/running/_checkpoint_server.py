@@ -28,7 +28,7 @@ _LOG = Log(__name__)
 def serve_checkpoints(context: Context, run: str) -> Generator[None]:
     """For the length of the block, take checkpoints that processes of the run ask for, on a thread.
 
-    Nobody else may use the context meanwhile.
+    No other thread may use the context meanwhile.
     """
     with ExitStack() as undo:
         try:

@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
-# Keeps directories from whoever shares this process's mount namespace: what is in them cannot be changed, by any path
-# that a mount shows them at, and they cannot be moved, nor can any directory that they lie in.
+# Keeps directories from all processes that share this process's mount namespace: what is in them cannot be changed, by
+# any path that a mount shows them at, and they cannot be moved, nor can any directory that they lie in.
 #
-# For a namespace that was made just before, before anybody else is in it, where nobody who comes later may mount or
+# For a namespace that was made just before, before any other process is in it, where none that comes later may mount or
 # unmount. Sources: mount_namespaces(7), mount(2), ``is_local_mountpoint`` in ``fs/namespace.c`` of Linux.
 
 _OUT_OF_SIGHT: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
@@ -105,7 +105,7 @@ def _movable(directories: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _pin(path: bytes, covered: bytes) -> None:
-    """Let nobody move or remove a directory: nobody can, in whose namespace anything is mounted on it, be it where it
+    """Let no process move or remove a directory: none can, in whose namespace anything is mounted on it, be it where it
     cannot be seen. (On its own path, what is moved from beside it to beneath it would come to another mount.)
     """
     above, name = os.path.split(path)
@@ -114,7 +114,7 @@ def _pin(path: bytes, covered: bytes) -> None:
         pinned = os.path.join(covered, name)
         mount(pinned, pinned, MS_BIND)
     except OSError as error:
-        # (What somebody outside has mounted below it, a user namespace may not uncover: it is pinned by that alone.)
+        # (What a process outside has mounted below it, a user namespace may not uncover: it is pinned by that alone.)
         if error.errno not in (errno.EINVAL, *_OUT_OF_SIGHT):
             raise
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.store.catalog.session_rows import SessionRows
 
 _BY_ITSELF: frozenset[SessionKind] = frozenset(("auto", "fork"))
-"""Kinds of which nobody said that they want to come back to them."""
+"""Kinds that no agent asked for."""
 _TYPES: tuple[RefType, ...] = ("head", "branch", "fork", "experiment")
 _WAYS_BACK = 10
 """So many of the branches that checkouts make are kept."""
@@ -41,7 +41,7 @@ def check_name(rows: SessionRows, session: SessionId) -> None:
 
 
 def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
-    """Raise `RefusedError` (code ``session_limit``) if a state that somebody asks for could not be held."""
+    """Raise `RefusedError` (code ``session_limit``) if a state that an agent asks for could not be held."""
     states = rows.checkpoints(session)
     held = [stored for stored in states if stored.kept]
     # (HEAD will name another one then.)
@@ -81,7 +81,7 @@ def drop_oldest(rows: SessionRows, session: SessionId, most: int) -> list[Stored
     """Drop the oldest states that hold no tree any more, with their part of the history, beyond ``most`` bytes of all
     that is stored of the session (0: never); those that are gone now.
 
-    Such are those that were saved by themselves, and those that somebody asked for elsewhere, or asks for no more: what
+    Such are those that were saved by themselves, and those that were asked for elsewhere, or asks for no more: what
     was taken over of a session that is gone, and what a branch has stood for that was removed.
     """
     states = rows.checkpoints(session) if most else []

@@ -134,7 +134,7 @@ def _is_text(text: str) -> bool:
     return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
-# Whose a session is. Names, not authentication: whoever can write the home can call themselves anything.
+# Whose a session is. Names, not authentication: a process that can write the home can take any name.
 
 
 def check_may_use(record: SessionRecord | SessionInfo, agent: str) -> None:

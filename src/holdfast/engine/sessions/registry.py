@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _PAUSE_SECONDS = 0.05
 _LEAST_SECONDS = 1.0
-"""For an answer of whoever has a session open, also where nothing is waited for."""
+"""For an answer of the process that has a session open, also where nothing is waited for."""
 
 
 def session_config(settings: Settings) -> SessionConfig:
@@ -87,7 +87,7 @@ class Sessions:
         self._make = (
             (lambda: opener)
             if opener is not None
-            # (Whoever breaks a workspace's file must not lock anybody out.)
+            # (A broken file of a workspace must not lock its users out.)
             else (lambda: Opener(home=place, flags=flags, lenient=True))
         )
         self._opener = self._make()
@@ -164,7 +164,7 @@ class Sessions:
                 config=session_config(context.settings.session) if config is None else config,
             )
             line.commit("auto", state, tree, record=record._replace(status="live"))
-            self.sweep_if_due()  # (now that it is known that somebody works there)
+            self.sweep_if_due()  # (now that it is known that an agent works there)
             return Session(self.surroundings(opener, context, workspace, tiers), line, stack.pop_all())
 
     def open(
@@ -178,7 +178,7 @@ class Sessions:
         settings'). If a command ``begins`` in it next, or a fork is made of it, the look at the tree that comes before
         that is the only one.
 
-        What a killed process left is mended: the journal is replayed, a tree that nobody has recorded is saved, a
+        What a killed process left is mended: the journal is replayed, a tree that was not recorded is saved, a
         directory that is gone is made again. Raises `NotFoundError` (``no_session``, ``no_workspace``), `RefusedError`
         (``not_owner``), `LockedError` (``session_busy``; ``own_session``, at once, inside of a command of it).
         """
@@ -192,7 +192,7 @@ class Sessions:
             wait = home.settings.lock.timeout if timeout is None else timeout
             stack.enter_context(holding(path, record.id, timeout=wait, clock=home.store.catalog.clock))
             self.sweep_if_due()
-            record = SessionCheckpointTiers(home).rows.get(record.id)  # as it is now that nobody else has it
+            record = SessionCheckpointTiers(home).rows.get(record.id)  # as it is now that no other process has it
             check_may_use(record, self._agent)
             if record.status != "live" or record.workspace is None:
                 what = "made" if record.status == "making" else "deleted"
@@ -396,7 +396,7 @@ class Sessions:
     def surroundings(
         self, opener: Opener, context: Context, workspace: Workspace, tiers: SessionCheckpointTiers
     ) -> SessionScope:
-        """What a session of that workspace works with, in the name of whoever asks."""
+        """What a session of that workspace works with, in the name of the agent that asks."""
         agent = self._agent
 
         def save(name: SessionId) -> tuple[SessionCheckpoint, Sequence[NotCaptured]]:
@@ -418,7 +418,7 @@ class Sessions:
         return holding(path, session, timeout=context.settings.lock.timeout, clock=context.clock)
 
     def _clear(self, tiers: SessionCheckpointTiers, session: SessionId, opener: Opener) -> None:
-        """Remove what was killed while a session of this name was made or deleted: we hold it, nobody is at it."""
+        """Remove what was killed while a session of this name was made or deleted. We hold its name."""
         from holdfast.engine.sessions.lifecycle.deletion import delete
 
         try:

@@ -56,7 +56,7 @@ class Session:
 
     What a method has returned is durable: killed at any moment, a session loses at most the result of the command that
     was running. Every method raises `StorageError` for what the disk refuses, and `RefusedError` with the code
-    ``moved`` if somebody has got past the lock.
+    ``moved`` if another process has got past the lock.
     """
 
     def __init__(self, scope: SessionScope, line: SessionLine, stack: ExitStack) -> None:
@@ -73,7 +73,7 @@ class Session:
         self._base = of_no_repository(base) if line.record.provider else base
         self._commands = CommandJournal(scope.context, line, self._states, self._base, stack)
         self.too_long: list[str] = []
-        """What its commands have exported since it was opened and nobody can be started with."""
+        """What its commands have exported since it was opened and no program can be started with."""
 
     # -- what it is -----------------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ class Session:
         return self._door
 
     def in_flight(self) -> AbstractContextManager[InFlight]:
-        """What is started for a command: ended by whoever holds the session next, should this process be killed."""
+        """What is started for a command: ended by the next holder of the session, should this process be killed."""
         from holdfast.engine.sessions.holder.lock import in_flight, lock_path, note_path
 
         return in_flight(note_path(lock_path(self._context.home, self._context.store.tenant, self.id)))
@@ -210,7 +210,7 @@ class Session:
 
     def look_later(self) -> None:
         """Leave it to what is done next to find out how the tree has changed since the session was open last, which is
-        nobody's doing in it. For whoever has just opened it.
+        no command's doing in it. For the process that has just opened it.
         """
         self._commands.look_later()
 

@@ -1,4 +1,4 @@
-"""Removing checkpoints: by name, by a policy that somebody gives, or by the one that applies by itself."""
+"""Removing checkpoints: by name, by a policy that is given, or by the one that applies by itself."""
 
 from __future__ import annotations
 

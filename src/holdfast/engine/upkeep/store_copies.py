@@ -217,7 +217,7 @@ def _write_settings(home: bytes, flags: dict[str, str]) -> None:
 
     from holdfast.engine.opening.opener import HOME_FILE
 
-    # (A URL with a password in it is the business of whoever has it; that of the catalog goes without.)
+    # (A URL with a password in it is the business of its owner; that of the catalog goes without.)
     given = {name: without_secrets(value) if name == "store.catalog" else value for name, value in flags.items()}
     kept = {
         name: value

@@ -1,4 +1,4 @@
-"""The watcher's end of its private socket: who may speak, and how much, without anybody ever holding it up.
+"""The watcher's end of its private socket: who may speak, and how much, without any client ever holding it up.
 
 Nothing here blocks: a client that sends half a line or garbage, or does not read its answer, costs a bounded buffer
 until its time is up, and then its connection.
@@ -44,7 +44,7 @@ class ClientLimits(NamedTuple):
 
 
 class ClientConnection:
-    """One connection. ``keeps`` is for whoever answers: True if the connection must not be ended for being idle."""
+    """One connection. ``keeps`` is for the answering side: True if the connection must not be ended for being idle."""
 
     __slots__ = ("deadline", "descriptors", "inbox", "keeps", "last", "outbox", "socket")
 
@@ -79,7 +79,7 @@ class SocketListener:
         descriptors: int = 0,
     ) -> None:
         """Bind the socket, mode 0600, in place of one that a dead process left. The caller holds the watcher's lock,
-        or gives a name that nobody else uses. ``descriptors`` is how many may come with a line.
+        or gives a name that no other socket has. ``descriptors`` is how many may come with a line.
         """
         self._path = folder + b"/" + name
         self._selector = selector
@@ -106,7 +106,7 @@ class SocketListener:
         selector.register(self._socket, selectors.EVENT_READ, self)
 
     def close(self) -> None:
-        """Take nobody in any more and remove the socket; connections stay until `hang_up`. Harmless a second time."""
+        """Take in no more clients and remove the socket; connections stay until `hang_up`. Harmless a second time."""
         if self._socket.fileno() < 0:
             return
         self._selector.unregister(self._socket)
@@ -152,7 +152,7 @@ class SocketListener:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:  # nobody is waiting, or went away while waiting, or there are no descriptors left
+            except OSError:  # no client is waiting, or it went away while waiting, or there are no descriptors left
                 return
             if len(self._clients) >= self._limits.clients or not self._may_speak(connection):
                 connection.close()
@@ -193,7 +193,7 @@ class SocketListener:
             reply = encode_failure(FormatError(f"a line is longer than {MAX_CALL_BYTES} bytes"))
             client.last = True
         elif end != len(line) - 1:
-            # Nobody can fill the watcher's time in advance.
+            # No client can fill the watcher's time in advance.
             reply = encode_failure(FormatError("a call came before the last one was answered"))
             client.last = True
         else:

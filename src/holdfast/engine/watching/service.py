@@ -217,8 +217,8 @@ class WatchService:
             self._scheduler.pause()
 
     def scan_with(self, scan: Callable[[], None]) -> None:
-        """Do ``scan``, which looks at the tree and takes what was noticed by then. That somebody else works on the tree
-        just now is nothing: it is tried again at the next occasion.
+        """Do ``scan``, which looks at the tree and takes what was noticed by then. That another process works on the
+        tree just now is nothing: it is tried again at the next occasion.
         """
 
         def scanned() -> None:
@@ -312,7 +312,7 @@ class WatchService:
         return self._setup.prepare and self._changes.unprepared and not self._holders and not self._stopping
 
     def _prepare(self) -> None:
-        """Work ahead, a little at a time: whoever calls meanwhile waits for it."""
+        """Work ahead, a little at a time: a client that calls meanwhile waits for it."""
         paths = self._changes.to_prepare(_PREPARED_AT_ONCE)
         try:
             self._saver.prepare(paths, last=not self._changes.unprepared)
@@ -464,7 +464,7 @@ class WatchService:
         )
 
     def _close(self) -> None:
-        """Close in the order in which others can tell: nobody new, the state saved, then those who wait for the end."""
+        """Close in the order in which others can tell: no new client, the state saved, then those that wait for it."""
         with ExitStack() as rest:
             rest.callback(self._selector.close)
             rest.callback(self._listener.hang_up)
@@ -504,7 +504,7 @@ def run_service(
 
 
 class PeriodicTask(Protocol):
-    """What is done now and then: whoever calls it is not held up for long, and nothing is raised."""
+    """What is done now and then: its caller is not held up for long, and nothing is raised."""
 
     def due_in(self) -> float:
         """Seconds until `turn` has something to do."""

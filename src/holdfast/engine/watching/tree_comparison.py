@@ -27,7 +27,7 @@ class TreeComparison:
     """
 
     def __init__(self, context: Context, tell: Callable[[Iterable[bytes] | None], None]) -> None:
-        """``tell`` gets the paths, or None if nobody can tell which."""
+        """``tell`` gets the paths, or None if it cannot tell which."""
         self._context = context
         self._tell = tell
         self._known = False

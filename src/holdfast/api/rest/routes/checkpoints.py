@@ -148,7 +148,7 @@ def _before(call: RequestCall, query: request_types.Page) -> CheckpointId | None
 
 def require_reachable(call: RequestCall, name: str) -> tuple[Checkpoint, ExportRow]:
     """A checkpoint by its id, if it is of an export that the token is for; raises `NotFoundError`, in the same words,
-    for what is not there and for what is somebody else's (I10).
+    for what is not there and for what is another tenant's (I10).
     """
     found, row = call.store.exports.of_checkpoint(CheckpointId(name))
     if not call.principal.may_see(row.name):

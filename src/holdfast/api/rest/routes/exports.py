@@ -98,7 +98,7 @@ def get_export(call: RequestCall) -> response_types.ExportDetails:
 
 def _details(call: RequestCall, row: ExportRow) -> response_types.ExportDetails:
     configuration = None
-    # (To look where one may have been moved takes seconds; whoever asks for its files does.)
+    # (To look where one may have been moved takes seconds; a request for its files does.)
     if os.path.isdir(call.store.exports.path_of(row)):
         with suppress(NotFoundError, RefusedError):
             configuration = _configuration(call.store.exports.context(row))

@@ -84,7 +84,7 @@ def redo(call: RequestCall) -> response_types.Restored:
 
 
 def _refuse_again(call: RequestCall) -> None:
-    """What counts from where the tree stands is not done a second time, if nobody knows whether it was done."""
+    """What counts from where the tree stands is not done a second time, if it is not known whether it was done."""
     if call.again:
         raise RefusedError(
             "the first attempt at this was cut short, and it may have been done",

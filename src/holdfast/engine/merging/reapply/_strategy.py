@@ -57,7 +57,7 @@ class Declined(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """Not yet: somebody has been asked."""
+    """Not yet: an agent or a person has been asked."""
 
     id: str
     """What the question is called."""
@@ -85,7 +85,7 @@ class Rung(Protocol):
         ...
 
 
-# Whether an answer is taken: whoever gave it is not trusted to have kept to what was asked.
+# Whether an answer is taken: the agent that gave it is not trusted to have kept to what was asked.
 
 _MARKER = re.compile(rb"^(<{7}|>{7}|\|{7})(?= |\r?$)", re.MULTILINE)
 """What merges leave where they could not decide. (A line of equal signs alone is a heading in many texts.)"""

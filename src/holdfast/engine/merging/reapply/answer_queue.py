@@ -1,9 +1,9 @@
 """The rung ``queue``: changes that wait in the catalog for an agent that asks for them and answers.
 
 `QueueRung` is what the ladder sees: it asks, and takes an answer that has come since. `take`, `answer` and
-`list_waiting` are for whoever works on them, by MCP or REST. Who takes a change has it for ``merge.lease``; one that
-nobody has answered by ``merge.deadline`` counts as declined, and the next rung has it, and so has what is asked when
-the queue is full.
+`list_waiting` are for the agents that work on them, by MCP or REST. The agent that takes a change has it for
+``merge.lease``; one that no agent has answered by ``merge.deadline`` counts as declined, and the next rung has it, and
+so has what is asked when the queue is full.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def take(shared: Shared, clock: Clock, token: str, workspace: WorkspaceId | None
     """The change that waits longest, of merges into ``workspace`` or any, as `_agent_command.question` tells it; None
     if none does.
 
-    It is the caller's for ``merge.lease``: ``id`` and ``token`` (which nobody else knows) go with the answer,
+    It is the caller's for ``merge.lease``: ``id`` and ``token`` (which no other agent knows) go with the answer,
     ``held_until`` says until when (microseconds since 1970-01-01 UTC).
     """
     now = clock.now()
@@ -188,7 +188,7 @@ def note_shown(store: Store, workspace: WorkspaceId, path: bytes, version: str, 
 
 
 def last_shown(store: Store, workspace: WorkspaceId, path: bytes) -> str | None:
-    """That version; None if nobody was shown any, or it is too long ago."""
+    """That version; None if no person was shown any, or it is too long ago."""
     found = waiting_changes(store).get(_shown(workspace, path))
     return None if found is None else found.about
 

@@ -56,7 +56,7 @@ class FileRecord(NamedTuple):
     version: str
     """As `Overlap.version`."""
     outcome: Literal["reapplied", "decided", "pending", "open"]
-    """Applied anew by rungs; decided by a person; somebody is asked; nobody could."""
+    """Applied anew by rungs; decided by a person; an agent is asked; no rung could."""
     tried: Sequence[RungAttempt]
 
     def to_json(self) -> dict[str, Any]:
@@ -157,7 +157,7 @@ def reapply(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder | No
 
 
 def needs_person(one: Overlap, ladder: Ladder) -> bool:
-    """Whether nobody but a person can decide: it is no matter of content, or too much of it."""
+    """Whether only a person can decide: it is no matter of content, or too much of it."""
     sizes = [side.size for side in (one.base, one.production, one.fork, *_states(one.small)) if side is not None]
     return not one.is_applicable or max(sizes) > ladder.max_bytes
 
@@ -282,7 +282,7 @@ class FileForecast(NamedTuple):
     """What is known beforehand of one file."""
 
     applies: bool
-    """Whether all of it would be applied before anybody is asked."""
+    """Whether all of it would be applied before an agent or a person is asked."""
     rungs: Sequence[RungForecast]
     """In the ladder's order: the first is the one that would be asked, or tried, first."""
 
@@ -311,7 +311,7 @@ class _UnaskedRung:
 
 
 def foresee(context: Context, plan: MergePlan, one: Overlap, ladder: Ladder) -> FileForecast:
-    """What ``ladder`` would do about one file. Asks nobody and notes nothing. Raises as reading content does."""
+    """What ``ladder`` would do about one file. Asks no agent and notes nothing. Raises as reading content does."""
     if needs_person(one, ladder):
         return FileForecast(False, [RungForecast(rung.name, "asked") for rung in ladder.rungs if rung.name == "person"])
     silent = [_not_asked(rung) for rung in ladder.rungs]

@@ -25,7 +25,7 @@ class RepeatedCommand(NamedTuple):
 
     @property
     def same_end(self) -> bool:
-        """True if it has ended with the same exit code, or nobody knows how it did the first time."""
+        """True if it has ended with the same exit code, or it is not known how it did the first time."""
         first, second = self.before.result, self.now.result
         return first is None or (second is not None and first.exit_code == second.exit_code)
 

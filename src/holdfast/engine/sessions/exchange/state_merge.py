@@ -94,7 +94,7 @@ def pick(
 
 
 def history_of(sessions: Sessions, name: str) -> tuple[SessionId, list[CommandEntry]]:
-    """A session's id and its commands, the last first, if whoever asks may use it; takes no lock.
+    """A session's id and its commands, the last first, if the agent may use it; takes no lock.
 
     Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``).
     """

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 1.0
 _WORK_SECONDS = 600.0
-"""For what is asked for, once somebody answers: a fork of something big takes its time."""
+"""For what is asked for, once a process answers: a fork of something big takes its time."""
 _PIECE = 1 << 16
 _GONE = "holder_gone"
 

@@ -1,7 +1,8 @@
 """The holder's end of a session's private socket: while the session is open, it is asked here.
 
-Whoever holds the session does what is asked for, on the thread that uses it, wherever that waits: for a command, for
-the next line at a terminal, for a hook. Who runs supervised is refused: it cannot open the session's lock for writing.
+The process that holds the session does what is asked for, on the thread that uses it, wherever that waits: for a
+command, for the next line at a terminal, for a hook. Who runs supervised is refused: it cannot open the session's lock
+for writing.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class RequestServer:
             raise KeyboardInterrupt
 
     def close(self) -> None:
-        """Answer nobody any more, and remove the socket. Who has asked for something by now that was not begun is told
+        """Answer no more, and remove the socket. Who has asked for something by now that was not begun is told
         so.
         """
         self._listener.close()
@@ -117,7 +118,7 @@ class RequestServer:
         """A client holds nothing."""
 
     def _check_outside(self, client: ClientConnection) -> None:
-        """Raise `RefusedError` unless whoever asks may write in the home: has the session's lock open for that."""
+        """Raise `RefusedError` unless the client may write in the home: has the session's lock open for that."""
         for fd in client.descriptors:
             try:
                 ours, mode = os.stat(self._lock, follow_symlinks=False), fcntl.fcntl(fd, fcntl.F_GETFL)

@@ -1,4 +1,4 @@
-"""Saving a session that nobody has used for a while, as its next command would: for who sees that none comes."""
+"""Saving a session that no command has used for a while, as its next command would."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.opener import Opener
 
 _LOCK_WAIT = 2.0
-"""Seconds that somebody who changes the tree is waited for: whoever wants the session waits as well."""
+"""Seconds that it waits for a process that changes the tree: one that wants the session waits as well."""
 _HOOKS_SHARE = 3
 """A hook may take one part in so many of how long a command waits for the session: there is one before and one after
 it is saved.
@@ -35,10 +35,10 @@ def save_idle(opener: Opener, name: str) -> float | None:
     """Save the state of a session if its idle trigger wants that, in its owner's name, with its hooks: 0, then. Else
     seconds until it will; None: it will not before something happens in the session, or the session is gone.
 
-    The session is held for as long as that takes; one that somebody has open is left alone at once (`LockedError`). So
-    is one that is not at rest, or whose directory is not what it was, with all that there is to mend, for whoever opens
-    it (`RefusedError`: ``left_running``, ``cut_short``, ``half_way``, ``not_as_noted``, ``not_mounted``,
-    ``emptied``). Raises also what `Session.checkpoint` does.
+    The session is held for as long as that takes; one that another process has open is left alone at once
+    (`LockedError`). So is one that is not at rest, or whose directory is not what it was, with all that there is to
+    mend, for the process that opens it (`RefusedError`: ``left_running``, ``cut_short``, ``half_way``,
+    ``not_as_noted``, ``not_mounted``, ``emptied``). Raises also what `Session.checkpoint` does.
     """
     home = opener.open_home()
     rows, clock, session = SessionCheckpointTiers(home).rows, home.store.catalog.clock, SessionId(name)
@@ -81,9 +81,9 @@ def save_idle(opener: Opener, name: str) -> float | None:
 
 
 def _wait_little(context: Context) -> None:
-    """Have what is done here wait so little that whoever wants the session meanwhile is not refused it."""
+    """Have what is done here wait so little that a process that wants the session meanwhile is not refused it."""
     lock, hooks = context.settings.lock, context.settings.hooks
-    # (Where nobody waits for a session, a hook holds nobody up.)
+    # (Where no process waits for a session, a hook holds none up.)
     longest = min(hooks.timeout, lock.timeout / _HOOKS_SHARE) or hooks.timeout
     context.settings = context.settings._replace(
         lock=lock._replace(timeout=min(lock.timeout, _LOCK_WAIT)), hooks=hooks._replace(timeout=longest)

@@ -1,7 +1,7 @@
 """The process that saves idle sessions, one after the other: what it is told, and what it says of each.
 
 It has its order from its standard input, and says each line on its standard output as soon as that is known. Killed at
-any moment, it has saved a session or has not; whoever started it may be gone.
+any moment, it has saved a session or has not; the process that started it may be gone.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def main() -> None:
         try:
             sys.stdout.write(json.dumps(line) + "\n")
             sys.stdout.flush()
-        except BrokenPipeError:  # whoever started it is gone, and sees to no more sessions
+        except BrokenPipeError:  # the process that started it is gone, and sees to no more sessions
             os._exit(0)
 
 

@@ -1,7 +1,7 @@
-"""Having idle sessions saved that nobody opens: which of them, when, and by a process that is there for as long.
+"""Having idle sessions saved that no process opens: which of them, when, and by a process that is there for as long.
 
 The catalog is asked at a moderate pace which sessions have something unsaved; a process is started only for those that
-nobody has open and that have been left alone for long enough. It does all the work, so that whoever has started it, a
+no process has open and that have been left alone for long enough. It does all the work, so that its starter, a
 watcher, is not held up by a large directory, a hook, or its own socket. No thread waits for it: a watcher that had one
 would scan large trees without a second process (`holdfast.files.linux.forked_worker`).
 """
@@ -94,7 +94,7 @@ class IdlePlan:
         self._tries[session].not_before = self._clock.monotonic() + wait
 
     def failed(self, session: SessionId, why: str = "") -> bool:
-        """It could not be saved: it is tried again, and each time later. Whether anybody has to be told ``why``."""
+        """It could not be saved: it is tried again, and each time later. Whether ``why`` has to be reported."""
         tried = self._tries[session]
         wait = min(_FIRST_RETRY * 2.0 ** min(tried.failures, 20), _LAST_RETRY)
         tried.not_before = self._clock.monotonic() + wait
@@ -227,7 +227,7 @@ def _note(plan: IdlePlan, said: save_process.SaveReport) -> None:
         if said.seconds == 0:
             _LOG.info("saved the session %s, which was idle", said.session)
     elif isinstance(said.error, LockedError):
-        plan.failed(said.session)  # somebody is at it, or changes the tree
+        plan.failed(said.session)  # another process is at it, or changes the tree
     elif plan.failed(said.session, said.error.message):
         advice = f" ({said.error.hint})" if said.error.hint else ""
         _LOG.warning("the session %s is idle, and cannot be saved: %s%s", said.session, said.error.message, advice)

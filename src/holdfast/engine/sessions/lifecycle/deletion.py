@@ -1,6 +1,6 @@
 """Deleting a session, with all that was made for it.
 
-Killed anywhere, it is done again, by the next sweep at the latest. Whoever calls it holds the session.
+Killed anywhere, it is done again, by the next sweep at the latest. The caller holds the session.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _origin(opener: Opener, record: SessionRecord) -> bytes | None:
 
 def delete(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord, *, look: bool = False) -> Deleted:
     """Delete a session; of a fork, its directory, its workspace, and that workspace's checkpoints as well. A directory
-    that somebody has moved elsewhere stays. ``look`` as in `preview_deletion`.
+    that was moved elsewhere stays. ``look`` as in `preview_deletion`.
 
     Raises `RefusedError` while other forks stand on what goes with it (code ``has_forks``), or other sessions work in
     its directory (``in_use``), or something is mounted over that (``mounted_over``).
@@ -209,13 +209,13 @@ def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequenc
         return
     if record.status == "making" and not workspaces:
         with suppress(OSError):
-            os.rmdir(place)  # nothing was written into it yet: what is in there is somebody else's
+            os.rmdir(place)  # nothing was written into it yet: what is in there is not ours
         return
     remove_whole(place)
 
 
 def _detach_inside(workspaces: Iterable[Workspace]) -> None:
-    """Take away what somebody has mounted in there, such as directories from elsewhere: that is no part of a fork, and
+    """Take away what was mounted in there, such as directories from elsewhere: that is no part of a fork, and
     what it shows stays where it is.
     """
     for one in workspaces:
@@ -226,7 +226,7 @@ def _detach_inside(workspaces: Iterable[Workspace]) -> None:
 
 
 def _refuse_mounted_over(opener: Opener, record: SessionRecord) -> None:
-    """Raise `RefusedError` if somebody has mounted something over a fork's directory."""
+    """Raise `RefusedError` if something is mounted over a fork's directory."""
     for one in _workspaces(opener, record):
         refuse_others(seen_at(one.path), below=1 if record.provider == "zfs" else 0)  # (its dataset)
 

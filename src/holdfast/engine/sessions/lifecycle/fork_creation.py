@@ -64,7 +64,7 @@ def paths_of(context: Context, root: Hash) -> set[bytes]:
 def inherit_index(source: Context, copy: Context, root: Hash, *, begun: int) -> None:
     """Have the next look at ``copy``, which a provider has just made as a copy of ``source``, read only what is not
     known: if the manifest ``root`` is what was saved of the source last, and the copy was begun after ``begun`` (see
-    `inherit`). Nobody works in the copy yet. A failure is logged: the look is slower.
+    `inherit`). No process works in the copy yet. A failure is logged: the look is slower.
     """
     from holdfast.files.scan.inherited_index import inherit
 
@@ -110,7 +110,7 @@ def fork(
 ) -> ForkResult:
     """Make a fork of the state ``point``; ``now``: that is what the directory of ``parent`` holds. See `Session.fork`.
 
-    Whoever calls it holds ``parent``.
+    The caller holds ``parent``.
     """
     if request.kind not in ("fork", "experiment"):
         raise UsageError(f"a fork is no {request.kind}")
@@ -227,7 +227,7 @@ def keep(rows: SessionRows, record: SessionRecord, now: int) -> SessionRecord:
 
 
 def _clear(scope: SessionScope, session: SessionId) -> None:
-    """Remove what a fork of this name has left that was killed while it was made: we hold it, so nobody is at it."""
+    """Remove what a fork of this name has left that was killed while it was made. We hold its name."""
     try:
         record = scope.tiers.rows.get(session)
     except NotFoundError:
@@ -240,7 +240,7 @@ class _Providers:
     """Which provider makes the directory: the one that is wanted, or the best one that can at this moment."""
 
     def __init__(self, context: Context, session: SessionId, asked: str | None, *, with_ignored: bool) -> None:
-        """``asked`` is the one that whoever asks has named, if any. Raises `UnsupportedError` if there is none."""
+        """``asked`` is the one that the agent has named, if any. Raises `UnsupportedError` if there is none."""
         from holdfast.engine.forks.workspace_providers import providers_of
         from holdfast.snapshot.provider_selection import AUTOMATIC
 

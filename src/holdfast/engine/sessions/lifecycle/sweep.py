@@ -74,7 +74,7 @@ def sweep(opener: Opener, home: HomeContext, tiers: SessionCheckpointTiers) -> S
 
 
 def _expired(home: HomeContext, tiers: SessionCheckpointTiers) -> list[SessionRecord]:
-    """The sessions that nobody will miss, and nobody has open; a fork before what it was forked from."""
+    """The sessions that have expired, and no process has open; a fork before what it was forked from."""
     known = {record.id: record for record in tiers.rows.list()}
     records = sorted(known.values(), key=lambda record: len(_line(record, known)), reverse=True)
     directory = home.home
@@ -103,7 +103,7 @@ def _is_expired(
 
 
 def _is_used(catalog: Catalog, record: SessionRecord, known: Mapping[SessionId, SessionRecord], most: float) -> bool:
-    """Whether another session works in a fork's directory, or anybody saves that, or has saved something by request."""
+    """Whether another session works in a fork's directory, or that is saved, or something was saved by request."""
     if record.workspace is None:
         return False
     if any(one.workspace == record.workspace and one.id != record.id for one in known.values()):
@@ -114,7 +114,7 @@ def _is_used(catalog: Catalog, record: SessionRecord, known: Mapping[SessionId, 
 
 
 def _stays(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord) -> bool:
-    """Whether a fork's directory holds what would be lost with it. What nobody has saved of a fork is saved; where no
+    """Whether a fork's directory holds what would be lost with it. What was not saved of a fork is saved; where no
     checkpoint can hold it, the fork is kept, and that is said. It is not idle any more then: it is not looked at again
     before ``session.fork_ttl`` has passed.
     """

@@ -10,7 +10,7 @@ command, on its first line, so that line numbers in messages are the command's. 
   expand to themselves and a substitution that results in nothing: redirections, conditions and ``$?`` stay as they are.
 - sh and zsh die of signals without a word: they have traps for those that ask a process to end.
 
-Nobody can say what a shell held that was killed (SIGKILL): nothing is handed on then.
+It is not known what a shell held that was killed (SIGKILL): nothing is handed on then.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOG = Log(__name__)
 MAGIC = "holdfast-shell-1"
 END = "end"
 TOO_LONG = "__holdfast_too_long"
-"""A variable that the shell makes up: its value names one that can be handed on to nobody."""
+"""A variable that the shell makes up: its value names one that cannot be handed on."""
 
 OWN = frozenset(
     (
@@ -142,7 +142,7 @@ def relative(directory: bytes, root: bytes) -> str:
 
 
 def nearest_existing(directory: bytes, root: bytes) -> bytes:
-    """``directory``, or if it is gone, or nobody may enter it, the nearest above it; ``root``, if even that lies
+    """``directory``, or if it is gone, or it may not be entered, the nearest above it; ``root``, if even that lies
     outside of it.
     """
     at = directory
@@ -238,7 +238,7 @@ def _own(shell: ShellName) -> bytes:
 
 
 def report_command(shell: ShellName, said: bytes) -> bytes:
-    """What has the shell say what it leaves. It changes no exit code that anybody looks at. See `prepare_report`."""
+    """What has the shell say what it leaves. It changes no exit code that is looked at. See `prepare_report`."""
     own = _own(shell) or b"command "
     said_first = b"%b printf '%%s\\0' %b \"${PWD-}\"; %b pwd -P; %b printf '\\0'" % (own, MAGIC.encode(), own, own)
     words = b"{ %b -0 || . %b; } && %b printf '%%s\\0' %b" % (_env(), quote(_without_large(said)), own, END.encode())

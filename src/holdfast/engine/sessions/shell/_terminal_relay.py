@@ -166,7 +166,7 @@ class TerminalRelay:
             data = os.read(self._master, _PIECE)
         except BlockingIOError:
             return True
-        except OSError:  # (EIO: nobody has the shell's terminal open any more.)
+        except OSError:  # (EIO: no process has the shell's terminal open any more.)
             return False
         shown, ended = self._marks.feed(data)
         rest = memoryview(shown)

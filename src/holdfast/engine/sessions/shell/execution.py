@@ -165,7 +165,7 @@ def run_command(
     Of each stream that it writes ``max_output_bytes`` are kept. After ``timeout`` seconds (None or 0: never), or when
     ``stop`` is set, its process group is asked to end (SIGTERM), and after ``grace`` seconds made to (SIGKILL). A
     Ctrl-C (`KeyboardInterrupt`) is passed on to the group; a second one ends it. What is asked at ``door`` is done
-    meanwhile. Should this process be killed, what it has started is known by ``noted`` (None: by nobody).
+    meanwhile. Should this process be killed, what it has started is known by ``noted`` (None: not at all).
 
     What it leaves running goes on, and what that writes goes nowhere. Raises `UnsupportedError` if there is no such
     shell, `UsageError` for a command with a NUL in it, `StorageError` if no process can be started.
@@ -328,7 +328,7 @@ class _RunningShell:
             self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        # (Nobody has waited for the shell yet: the number of the group means nobody else.)
+        # (No process has waited for the shell yet: the number of the group means no other one.)
         try:
             os.killpg(self._process.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -359,8 +359,8 @@ class _RunningShell:
 
 
 def _drain(pipe: IO[bytes]) -> None:
-    """See to it that whoever still writes to ``pipe`` neither has to wait nor is ended by that."""
-    # (What a shell has in the background reads from nowhere, unless told; and it is nobody's child to wait for.)
+    """See to it that a process that still writes to ``pipe`` neither has to wait nor is ended by that."""
+    # (What a shell has in the background reads from nowhere, unless told; and it is no child of ours to wait for.)
     subprocess.run(
         [b"/bin/sh", b"-c", b"exec 3<&0; /bin/cat <&3 3<&- &"],
         stdin=pipe,

@@ -85,7 +85,7 @@ class _Interactive:
             answer=answer,
             marks=(self._marks.begin, self._marks.end),
         )
-        # (Open for both: whoever opens the other end has not to wait for us.)
+        # (Open for both: the process that opens the other end has not to wait for us.)
         self._left, self._leaving = os.pipe()
         self._tell, self._answer = (os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC) for path in (tell, answer))
         master, slave = os.openpty()

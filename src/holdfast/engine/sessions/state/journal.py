@@ -66,7 +66,7 @@ NOT_CARRIED = frozenset(
         "SHELLOPTS",
     )
 )
-"""Variables that a shell, or whoever starts it, sets anew each time."""
+"""Variables that a shell, or its starter, sets anew each time."""
 
 
 class EnvironmentChange(NamedTuple):
@@ -223,7 +223,7 @@ NO_ORIGIN = StateOrigin(None)
 
 
 class SessionLine:
-    """Where one session stands. For whoever holds it; `look` is for all others."""
+    """Where one session stands. For the process that holds it."""
 
     def __init__(self, tiers: SessionCheckpointTiers, record: SessionRecord, clock: Clock) -> None:
         self.record = record
@@ -411,8 +411,8 @@ class CommandJournal:
             self.save_tree()
 
     def save_tree(self, *, whole: bool = True) -> CheckpointId:
-        """Save the tree as `States.save_tree` does. If nobody has looked since the session was opened, and it was
-        another, that is journalled.
+        """Save the tree as `StateHistory.save_tree` does. If it was not looked at since the session was opened, and it
+        was another, that is journalled.
         """
         session = self._line.record.id
         tree = self._states.save_tree(message=opening_message(session) if self._looks_later else "", whole=whole)

@@ -45,7 +45,7 @@ class Repaired(NamedTuple):
     """The journal."""
     moved: Literal["", "done", "never"]
     """What became of a checkout or a merge that was cut short: the tree is the other one now, or is as it was before,
-    or what somebody has made of it since.
+    or what another process has made of it since.
     """
 
 
@@ -110,7 +110,7 @@ def recreate_directory(context: Context, workspace: Workspace, record: SessionRe
         _tell(workspace.restore_continue())
     else:
         workspace.restore(state.tree)
-    # It is another directory than the one that is remembered, and ours: whoever deletes the session has to know.
+    # It is another directory than the one that is remembered, and ours: the one that deletes the session has to know.
     about = os.stat(root)
     context.catalog.move_workspace(context.workspace.id, root, about.st_dev, about.st_ino)
     identity.remember(context.folder, root)
@@ -128,12 +128,12 @@ def was_emptied(context: Context, record: SessionRecord, state: State) -> bool:
 
 
 def opening_message(session: SessionId) -> str:
-    """What is said of a tree that nobody has recorded."""
+    """What is said of a tree that was not recorded."""
     return f"found when the session {session} was opened"
 
 
 def was_cut_short(entries: list[JournalEntry]) -> bool:
-    """Whether somebody who had the session was killed in the middle of something."""
+    """Whether a process that had the session was killed in the middle of something."""
     last = entries[-1] if entries else None
     return isinstance(last, Leaving | Merging) or (isinstance(last, Ran) and not last.ended)
 
@@ -187,15 +187,15 @@ def warn_unfinished(workspace: Workspace) -> None:
 
 
 def _finish(context: Context, workspace: Workspace, target: CheckpointId, since: int) -> Literal["done", "never"]:
-    """Finish the restore to ``target``, if it had begun: whoever asked for it has saved the state before.
+    """Finish the restore to ``target``, if it had begun: the one that asked for it has saved the state before.
 
-    What somebody has changed since it was cut short stays, and is said.
+    What another process has changed since it was cut short stays, and is said.
     """
     unfinished = workspace.unfinished()
     if unfinished is not None and (unfinished.target, unfinished.taken_back) == (target, None):
         _tell(workspace.restore_continue())
         return "done"
-    # Somebody else may have finished it, or taken it back, or what came of it.
+    # Another process may have finished it, or taken it back, or what came of it.
     moves = (one for one in context.catalog.events(context.workspace.id, limit=_LOOKED_BACK) if one.seq > since)
     newest = next((one for one in moves if one.operation in ("restore", "undo", "redo")), None)
     reached = context.catalog.cursor(context.workspace.id).head if newest is None else newest.checkpoint

@@ -240,7 +240,7 @@ class StateHistory:
 
     @contextmanager
     def _asked_for(self) -> Generator[None]:
-        """Around the saving of a state that somebody asks for: refused where it could not be held."""
+        """Around the saving of a state that an agent asks for: refused where it could not be held."""
         quotas.check_room(self._rows, self.id, self._most)
         yield
         quotas.drop_ways_back(self._rows, self.id, self._most)
@@ -365,7 +365,7 @@ class StateHistory:
                     lineage=lineage or StateOrigin(self._line.head.hash, journal.commands(self._line.done)),
                 )
             except RefusedError as error:
-                # Somebody forgets checkpoints at this moment: save the tree again.
+                # Another process forgets checkpoints at this moment: save the tree again.
                 if error.code != "tree_gone" or not left:
                     raise
                 tree = None
