@@ -151,12 +151,12 @@ def _step(console: Console, arguments: argparse.Namespace) -> int:
             report = workspace.rollback_step()
             left = report.conflicts
             answer = step_json.rolled_back(report)
-            line = f"Took {named_steps(report.steps)} back{_but_for(left)}"
+            line = f"Took {named_steps(report.steps)} back{_left_note(left)}"
     _say(console, answer, line, left)
     return 0
 
 
-def _but_for(left: Sequence[ConflictInfo]) -> str:
+def _left_note(left: Sequence[ConflictInfo]) -> str:
     return ", but for what is left alone:" if left else "."
 
 
@@ -223,7 +223,7 @@ def _safeguard(console: Console, arguments: argparse.Namespace) -> int:
     if arguments.verb == "allow":
         line = f"Allowed; step {ticket.step} goes on."
     else:
-        line = f"Denied; step {ticket.step} was taken back{_but_for(left)}"
+        line = f"Denied; step {ticket.step} was taken back{_left_note(left)}"
     _say(console, {**step_json.ticket(ticket), "conflicts": step_json.conflicts(left)}, line, left)
     return 0
 

@@ -60,7 +60,7 @@ class SharedHost:
         self.forks = None if forks is None else os.path.realpath(forks)
         self.host = open_host(self._notify)
         if forks is not None:
-            _keep_outside(self.host, forks)
+            _check_fork_place(self.host, forks)
 
     async def recover(self) -> None:
         """Finish what killed keepers have left, before a client is served."""
@@ -133,7 +133,7 @@ class SharedHost:
             activity.hold(hosted, held)
 
 
-def _keep_outside(host: Host, forks: bytes) -> None:
+def _check_fork_place(host: Host, forks: bytes) -> None:
     """Raise `RefusedError` if commands could put something else into the place where forks are written to."""
     for hosted in host.directories:
         root = hosted.path.rstrip(b"/")

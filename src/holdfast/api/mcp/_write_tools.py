@@ -42,7 +42,7 @@ def write_file(_host: SharedHost, hosted: HostedDirectory, request: WriteFile) -
     """A file with a new content: a step of its own."""
     path = file_in(hosted.path, request.path)
     content = decode_text(request.content, request.encoding)
-    _be_guarded(hosted)
+    _require_keeper(hosted)
     step = hosted.write_file(path, content, expected=_expected(request.expected_hash))
     digest = format_hash(hash_bytes(content))
     return ToolAnswer(tool_results.FileWritten(path=display(path), bytes=len(content), hash=digest, step=_step(step)))
@@ -51,7 +51,7 @@ def write_file(_host: SharedHost, hosted: HostedDirectory, request: WriteFile) -
 def edit_file(_host: SharedHost, hosted: HostedDirectory, request: EditFile) -> ToolAnswer:
     """A part of a file replaced: a step of its own."""
     path = file_in(hosted.path, request.path)
-    _be_guarded(hosted)
+    _require_keeper(hosted)
     done = hosted.edit_file(path, request.old_text.encode(), request.new_text.encode(), every=request.replace_all)
     return ToolAnswer(tool_results.FileEdited(path=display(path), replaced=done.replaced, step=_step(done.step)))
 
@@ -145,7 +145,7 @@ def _made(folder: bytes) -> Generator[None]:
         raise
 
 
-def _be_guarded(hosted: HostedDirectory) -> None:
+def _require_keeper(hosted: HostedDirectory) -> None:
     """A safeguard can hold an operation only where a process keeps the undo log until the answer."""
     if hosted.access == "read_write" and hosted.inside is None and hosted.thresholds.asks:
         hosted.start()

@@ -174,7 +174,7 @@ class App:
                     principal = await self._admit(given, endpoint)
                     if endpoint is endpoints.EVENTS:
                         status = 200
-                        await self._stream(given, _known(principal), params, send)
+                        await self._stream(given, _require_principal(principal), params, send)
                         return
                     answer, received = await self._answer(given, endpoint, principal, params)
                 except GoneError:
@@ -256,7 +256,7 @@ class App:
             raise WebError("shutting_down", "the server is being stopped", hint="try again soon", Retry_After="5")
         request = ParsedRequest(
             endpoint=endpoint,
-            principal=_known(principal),
+            principal=_require_principal(principal),
             params=params,
             query=query,
             body=parsed,
@@ -373,7 +373,7 @@ class App:
             store.exports.get(name)
 
 
-def _known(principal: Principal | None) -> Principal:
+def _require_principal(principal: Principal | None) -> Principal:
     assert principal is not None, "this endpoint needs a token"
     return principal
 

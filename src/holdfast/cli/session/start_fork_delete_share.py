@@ -143,7 +143,7 @@ def _delete(console: Console, arguments: argparse.Namespace) -> int:
         if not arguments.dry_run:
             if forked and not arguments.yes and not _agrees(console, _what_goes(found, goes)):
                 raise RefusedError(
-                    f"nothing was deleted: {_what_goes(found, goes)}{_alone(missed)}",
+                    f"nothing was deleted: {_what_goes(found, goes)}{_uncaptured_note(missed)}",
                     hint="--yes deletes it without asking",
                     code="declined",
                 )
@@ -183,7 +183,7 @@ def _what_goes(found: SessionInfo, goes: Deleted) -> str:
     return f"session {found.id} and its states; the files in {where} stay as they are."
 
 
-def _alone(missed: Sequence[NotCaptured]) -> str:
+def _uncaptured_note(missed: Sequence[NotCaptured]) -> str:
     """How much is nowhere else of what goes."""
     return f" No checkpoint holds {plural(len(missed), 'path')} of that." if missed else ""
 

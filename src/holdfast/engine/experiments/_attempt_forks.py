@@ -95,9 +95,9 @@ class AttemptForks:
 
     def _each(self, made: Sequence[tuple[Attempt, ForkResult]], *, keep: bool) -> None:
         with ThreadPoolExecutor(max(1, self.at_once), thread_name_prefix="fork") as pool:
-            list(pool.map(partial(self._part_with, keep=keep), made))
+            list(pool.map(partial(self._release, keep=keep), made))
 
-    def _part_with(self, made: tuple[Attempt, ForkResult], *, keep: bool) -> None:
+    def _release(self, made: tuple[Attempt, ForkResult], *, keep: bool) -> None:
         attempt, fork = made
         try:
             with self._sessions() as sessions:

@@ -159,7 +159,7 @@ def experiment(
     """
     _check(order)
     stop = threading.Event() if stop is None else stop
-    parallel = _room(make, session, order)
+    parallel = _parallel_limit(make, session, order)
     identity = session.context.random(6).hex()
     point = session.checkpoint(f"experiment {identity}", kind="fork")
     began = point.state.tree
@@ -201,7 +201,7 @@ def _check(order: Order) -> None:
         raise UsageError(f"{order.parallel} attempts cannot run at once")
 
 
-def _room(make: Callable[[], Sessions], session: Session, order: Order) -> int:
+def _parallel_limit(make: Callable[[], Sessions], session: Session, order: Order) -> int:
     """How many attempts run at once; raises `RefusedError` if there can be no such number of forks."""
     most, wanted = session.settings.max_forks, len(order.attempts)
     with make() as sessions:

@@ -148,7 +148,7 @@ def _watcher(setup: WatchSetup, tree: LocalTree, tenant: str, row: ExportRow, to
             raise
         _LOG.info("%s; looking at it every %g s", error.message, setup.poll_interval)
         watcher = open_watcher(setup.root, "polling", tree.excluded, poll_interval=setup.poll_interval)
-    return _TellingWatcher(watcher, tenant, row.name, told)
+    return _NotifyingWatcher(watcher, tenant, row.name, told)
 
 
 def _tell_changed(told: ExportListener, tenant: str, export: str, paths: Iterable[bytes] | None) -> None:
@@ -164,7 +164,7 @@ def _is_temporary(path: bytes) -> bool:
     return path.rpartition(b"/")[2].startswith(TEMPORARY_PREFIX)
 
 
-class _TellingWatcher:
+class _NotifyingWatcher:
     """A `Watcher` whose answers are told as well, but for the first, which is everything."""
 
     def __init__(self, watcher: Watcher, tenant: str, export: str, told: ExportListener) -> None:

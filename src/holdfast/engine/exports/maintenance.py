@@ -119,7 +119,7 @@ class MaintenanceLimits(NamedTuple):
     """How long ending may take all in all."""
 
 
-class _Charge:
+class _MaintainedExport:
     """One export in our care. ``busy``: one of the workers has it."""
 
     __slots__ = ("busy", "care", "due", "failures", "fileno", "is_gone", "problem", "row", "tenant", "turn", "wanted")
@@ -153,8 +153,8 @@ class Maintenance:
         self._clock = clock
         self._setup = setup
         self._lock = threading.Lock()
-        self._charges: dict[tuple[str, str], _Charge] = {}
-        self._done: deque[_Charge] = deque()
+        self._charges: dict[tuple[str, str], _MaintainedExport] = {}
+        self._done: deque[_MaintainedExport] = deque()
         self._stopping = threading.Event()
         self._look_now = threading.Event()
         self._ours: set[str] = set()
@@ -250,7 +250,7 @@ class Maintenance:
         with self._lock:
             waiting = [charge for charge in self._charges.values() if not charge.busy]
         wait = min((charge.due - now for charge in waiting), default=_LONGEST_WAIT)
-        ready: set[_Charge] = set()
+        ready: set[_MaintainedExport] = set()
         for key, _ in self._selector.select(max(0.0, min(wait, _LONGEST_WAIT))):
             if key.data is None:
                 with suppress(BlockingIOError):
@@ -272,7 +272,7 @@ class Maintenance:
             self._unregister(charge)
             self._pool.submit(self._work, charge)
 
-    def _take_back(self, charge: _Charge) -> None:
+    def _take_back(self, charge: _MaintainedExport) -> None:
         """A worker is done with it."""
         with self._lock:
             charge.busy = False
@@ -284,7 +284,7 @@ class Maintenance:
         if charge.fileno >= 0:
             self._selector.register(charge.fileno, selectors.EVENT_READ, charge)
 
-    def _unregister(self, charge: _Charge) -> None:
+    def _unregister(self, charge: _MaintainedExport) -> None:
         if charge.fileno >= 0:
             self._selector.unregister(charge.fileno)
             charge.fileno = -1
@@ -295,21 +295,21 @@ class Maintenance:
 
     # -- the work -----------------------------------------------------------------------------------------------
 
-    def _work(self, charge: _Charge) -> None:
+    def _work(self, charge: _MaintainedExport) -> None:
         try:
             with charge.turn:
                 if not self._stopping.is_set():
-                    self._see_to(charge)
+                    self._work_on(charge)
         except Exception as error:  # noqa: BLE001 - nothing that one export does may end a worker
             self._failed(charge, error)
         finally:
             self._done.append(charge)
             self._wake()
 
-    def _see_to(self, charge: _Charge) -> None:
+    def _work_on(self, charge: _MaintainedExport) -> None:
         row = charge.row
         if not charge.wanted:
-            self._let_go(charge)
+            self._release(charge)
             return
         if charge.care is None:
             opener = self._open_tenant(charge.tenant)
@@ -321,7 +321,7 @@ class Maintenance:
         care.service.set_auto_save(row.saves_itself)
         care.turn()
         if care.service.stopping:
-            self._let_go(charge)
+            self._release(charge)
             charge.due = self._clock.monotonic() + _LAST_RETRY  # another process wants to watch it in our stead
             return
         if care.has_moved():
@@ -331,7 +331,7 @@ class Maintenance:
             return
         charge.due = self._clock.monotonic() + care.wait_seconds()
 
-    def _failed(self, charge: _Charge, error: Exception) -> None:
+    def _failed(self, charge: _MaintainedExport, error: Exception) -> None:
         message = error.message if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
         if not isinstance(error, HoldfastError):
             _LOG.exception("the upkeep of the export %s failed", charge.row.name)
@@ -347,18 +347,18 @@ class Maintenance:
             charge.due = self._clock.monotonic() + _retry(self._setup.first_retry, charge.failures)
             charge.failures += 1
 
-    def _let_go(self, charge: _Charge) -> None:
+    def _release(self, charge: _MaintainedExport) -> None:
         """End its care for now; what could not be saved goes to the log, as no caller waits for it."""
         why = self._end(charge)
         if why is not None:
             _LOG.warning("the export %s has unsaved changes: %s", charge.row.name, why)
 
-    def _end(self, charge: _Charge) -> str | None:
+    def _end(self, charge: _MaintainedExport) -> str | None:
         with self._lock:
             care, charge.care = charge.care, None
         return None if care is None else care.end()
 
-    def _end_last(self, charge: _Charge) -> str | None:
+    def _end_last(self, charge: _MaintainedExport) -> str | None:
         with charge.turn:
             return self._end(charge)
 
@@ -435,7 +435,7 @@ class Maintenance:
                     charge.row, charge.due = row, now
             for key, row in wanted.items():
                 if key not in self._charges:
-                    self._charges[key] = _Charge(tenant, row, now)
+                    self._charges[key] = _MaintainedExport(tenant, row, now)
         self._wake()
 
     # -- sessions -----------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ class HostedDirectory:
                 self._inside = EnclosingRun(inside, self.path, self._undo_log, self._own)
                 self.isolation = None  # it is as the run's
                 self._thresholds = OFF
-                _tell_what_has_no_effect(guard=guard, isolation=isolation)
+                _warn_ineffective(guard=guard, isolation=isolation)
             self._session = CommandExecutor(
                 self.path,
                 self._undo_log,
@@ -472,7 +472,7 @@ class HostedDirectory:
                 self._monitor = Monitor(self._undo_log, lambda event: self._notify(self, event), keeper)
 
 
-def _tell_what_has_no_effect(*, guard: bool, isolation: object) -> None:
+def _warn_ineffective(*, guard: bool, isolation: object) -> None:
     for name, is_given in (("guard", guard), ("isolation", isolation is not None)):
         if is_given:
             _log.warning("%s has no effect inside of a run: it is as `holdfast run` was told", name)

@@ -128,7 +128,7 @@ def manual_steps(file: File) -> str:
     return f"what belongs there: {json.dumps(parse(whole).value)}"
 
 
-class _At(NamedTuple):
+class _CallPlace(NamedTuple):
     """Where a call of ours stands: an item in the array of an event, or a handler in one that is a group."""
 
     event: str
@@ -138,25 +138,25 @@ class _At(NamedTuple):
     command: str
 
 
-def _ours(client: str, text: str) -> Iterator[_At]:
+def _ours(client: str, text: str) -> Iterator[_CallPlace]:
     for event, items in _members(json_text.find(text, (HOOKS,))).items():
         for index, item in enumerate(_items(items)):
             yield from _ours_in(client, event, index, _members(item))
 
 
-def _ours_in(client: str, event: str, index: int, item: Mapping[str, Any]) -> Iterator[_At]:
+def _ours_in(client: str, event: str, index: int, item: Mapping[str, Any]) -> Iterator[_CallPlace]:
     if is_our_call(client, item.get("command")):
-        yield _At(event, index, None, item["command"])
+        yield _CallPlace(event, index, None, item["command"])
     for place, handler in enumerate(_items(item.get(HOOKS))):
         command = _members(handler).get("command")
         if is_our_call(client, command):
-            yield _At(event, index, place, str(command))
+            yield _CallPlace(event, index, place, str(command))
 
 
 def _only(client: str, file: JsonFile, text: str, wanted: dict[str, str]) -> str:
     """The text without those calls of ours that are not (by event: the command) wanted, or there twice."""
     seen: set[str] = set()
-    gone: list[_At] = []
+    gone: list[_CallPlace] = []
     for at in _ours(client, text):
         if wanted.get(at.event) == at.command and at.event not in seen:
             seen.add(at.event)
@@ -168,7 +168,7 @@ def _only(client: str, file: JsonFile, text: str, wanted: dict[str, str]) -> str
     return text
 
 
-def _without(text: str, at: _At, written: Sequence[tuple[str, object]]) -> str:
+def _without(text: str, at: _CallPlace, written: Sequence[tuple[str, object]]) -> str:
     """The text without one call of ours, and without the item around it if that leaves nothing of another program's."""
     path = (HOOKS, at.event, at.item)
     item = _members(json_text.find(text, path))

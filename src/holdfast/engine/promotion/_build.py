@@ -163,7 +163,7 @@ def _command(job: PromotionJob, stage: Literal["setup", "build"], words: list[st
         return interrupted_answer()
     if not ran.exit_code and not ran.why:
         return None
-    return _failed(job, stage, f"{stage}_command", words, ran.exit_code, _why(job, ran, job.spec.timeout))
+    return _failed(job, stage, f"{stage}_command", words, ran.exit_code, _failure_reason(job, ran, job.spec.timeout))
 
 
 def _check(job: PromotionJob) -> PromotionAnswer | None:
@@ -196,7 +196,9 @@ def _check(job: PromotionJob) -> PromotionAnswer | None:
         step, command, code = "start_command", spec.start, found.exit_code or ran.exit_code
     else:
         step, command, code = "health_check", spec.health, found.exit_code
-    message = _why(job, ran, spec.health_timeout + _SLACK_SECONDS) if ran.why or not found.detail else found.detail
+    message = (
+        _failure_reason(job, ran, spec.health_timeout + _SLACK_SECONDS) if ran.why or not found.detail else found.detail
+    )
     return _failed(job, "check", step, command, code, message)
 
 
@@ -261,7 +263,7 @@ def _failed(job: PromotionJob, stage: str, step: str, words: list[str], code: in
     )
 
 
-def _why(job: PromotionJob, ran: Contained, seconds: float) -> str:
+def _failure_reason(job: PromotionJob, ran: Contained, seconds: float) -> str:
     if ran.why == "time":
         return f"it took longer than {seconds:g} s, and was ended"
     if ran.why == "memory":

@@ -61,7 +61,7 @@ def prepare(job: PromotionJob) -> None:
     job.save()
     try:
         _make(container_of(job))
-        if facts.exchange and (why := _try(beside)) is not None:
+        if facts.exchange and (why := _exchange_hindrance(beside)) is not None:
             os.rmdir(beside)
             facts.exchange, facts.hindrance, facts.container = False, why, display(inside)
             job.save()
@@ -122,7 +122,7 @@ def _make(path: bytes) -> None:
     os.mkdir(path, 0o700)
 
 
-def _try(container: bytes) -> str | None:
+def _exchange_hindrance(container: bytes) -> str | None:
     """Why directories cannot be exchanged on this file system; None if they can."""
     one, other = (os.path.join(container, name) for name in (b"one", b"other"))
     os.mkdir(one)

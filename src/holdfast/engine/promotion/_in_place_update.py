@@ -58,7 +58,7 @@ def update_in_place(job: PromotionJob) -> Literal["changed"] | None:
             facts.target = ""
             job.save("building")
             return "changed"
-    _bring_the_rest(job, context)
+    _copy_uncaptured(job, context)
     facts.late += [display(one.path) for one in skipped]
     note_taken_in(context, target, job.row.theirs, CheckpointId(facts.base), facts.record)
     facts.answer = PromotionAnswer(
@@ -110,7 +110,7 @@ def _captured(job: PromotionJob, context: Context) -> CheckpointId:
     return name
 
 
-def _bring_the_rest(job: PromotionJob, context: Context) -> None:
+def _copy_uncaptured(job: PromotionJob, context: Context) -> None:
     """What was built and no checkpoint holds; where production's own was changed meanwhile, that stays."""
     root, tree = context.workspace.path, build_directory.tree_of(job)
     own = build_directory.own_entries(job, root)

@@ -89,7 +89,7 @@ def record(job: PromotionJob) -> None:
         event = HistoryEvent(0, 0, "promote", CheckpointId(""), cursor.position)
         # (If another command has saved it meanwhile, that is the state; undo goes back to the one before either way.)
         first = cursor.head == facts.ours
-        if (left := _left_already(job)) is not None:
+        if (left := _state_before_recording(job)) is not None:
             first, done = False, left
             _LOG.warning("somebody has brought %s elsewhere since the swap, and it stays there", spec.path)
         else:
@@ -110,7 +110,7 @@ def record(job: PromotionJob) -> None:
         job.save()
 
 
-def _left_already(job: PromotionJob) -> Checkpoint | None:
+def _state_before_recording(job: PromotionJob) -> Checkpoint | None:
     """What production had become, if it was brought elsewhere from there before that was recorded: by then they had
     saved it. The state that it is in now holds nothing of the fork.
     """
@@ -195,7 +195,7 @@ def _exchange(job: PromotionJob) -> Literal["changed"] | None:
                 job.save("building")
                 return "changed"
             if touched(at_swap, stamps(tree, without=own)):
-                _back(job, root, tree, made)
+                _swap_back(job, root, tree, made)
                 return "changed"
         elif same_place(here, built) and same_place(there, old):
             if touched(load_stamps(job, AT_SWAP), stamps(tree, without=build_directory.own_entries(job, tree))):
@@ -208,23 +208,23 @@ def _exchange(job: PromotionJob) -> Literal["changed"] | None:
             )
     except OSError as error:
         raise StorageError(f"{display(root)} cannot be swapped: {error.strerror}", hint=room_hint(error)) from error
-    _remember(context, root)
+    _note_directory(context, root)
     job.save("swapped")
     return None
 
 
-def _back(job: PromotionJob, root: bytes, tree: bytes, made: Stamps) -> None:
+def _swap_back(job: PromotionJob, root: bytes, tree: bytes, made: Stamps) -> None:
     """Swap back; what was written to the new directory in between is brought along."""
     exchange(root, tree)
     own = build_directory.own_entries(job, root)
     meanwhile = touched(made, stamps(tree, without=own))
     if meanwhile:
         transplant(tree, root, meanwhile, nonce=job.row.id)
-    _remember(job.context, root)
+    _note_directory(job.context, root)
     job.save("building")
 
 
-def _remember(context: Context, root: bytes) -> None:
+def _note_directory(context: Context, root: bytes) -> None:
     """Note which directory production is now."""
     about = os.lstat(root)
     context.catalog.move_workspace(context.workspace.id, root, about.st_dev, about.st_ino)

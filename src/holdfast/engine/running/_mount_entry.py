@@ -51,14 +51,14 @@ def protect(directories: Sequence[bytes], covered: bytes) -> None:
     they are. They are real paths; something is about to be mounted over the directory ``covered``, where nothing else
     will be seen, and which may lie in one of them. Raises `OSError`.
     """
-    for path in sorted(_everywhere(directories), key=len):  # (a mount that shows a part may lie in another one)
+    for path in sorted(_all_paths(directories), key=len):  # (a mount that shows a part may lie in another one)
         if not under(path, covered):
             _make_read_only(path)
     for path in _movable(path for path in directories if not under(path, covered)):
         _pin(path, covered)
 
 
-def _everywhere(directories: Iterable[bytes]) -> set[bytes]:
+def _all_paths(directories: Iterable[bytes]) -> set[bytes]:
     """All paths by which they, or a part of them, are reached; and what is mounted in them, as overlays are."""
     found: set[bytes] = set()
     shown = mounts()
@@ -151,7 +151,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     os.set_inheritable(int(channel), False)
     with socket.socket(fileno=int(channel)) as talk:
         try:
-            device = _put_under(root, own)
+            device = _mount_over(root, own)
             seccomp_notify.give_up_privileges()
             landlock.keep_in()
             listeners = _filter()
@@ -188,7 +188,7 @@ def _said(error: HoldfastError | OSError) -> bytes:
     return text.encode("utf-8", "replace")[:_MOST_BYTES]
 
 
-def _put_under(root: bytes, own: Sequence[bytes]) -> int:
+def _mount_over(root: bytes, own: Sequence[bytes]) -> int:
     """Mount over the workspace, for this process and all that it starts alone; returns the device."""
     is_root = os.geteuid() == 0
     try:

@@ -46,7 +46,7 @@ def check_room(rows: SessionRows, session: SessionId, most: int) -> None:
     held = [stored for stored in states if stored.kept]
     # (HEAD will name another one then.)
     released = {stored.hash for stored in _releasable(rows, session, held, ("branch", "fork", "experiment"))}
-    released |= {ref.checkpoint for ref in _ways_back(rows, session, states)[:-1]}
+    released |= {ref.checkpoint for ref in _checkout_branches(rows, session, states)[:-1]}
     stay = sum(stored.hash not in released for stored in held)
     if stay >= most:
         raise RefusedError(
@@ -70,7 +70,7 @@ def drop_ways_back(rows: SessionRows, session: SessionId, most: int) -> None:
     ``most`` trees are held; but not that of the last checkout.
     """
     states = rows.checkpoints(session)
-    branches = _ways_back(rows, session, states)
+    branches = _checkout_branches(rows, session, states)
     beyond = sum(stored.kept for stored in states) - most
     for ref in branches[: max(len(branches) - _WAYS_BACK, min(beyond, len(branches) - 1), 0)]:
         if rows.remove_ref(ref.name, ref.checkpoint):
@@ -126,7 +126,7 @@ def _named(rows: SessionRows, session: SessionId, naming: Collection[RefType] = 
     return {ref.checkpoint for ref in rows.refs(session) if ref.type in naming}
 
 
-def _ways_back(rows: SessionRows, session: SessionId, states: Sequence[StoredCheckpoint]) -> list[SessionRef]:
+def _checkout_branches(rows: SessionRows, session: SessionId, states: Sequence[StoredCheckpoint]) -> list[SessionRef]:
     """The branches that checkouts have made of what was there before, those of the oldest of ``states`` first."""
     prefix = ref_name("branch", session, BEFORE_CHECKOUT)
     age = {stored.hash: at for at, stored in enumerate(states)}

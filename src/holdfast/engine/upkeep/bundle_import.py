@@ -55,7 +55,7 @@ def _import_once(context: Context, file: bytes) -> list[CheckpointId]:
                 make_room(context, os.fstat(source.fileno()).st_size)
             writer = context.store.writer()
             checker = BundleChecker(head, PageSpool(cast("BinaryIO", spool)))
-            _take_in(reader, checker, writer)
+            _read_contents(reader, checker, writer)
             if new:
                 written = writer.finish()
                 make_room_for(context, written, head.page_bytes)
@@ -93,7 +93,7 @@ def _is_here(context: Context, record: CheckpointRecord) -> bool:
     return True
 
 
-def _take_in(reader: BundleReader, checker: BundleChecker, writer: BlobWriter) -> None:
+def _read_contents(reader: BundleReader, checker: BundleChecker, writer: BlobWriter) -> None:
     """Verify all of a bundle and give its contents to ``writer``."""
     manifests_checked = False
     for item in reader.items():

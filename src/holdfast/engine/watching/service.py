@@ -223,7 +223,7 @@ class WatchService:
 
         def scanned() -> None:
             try:
-                with self._doubting():
+                with self._all_changed_on_failure():
                     scan()
             except LockedError:
                 return
@@ -406,12 +406,12 @@ class WatchService:
                     raise LockedError(
                         "another command is just changing the tree", hint="try again when it is done", code="paused"
                     )
-                with self._doubting():
+                with self._all_changed_on_failure():
                     result = self._saver.checkpoint(call.request)
                 self._saved(counted=False)
                 return watch_messages.pack_result(result)
             case "status":
-                with self._doubting():
+                with self._all_changed_on_failure():
                     status = self._saver.status()
                 self._scanned()
                 return watch_messages.pack_status(status._replace(watch_failure=self._failure))
@@ -434,7 +434,7 @@ class WatchService:
         return {}
 
     @contextmanager
-    def _doubting(self) -> Generator[None]:
+    def _all_changed_on_failure(self) -> Generator[None]:
         """Let everything count as changed if the block fails: it may have taken changes that it made no use of."""
         try:
             yield

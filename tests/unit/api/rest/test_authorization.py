@@ -46,3 +46,7 @@ def test_origins_that_are_allowed_and_that_are_not() -> None:
 def test_a_header_without_a_token(header: str | None) -> None:
     with pytest.raises(WebError):
         bearer_token(header)
+
+
+def test_a_header_with_a_token() -> None:
+    assert bearer_token("bearer  secret") == "secret"

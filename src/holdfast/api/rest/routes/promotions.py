@@ -51,7 +51,7 @@ def promote(call: RequestCall) -> response_types.Promoted:
                 code=ROOT_GONE,
             )
         refuse_misconfigured(context.misconfigured)
-        theirs = _theirs(call, row)
+        theirs = _promoted_checkpoint(call, row)
         words = [
             b"--id=" + name.encode(),
             b"--production=" + str(_production(context)).encode(),
@@ -60,7 +60,7 @@ def promote(call: RequestCall) -> response_types.Promoted:
             theirs.encode(),
         ]
 
-    settings = _apart(call, row, context)
+    settings = _environment_for(call, row, context)
 
     def tell(step: str) -> None:
         done = STEPS.index(step) if step in STEPS else 0
@@ -159,7 +159,7 @@ def _attempt(call: RequestCall, row: ExportRow) -> tuple[str, PromotionRow | Non
     raise RefusedError("this Idempotency-Key was used too often", code="too_much")
 
 
-def _theirs(call: RequestCall, row: ExportRow) -> CheckpointId:
+def _promoted_checkpoint(call: RequestCall, row: ExportRow) -> CheckpointId:
     """The checkpoint that is to be promoted."""
     from holdfast.engine.history.checkpoint import take
     from holdfast.model.command_results import Request
@@ -178,7 +178,7 @@ def _theirs(call: RequestCall, row: ExportRow) -> CheckpointId:
     return result.checkpoint.id
 
 
-def _apart(call: RequestCall, row: ExportRow, context: Context) -> dict[str, str]:
+def _environment_for(call: RequestCall, row: ExportRow, context: Context) -> dict[str, str]:
     """What the process's environment has to say so that what it runs sees nothing that this token could not (I10)."""
     token = call.principal.token
     others = call.store.exports.hidden_from(row, token.exports)

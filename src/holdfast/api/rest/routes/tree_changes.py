@@ -39,15 +39,15 @@ def restore(call: RequestCall) -> response_types.Restored:
     context = call.store.exports.context(row)
     workspace = Workspace(call.store.opener, context)
     progress = call.progress(row.name, "restore")
-    target = _named(call, body.checkpoint, lambda name: resolve_name_for_restore(context, name))
+    target = _resolve_visible(call, body.checkpoint, lambda name: resolve_name_for_restore(context, name))
     expected = None if body.expected is None else require_reachable(call, body.expected)[0].id
     if call.again and (cut_short := workspace.unfinished()) is not None and cut_short.target == target:
-        return _told(call, row, "restored", workspace.restore_continue(progress=progress))
+        return _notify(call, row, "restored", workspace.restore_continue(progress=progress))
     paths = [check_path(path_of(path)) for path in body.paths]
     if call.again:
         expected = None  # (it was as expected when this was begun)
     done = workspace.restore(target, paths, dry_run=body.dry_run, expected=expected, progress=progress)
-    return _told(call, row, "restored", done)
+    return _notify(call, row, "restored", done)
 
 
 def recover(call: RequestCall) -> response_types.Restored:
@@ -57,8 +57,8 @@ def recover(call: RequestCall) -> response_types.Restored:
     workspace = call.store.exports.open(row)
     progress = call.progress(row.name, "restore")
     if body.action == "continue":
-        return _told(call, row, "restored", workspace.restore_continue(progress=progress))
-    return _told(call, row, "restored", workspace.restore_abort(progress=progress))
+        return _notify(call, row, "restored", workspace.restore_continue(progress=progress))
+    return _notify(call, row, "restored", workspace.restore_abort(progress=progress))
 
 
 def undo(call: RequestCall) -> response_types.Restored:
@@ -69,7 +69,7 @@ def undo(call: RequestCall) -> response_types.Restored:
     _refuse_again(call)
     progress = call.progress(row.name, "undo")
     done = workspace.undo(body.count, force=body.force, dry_run=body.dry_run, progress=progress)
-    return _told(call, row, "undone", done)
+    return _notify(call, row, "undone", done)
 
 
 def redo(call: RequestCall) -> response_types.Restored:
@@ -80,7 +80,7 @@ def redo(call: RequestCall) -> response_types.Restored:
     _refuse_again(call)
     progress = call.progress(row.name, "redo")
     done = workspace.redo(body.count, force=body.force, dry_run=body.dry_run, progress=progress)
-    return _told(call, row, "redone", done)
+    return _notify(call, row, "redone", done)
 
 
 def _refuse_again(call: RequestCall) -> None:
@@ -98,7 +98,7 @@ def fork(call: RequestCall) -> response_types.Forked:
     body: request_types.Fork = call.body
     call.principal.require_all_exports()
     row, exports = call.export(), call.store.exports
-    target = _named(call, body.checkpoint, exports.open(row).resolve)
+    target = _resolve_visible(call, body.checkpoint, exports.open(row).resolve)
     try:
         made, done = exports.fork(
             row,
@@ -189,7 +189,7 @@ def _write(write: request_types.FileWrite) -> PlannedWrite:
     )
 
 
-def _named(call: RequestCall, name: str, resolve: Callable[[str], CheckpointId]) -> CheckpointId:
+def _resolve_visible(call: RequestCall, name: str, resolve: Callable[[str], CheckpointId]) -> CheckpointId:
     """The id of a checkpoint that is named as on the command line, if it may be seen."""
     try:
         os.fsencode(name)
@@ -198,7 +198,7 @@ def _named(call: RequestCall, name: str, resolve: Callable[[str], CheckpointId])
     return require_reachable(call, resolve(name))[0].id
 
 
-def _told(call: RequestCall, row: ExportRow, event: str, done: RestoreResult) -> Any:
+def _notify(call: RequestCall, row: ExportRow, event: str, done: RestoreResult) -> Any:
     if not done.dry_run:
         call.happened(row.name, event, checkpoint=done.checkpoint, written=len(done.written), deleted=len(done.deleted))
     return cut(dict(workspace_json.restored(done)), *_RESTORED)

@@ -48,7 +48,7 @@ _MOST_SECONDS = 600.0
 _END_SECONDS = 5.0
 
 
-class _Try:
+class _Attempt:
     """What came of trying to save a session."""
 
     __slots__ = ("failures", "not_before", "revision", "said")
@@ -69,7 +69,7 @@ class IdlePlan:
         """``idle`` is for how many seconds nothing must have been done in a session; it may want more itself."""
         self._idle = idle
         self._clock = clock
-        self._tries: dict[SessionId, _Try] = {}
+        self._tries: dict[SessionId, _Attempt] = {}
 
     def choose(self, unsaved: Iterable[Unsaved], is_open: Callable[[SessionId], bool]) -> list[SessionId]:
         """Some of ``unsaved``, which is all that there are, to be tried now. Until it is told what came of it, each is
@@ -80,7 +80,7 @@ class IdlePlan:
         for one in unsaved:
             tried = before.get(one.session)
             if tried is None or tried.revision != one.revision:
-                tried = _Try(one.revision, "" if tried is None else tried.said)
+                tried = _Attempt(one.revision, "" if tried is None else tried.said)
             self._tries[one.session] = tried
             left_alone = (self._clock.now() - one.updated_at) / _SECOND >= self._idle
             may_be_tried = left_alone and self._clock.monotonic() >= tried.not_before and len(chosen) < _AT_ONCE
@@ -104,7 +104,7 @@ class IdlePlan:
         return is_news
 
 
-class _Work:
+class _SaveProcess:
     """A process that saves sessions, one after the other."""
 
     def __init__(self, order: save_process.SaveOrder, until: float) -> None:
@@ -162,7 +162,7 @@ class IdleSaver:
         self._interval = min(_LONGEST, max(_SHORTEST, idle / _SHARE))
         self._plan = IdlePlan(idle, self._clock)
         self._due_at = self._clock.monotonic() + _SHORTEST
-        self._work: _Work | None = None
+        self._work: _SaveProcess | None = None
         self._failure = ""
 
     def due_in(self) -> float:
@@ -206,13 +206,13 @@ class IdleSaver:
         chosen = self._plan.choose(SessionRows(self._opener.store().catalog).unsaved(self._workspaces()), self._is_open)
         if chosen:
             order = save_process.save_order(self._opener.home, self._opener.flags, chosen, inherited())
-            self._work = _Work(order, now + _MOST_SECONDS)
+            self._work = _SaveProcess(order, now + _MOST_SECONDS)
         self._due_at = now + (_GLANCE if chosen else self._interval)
 
     def _is_open(self, session: SessionId) -> bool:
         return is_held(lock_path(self._opener.home, self._opener.store().tenant, session))
 
-    def _note(self, work: _Work) -> None:
+    def _note(self, work: _SaveProcess) -> None:
         said = work.said()
         for one in said:
             _note(self._plan, one)

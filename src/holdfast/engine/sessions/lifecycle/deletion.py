@@ -117,7 +117,7 @@ def preview_deletion(opener: Opener, record: SessionRecord, *, look: bool) -> De
         return nothing
     workspace = opener.store().catalog.workspace(record.workspace)
     path = seen = seen_at(workspace.path)
-    made = _made_at(opener, record)
+    made = _fork_paths(opener, record)
     if not _is_at(opener, path, workspace):
         moved = find_moved([workspace], opener.open_home().folder_of).get(workspace.id)
         if moved is None:
@@ -132,7 +132,7 @@ def preview_deletion(opener: Opener, record: SessionRecord, *, look: bool) -> De
     return nothing._replace(directory=path, not_captured=only_in(opener, record) if look else ())
 
 
-def _made_at(opener: Opener, record: SessionRecord) -> list[bytes]:
+def _fork_paths(opener: Opener, record: SessionRecord) -> list[bytes]:
     """The real paths of the directories that were made for a fork."""
     places = [record.place] if record.place is not None else []
     for provider in provider_of_fork(opener, record):
@@ -156,7 +156,7 @@ def _workspaces(opener: Opener, record: SessionRecord) -> list[Workspace]:
     catalog = opener.store().catalog
     if record.workspace is not None:
         return [catalog.workspace(record.workspace)]
-    made = _made_at(opener, record)
+    made = _fork_paths(opener, record)
     return [one for one in catalog.workspaces() if one.live and any(under(seen_at(one.path), place) for place in made)]
 
 

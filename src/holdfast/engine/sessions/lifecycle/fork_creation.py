@@ -298,7 +298,7 @@ def _provided(scope: SessionScope, point: SessionCheckpoint, providers: _Provide
         providers.pass_over(error)
         return None
     if carries and not providers.with_ignored:
-        _leave_out(scope.context, source, prepared.path)
+        _remove_extra(scope.context, source, prepared.path)
     context = scope.opener.register(prepared.path, source, within=scope.context.folder)
     saved = scope.context.catalog.checkpoint(source)
     if carries:
@@ -318,7 +318,7 @@ def _provided(scope: SessionScope, point: SessionCheckpoint, providers: _Provide
     return _Made(context, first, prepared.token)
 
 
-def _leave_out(context: Context, tree: CheckpointId, directory: bytes) -> None:
+def _remove_extra(context: Context, tree: CheckpointId, directory: bytes) -> None:
     """Take out of a copy that holds everything what the tree does not: ignored files, and what else no checkpoint
     holds.
     """

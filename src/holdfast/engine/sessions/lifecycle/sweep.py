@@ -113,7 +113,7 @@ def _is_used(catalog: Catalog, record: SessionRecord, known: Mapping[SessionId, 
     return catalog.clock.now() - newest <= most or any(one.kind == "manual" or one.label for one in saved)
 
 
-def _stays(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord) -> bool:
+def _must_stay(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord) -> bool:
     """Whether a fork's directory holds what would be lost with it. What was not saved of a fork is saved; where no
     checkpoint can hold it, the fork is kept, and that is said. It is not idle any more then: it is not looked at again
     before ``session.fork_ttl`` has passed.
@@ -170,7 +170,7 @@ def _remove(opener: Opener, home: HomeContext, tiers: SessionCheckpointTiers, se
             record = tiers.rows.get(session)
             if not _is_expired(home, tiers, record, {one.id: one for one in tiers.rows.list()}):
                 return False
-            if _stays(opener, tiers, record):
+            if _must_stay(opener, tiers, record):
                 return False
             gone = delete(opener, tiers, record)
             remove_lock(path)
