@@ -70,7 +70,7 @@ def looks(home: Path, tree: Path) -> object:
         return log._replace(events=()), told, contents, workspace.status()
 
 
-def copy(home: Path, **to: object) -> store_copies.StoreCopied:
+def copy(home: Path, **to: object) -> store_copies.StoreCopy:
     opener = Opener(home=os.fsencode(home))
     try:
         return store_copies.copy(opener, **to)  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from holdfast.testing.workspace_step import do_step
 from holdfast.undo.journal.heartbeat import read_beat
 from holdfast.undo.reports import unreported_rollbacks
 
+from ..contexts import context_of
 from .test_run import bench, keeper_of
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ def half(actor: Actor) -> None:
 def kill_in_a_step(cli: Cli) -> dict[bytes, Seen]:
     """Leave the workspace as a keeper that is killed in the middle of a step does; what it was before."""
     before = photograph(cli.root)
-    with holdfast.open(cli.root) as workspace:
-        do_step(workspace._context, half, ends=False)
+    with holdfast.open(cli.root) as workspace, context_of(workspace) as context:
+        do_step(context, half, ends=False)
     assert (cli.root / "f").read_text() == "half"
     return before
 
@@ -61,8 +62,8 @@ def test_whatever_comes_first_takes_back_what_is_half_done_and_says_so(bench: Cl
     assert "recovery is needed" not in said
     again = bench("status")
     assert SAID not in again.err
-    with holdfast.open(bench.root) as workspace:
-        beat = read_beat(log_directory(workspace._context))
+    with holdfast.open(bench.root) as workspace, context_of(workspace) as context:
+        beat = read_beat(log_directory(context))
         assert beat is not None
         assert beat.at == 0
         assert [step.state for step in workspace.steps()] == ["undone"]
@@ -89,8 +90,7 @@ def test_a_sign_of_life_that_is_lost_does_not_hide_what_is_half_done(bench: Cli,
 
 def test_what_others_have_had_open_since_before_the_kill_saves_nothing_half_done(bench: Cli) -> None:
     """As the watcher has, and what serves: nobody there is told, so the next session is, or whoever looks first."""
-    with holdfast.open(bench.root) as workspace:
-        context = workspace._context
+    with holdfast.open(bench.root) as workspace, context_of(workspace) as context:
         before = kill_in_a_step(bench)
         assert not take(context, Request(kind="auto")).created
         assert differences(before, photograph(bench.root)) == []

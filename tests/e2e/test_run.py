@@ -22,6 +22,7 @@ import holdfast
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.journal.heartbeat import Heartbeat, encode_beat
 
+from ..contexts import context_of
 from ..processes import command_of
 from .conftest import INSTALLED
 
@@ -91,7 +92,7 @@ def test_a_step_of_the_command_itself_has_its_exit_code(bench: Cli) -> None:
 
 def test_nothing_runs_if_the_state_cannot_be_saved(bench: Cli) -> None:
     (bench.home / "config.toml").write_text("[lock]\ntimeout = '0.1s'\n")
-    with holdfast.open(bench.root, home=bench.home) as workspace, workspace._context.lock():
+    with holdfast.open(bench.root, home=bench.home) as workspace, context_of(workspace) as context, context.lock():
         _, err = run(bench, "--", "touch", "x", code=4)
     assert "busy" in err
     assert not (bench.root / "x").exists()

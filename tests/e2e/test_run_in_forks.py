@@ -17,6 +17,7 @@ from holdfast.engine.forks.workspace_providers import providers_of
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.testing.tree_state import Seen, differences, photograph
 
+from ..contexts import context_of
 from ..disks import mounted
 from ..sampling import some
 from .conftest import Cli
@@ -67,8 +68,8 @@ def need(way: str) -> None:
 
 def usable(cli: Cli, provider: str) -> None:
     """Skip where the provider can make no directories of their own here."""
-    with holdfast.open(cli.root, home=cli.home) as workspace:
-        found = next(one.detect() for one in providers_of(workspace._context, "try") if one.name == provider)
+    with holdfast.open(cli.root, home=cli.home) as workspace, context_of(workspace) as context:
+        found = next(one.detect() for one in providers_of(context, "try") if one.name == provider)
     if not found.score or "worktree" not in found.modes:
         pytest.skip(f"{provider}: {'; '.join(found.notes)}")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast import IntegrityError, UsageError
 from holdfast.cli.command import Command, text, whole_number
-from holdfast.cli.phrases import named, short
+from holdfast.cli.phrases import checkpoint_title, short
 from holdfast.cli.terminal import show_path, when
 from holdfast.model.message_text import plural, size, visible
 
@@ -114,10 +114,10 @@ def _forgotten_lines(result: Forgotten, *, verbose: bool) -> Iterator[str]:
     for item in result.removed:
         heirs = ", ".join(short(heir) for heir in result.composed_into.get(item.id, ()))
         part = f"; its changes {'would be' if result.dry_run else 'are now'} part of {heirs}" if heirs else ""
-        yield f"  - {named(item)}  {when(item.created_at)}  {item.kind}{part}"
+        yield f"  - {checkpoint_title(item)}  {when(item.created_at)}  {item.kind}{part}"
     if result.dry_run or verbose:
         for item, why in result.kept:
-            yield f"  = {named(item)}  {when(item.created_at)}  {item.kind}: {visible(', '.join(why))}"
+            yield f"  = {checkpoint_title(item)}  {when(item.created_at)}  {item.kind}: {visible(', '.join(why))}"
     if result.removed and not result.dry_run:
         yield "`holdfast gc` frees what nothing needs any more, after the grace time."
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from holdfast.engine.diffs.file_browser import Item
-    from holdfast.engine.merging.fork_merge import Merged
+    from holdfast.engine.merging.fork_merge import ForkMerge
     from holdfast.engine.upkeep.doctor import Finding
     from holdfast.model import json_types
     from holdfast.model.checkpoint import Checkpoint
@@ -283,7 +283,7 @@ def _as_text(value: Read) -> tuple[bytes, str | None]:
 # Merges as JSON objects; see `holdfast.engine.encoding.workspace_json`.
 
 
-def merged(found: Merged) -> dict[str, Any]:
+def merged(found: ForkMerge) -> dict[str, Any]:
     """What ``holdfast merge --json`` prints (docs/reference/json.md)."""
     # A log does not load how merges are planned.
     from holdfast.engine.merging import stacked_plan

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.bridge.mount import fuse_device
 from holdfast.bridge.mount.overlayfs import detach_overlays
 from holdfast.engine.forks.fork import fork
-from holdfast.engine.forks.mount_server_client import MountServer, Order
+from holdfast.engine.forks.mount_server_client import MountOrder, MountServer
 from holdfast.engine.forks.mounted_forks import fork_mounted, mount_again
 from holdfast.engine.forks.unmount_to_directory import discard
 from holdfast.engine.history.checkpoint import take_locked
@@ -48,7 +48,7 @@ _LOG = Log(__name__)
 _TREE: Final = b"tree"
 """What is worked in, in a directory that is made and removed around it: what is gone cannot be mounted on any more."""
 _SECONDS: Final = 5.0
-"""That whoever serves a mount has to end when it is unmounted."""
+"""That the process that serves a mount has to end when it is unmounted."""
 _PAUSE: Final = 0.005
 _TRIES: Final = 10
 
@@ -117,7 +117,7 @@ class OwnCheckpoints:
         if self._mounts:
             make_private(place)
             keep_apart(place)
-            order = Order(self._home, self._workspace.path, self.where_to_work(place), checkpoint)
+            order = MountOrder(self._home, self._workspace.path, self.where_to_work(place), checkpoint)
             try:
                 with MountServer() as server:
                     server.mount(order)
@@ -151,16 +151,17 @@ class OwnCheckpoints:
             finally:
                 if served is not None:
                     os.close(served)
-            self._forget_what_nobody_keeps(home)
+            self._forget_unused(home)
         for empty in (self._directory, os.path.dirname(self._directory)):
-            with suppress(OSError):  # there are others in it; or whoever was killed here had removed it
+            with suppress(OSError):  # there are others in it; or a process that was killed here had removed it
                 os.rmdir(empty)
 
     def let_go(self, keeper: str) -> None:
         """See `Checkpoints.let_go`."""
         with self._opened() as home:
             freeing(home, partial(home.store.catalog.unpin_all, keeper))
-            self._forget_what_nobody_keeps(home)  # also if there was no pin: whoever took it away may have been killed
+            # (Also if there was no pin: the process that took it away may have been killed.)
+            self._forget_unused(home)
 
     def let_go_of_all(self) -> None:
         """See `Checkpoints.let_go_of_all`."""
@@ -171,7 +172,7 @@ class OwnCheckpoints:
                 if keepers and self._is_in_ours(catalog, checkpoint):
                     for keeper in keepers:
                         freeing(home, partial(catalog.unpin_all, keeper))
-            self._forget_what_nobody_keeps(home)
+            self._forget_unused(home)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
 
@@ -231,7 +232,7 @@ class OwnCheckpoints:
             raise NotFoundError(f"{display(path)} is no fork any more", hint="prepare it again")
         return context
 
-    def _forget_what_nobody_keeps(self, home: HomeContext) -> None:
+    def _forget_unused(self, home: HomeContext) -> None:
         """Forget the checkpoints of forks that are no more, but for those that something stands on."""
         catalog = home.store.catalog
         gone = [one for one in catalog.workspaces() if not one.live and self._is_ours(one)]
@@ -249,7 +250,7 @@ class OwnCheckpoints:
         """Whether a checkpoint is the workspace's, or of a fork or a view of this provider."""
         try:
             of = catalog.workspace(catalog.checkpoint(checkpoint).workspace)
-        except NotFoundError:  # somebody has forgotten it just now, as who deletes another fork
+        except NotFoundError:  # another process has forgotten it just now, as one that deletes another fork
             return False
         return of.id == self._workspace.id or self._is_ours(of)
 
@@ -260,8 +261,8 @@ class OwnCheckpoints:
 
 
 def _forget_fork(home: HomeContext, forked: Workspace) -> None:
-    """Have nothing of a fork, which nobody serves, but its checkpoints. It is let go last: so what was begun is found
-    again, and done once more, by whoever comes after a kill.
+    """Have nothing of a fork, which no process serves, but its checkpoints. It is let go last: so what was begun is
+    found again, and done once more, by the next process after a kill.
     """
     freeing(home, partial(discard, home, forked))
     remove_whole(home.folder_of(forked))
@@ -269,8 +270,8 @@ def _forget_fork(home: HomeContext, forked: Workspace) -> None:
 
 
 def _unmount(path: bytes) -> None:
-    """Take away what we have mounted on ``path``, at once for whoever comes. Raises `RefusedError` (``mounted_over``)
-    if somebody else has mounted something there.
+    """Take away what we have mounted on ``path``, at once for every process that comes. Raises `RefusedError`
+    (``mounted_over``) if something else is mounted there.
     """
     refuse_others(path)
     fuse_device.detach(path, helped=os.geteuid() != 0)
@@ -292,7 +293,7 @@ def _remove(place: bytes, path: bytes) -> None:
 
 
 def _end(folder: bytes, path: bytes) -> int | None:
-    """Unmount a fork, and keep anybody from serving it for as long as the file that this returns is open.
+    """Unmount a fork, and keep other processes from serving it for as long as the file that this returns is open.
 
     None if its folder is gone, or a process uses what was mounted: that goes on, with what the kernel still has.
     """
@@ -315,7 +316,7 @@ def _end(folder: bytes, path: bytes) -> int | None:
 
 
 def _wait_for_view(home: HomeContext, path: bytes) -> None:
-    """Wait until whoever has served a view has let go of its checkpoint, unless somebody still uses it."""
+    """Wait until the process that served a view has let go of its checkpoint, unless another one still uses it."""
     reason = f"mounted on {display(path)}"
     deadline = time.monotonic() + _SECONDS
     while time.monotonic() < deadline:

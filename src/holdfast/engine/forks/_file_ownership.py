@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint
 
 
-def looks_of(context: Context, checkpoint: Checkpoint) -> CheckpointAppearance:
-    """As a fork would look: owned by whoever owns the workspace, or, if we may give nothing away, by ourselves."""
+def shown_ownership(context: Context, checkpoint: Checkpoint) -> CheckpointAppearance:
+    """As a fork would look: owned by the owner of the workspace, or, if we may give nothing away, by ourselves."""
     files = context.settings.files
     try:
         about = os.stat(context.workspace.path)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.history.restore import new_nonce
 from holdfast.engine.history.tree_copy import write_out
-from holdfast.engine.opening import fork_layers
-from holdfast.engine.opening import operation_journal as journals
+from holdfast.engine.opening import fork_layers, operation_journal
 from holdfast.engine.opening.operation_journal import Journal
 from holdfast.model.command_results import ForkResult
 from holdfast.model.errors import RefusedError
@@ -42,7 +41,7 @@ def fork(
                 f"{display(forked.workspace.path)} is being made as a fork by mount",
                 hint="finish it with `holdfast fork --mount`, as it was begun",
             )
-        journal = journals.read(forked.folder)
+        journal = operation_journal.read(forked.folder)
         if journal is not None and (journal.operation != "fork" or journal.target != source):
             raise RefusedError(
                 f"{display(forked.workspace.path)} holds an unfinished {journal.operation} of {journal.target[:12]}",
@@ -50,7 +49,7 @@ def fork(
             )
         if journal is None:
             journal = Journal("fork", source, None, None, None, (), new_nonce(forked), forked.clock.now())
-            journals.write(forked.folder, journal)
+            operation_journal.write(forked.folder, journal)
         else:
             forked.tree.clean(journal.nonce)
         applied = write_out(forked, journal, progress, beside=context.tree)

@@ -21,7 +21,7 @@ from holdfast.processes.module_process import ProcessOutcome, failed_outcome
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.forks.mount_server_client import Order
+    from holdfast.engine.forks.mount_server_client import MountOrder
     from holdfast.model.log import Level
 
 LOG: Final = b"mount.log"
@@ -29,7 +29,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
-    """Be such a process: read an `Order`, and serve until it is unmounted."""
+    """Be such a process: read a `MountOrder`, and serve until it is unmounted."""
     given = read_order()
     if not given:
         return
@@ -39,13 +39,13 @@ def main() -> None:
         (_serve if order.checkpoint else _serve_fork)(opener, order)
     except HoldfastError as error:
         report(failed_outcome(error).encode())
-    except Exception as error:  # noqa: BLE001 - whoever waits is to hear of it
+    except Exception as error:  # noqa: BLE001 - the process that waits is to hear of it
         report(failed_outcome(unexpected(error)).encode())
     finally:
         opener.close()
 
 
-def _serve(opener: Opener, order: Order) -> None:
+def _serve(opener: Opener, order: MountOrder) -> None:
     context = opener.open(order.root)
     _log_to(context.folder, order.log_level)
     checkpoint = CheckpointId(order.checkpoint)
@@ -57,7 +57,7 @@ def _serve(opener: Opener, order: Order) -> None:
         mounted.wait()
 
 
-def _serve_fork(opener: Opener, order: Order) -> None:
+def _serve_fork(opener: Opener, order: MountOrder) -> None:
     context = opener.open_fork(order.root)
     _log_to(context.folder, order.log_level)
     note = fork_layers.read(context.folder)

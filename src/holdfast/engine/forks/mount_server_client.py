@@ -26,7 +26,7 @@ _SECONDS: Final = 60.0
 """That a mount may take: the home may be slow."""
 
 
-class Order(NamedTuple):
+class MountOrder(NamedTuple):
     """What to mount."""
 
     home: bytes
@@ -45,12 +45,12 @@ class Order(NamedTuple):
         return json.dumps(self._asdict() | paths).encode()
 
 
-def decode_order(given: bytes) -> Order:
+def decode_order(given: bytes) -> MountOrder:
     """What was given."""
     fields: dict[str, Any] = json.loads(given)
     for name in ("home", "root", "directory"):
         fields[name] = parse_display(fields[name])
-    return Order(**fields)
+    return MountOrder(**fields)
 
 
 class MountServer:
@@ -67,7 +67,7 @@ class MountServer:
             raise StorageError(f"cannot start a process that serves the mount: {error.strerror}") from error
         self.pid = self._process.pid
 
-    def mount(self, order: Order) -> None:
+    def mount(self, order: MountOrder) -> None:
         """Have it mount something and go on by itself. Returns when it is mounted; raises what went wrong."""
         try:
             said = self._process.ask(order.encode(), _SECONDS)

@@ -8,8 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.mount.overlayfs import attributes_for, refuse_without_privilege, unmount_overlay
-from holdfast.engine.forks._file_ownership import looks_of
-from holdfast.engine.forks.mount_server_client import MountServer, Order, given_or_started
+from holdfast.engine.forks._file_ownership import shown_ownership
+from holdfast.engine.forks.mount_server_client import MountOrder, MountServer, given_or_started
 from holdfast.engine.history.tree_copy import first_checkpoint
 from holdfast.engine.opening import fork_layers
 from holdfast.engine.opening.fork_layers import ForkNote, is_mounted, is_served, make_layers
@@ -87,7 +87,7 @@ def mount_again(opener: Opener, directory: bytes, server: MountServer | None = N
 def unmount(opener: Opener, directory: bytes) -> bytes:
     """Unmount a fork, or a checkpoint; its real path. What was changed in a fork is kept.
 
-    Raises `RefusedError` while anybody uses it, `NotFoundError` if nothing of ours is mounted there.
+    Raises `RefusedError` while a process uses it, `NotFoundError` if nothing of ours is mounted there.
     """
     from holdfast.bridge.mount import fuse_device
 
@@ -135,7 +135,7 @@ def _begin(forked: Context, source: Checkpoint) -> ForkNote:
                 f"{display(forked.workspace.path)} is not empty: a fork that was written out lies there, unfinished",
                 hint="finish it with `holdfast fork`, as it was begun",
             )
-    looks = looks_of(forked, source)
+    looks = shown_ownership(forked, source)
     reason = fork_layers.pinned_for(forked.workspace.path)
     forked.catalog.unpin_all(reason)  # of an attempt that was killed before its note
     pin = forked.catalog.pin(source.root, reason, checkpoint=source.id)
@@ -193,9 +193,9 @@ def _make_mount_point(path: bytes, note: ForkNote) -> None:
     )
 
 
-def _order(forked: Context) -> Order:
+def _order(forked: Context) -> MountOrder:
     path = forked.workspace.path
-    return Order(home=forked.home, root=path, directory=path)
+    return MountOrder(home=forked.home, root=path, directory=path)
 
 
 def _wait_for_end(folder: bytes) -> None:

@@ -31,7 +31,7 @@ def materialise(context: Context, note: ForkNote, mount_again: Callable[[], obje
     """Put a plain directory with the fork's content in its place. Needs the lock of the workspace.
 
     All of it is copied, with owners, times, hard links and extended attributes, beside the directory, and takes its
-    place at once; cut short, it is a fork as before. Raises `RefusedError` while anybody uses the fork. If anything
+    place at once; cut short, it is a fork as before. Raises `RefusedError` while a process uses the fork. If anything
     goes wrong, ``mount_again`` is called where it was mounted.
     """
     refuse_without_privilege()
@@ -41,7 +41,7 @@ def materialise(context: Context, note: ForkNote, mount_again: Callable[[], obje
         unmount_overlay(path)
     elif is_served(context.folder):
         raise RefusedError(f"{display(path)} is mounted, where this process cannot see it", code="in_use")
-    for left in _copies(context):  # by whoever was cut short
+    for left in _copies(context):  # by a process that was cut short
         shutil.rmtree(left, ignore_errors=True)
     # (A name of its own: what copied for one that was killed may still be about to end.)
     copy = _stem(context) + context.random(8).hex().encode()
@@ -74,7 +74,7 @@ def finish(context: Context, note: ForkNote) -> None:
 def discard(context: Shared, workspace: Workspace) -> None:
     """Let go of a fork's layers, and of its base, if the workspace is a fork by mount. What was changed is lost.
 
-    Idempotent: the note goes last, so that cut short it is done again by whoever comes next.
+    Idempotent: the note goes last, so that cut short it is done again by the next process.
     """
     folder = context.folder_of(workspace)
     note = fork_layers.read(folder)

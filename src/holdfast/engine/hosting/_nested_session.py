@@ -75,7 +75,7 @@ class InnerShim:
         return ProcessOutcome()
 
 
-class Inside:
+class EnclosingRun:
     """The run that this process belongs to, and the step in it that is open. Any thread may call."""
 
     def __init__(self, run: str, root: bytes, log: bytes, own: Sequence[bytes]) -> None:
@@ -112,7 +112,7 @@ class Inside:
         )
 
     def begin(self, keeper: UndoService, label: str) -> int:
-        """Open a step, or share the one that is open, whoever has opened it; its id."""
+        """Open a step, or share the one that is open; its id."""
         with self._lock:
             if not self._users:
                 opened = open_step(keeper, self.run)
@@ -166,7 +166,7 @@ class _Recorded:
     """Where every call passes the supervisor, nothing is left to do before it."""
 
     is_spared = False
-    """A file was left as somebody else has changed it: what was kept of it before must not be brought back."""
+    """A file was left as another process has changed it: what was kept of it before must not be brought back."""
 
     def create(self, step: int, place: Place, type_: FileType, perform: Callable[[], T]) -> T:
         """See `Interceptor.create`."""
@@ -179,7 +179,7 @@ class _Recorded:
         return True
 
     def cancel_open(self, step: int, fd: int) -> bool:
-        """See `Interceptor.cancel_open`. The supervisor has kept what the opening would lose, and nobody can take it
+        """See `Interceptor.cancel_open`. The supervisor has kept what the opening would lose, and it cannot be taken
         back.
         """
         del step, fd

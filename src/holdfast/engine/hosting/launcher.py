@@ -1,7 +1,7 @@
 """The launcher of a session's commands: a process of its own, which runs the shim as `holdfast run` runs a command.
 
 Its standard input and output are the control channel, which it leaves to the shim. How it fared it says when it ends.
-If whoever started it is gone, the channel closes; then the shim ends, and so does the run.
+If the process that started it is gone, the channel closes; then the shim ends, and so does the run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     thresholds: Thresholds
     """When a person is to be asked."""
     limits: LogLimits | None = None
-    """Of the undo log, if nobody keeps it yet; None: as the settings say."""
+    """Of the undo log, if no process keeps it yet; None: as the settings say."""
     isolation: Isolation | None
     """None: as the settings say."""
     environment: dict[bytes, bytes]
@@ -118,7 +118,7 @@ def main(fd: int) -> None:
             outcome = ProcessOutcome(exit_code=_run(launch))
         except HoldfastError as error:
             outcome = failed_outcome(error)
-        with suppress(BrokenPipeError):  # whoever started it is gone, and asks no more
+        with suppress(BrokenPipeError):  # the process that started it is gone, and asks no more
             starter.sendall(outcome.encode())
 
 

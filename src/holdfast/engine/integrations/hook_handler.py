@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.engine.integrations.client import Action
-    from holdfast.engine.integrations.hook_input import Event
+    from holdfast.engine.integrations.hook_input import HookEvent
     from holdfast.engine.opening.context import Context
     from holdfast.undo.service import UndoService
 
 _LOG = Log(__name__)
 
 _WAIT_SECONDS = 10.0
-"""For whoever else has the workspace; a client waits longer for a hook."""
+"""For another process that has the workspace; a client waits longer for a hook."""
 _MOST_OF_TEXT = 200
 _MOST_OF_NAME = 64
 
 
-def perform(client: str, action: Action, event: Event, *, home: bytes | None, environ: Mapping[str, str]) -> str:
+def perform(client: str, action: Action, event: HookEvent, *, home: bytes | None, environ: Mapping[str, str]) -> str:
     """Do what an event of a client asks for, in the workspace that it names. Returns what was done, for people.
 
     Raises what `Workspace` raises. A step is opened only in the run that this process belongs to, and only where none
@@ -50,7 +50,7 @@ def perform(client: str, action: Action, event: Event, *, home: bytes | None, en
         opener.close()
 
 
-def _save(workspace: Workspace, client: str, event: Event, run: str | None) -> str:
+def _save(workspace: Workspace, client: str, event: HookEvent, run: str | None) -> str:
     estimate = workspace.estimate()
     if estimate is not None:
         raise RefusedError(
@@ -66,7 +66,7 @@ def _save(workspace: Workspace, client: str, event: Event, run: str | None) -> s
     return f"{state} {done.checkpoint.id[:12]}{steps}"
 
 
-def _group(context: Context, client: str, action: Action, event: Event, run: str) -> str:
+def _group(context: Context, client: str, action: Action, event: HookEvent, run: str) -> str:
     with reached(context) as service:
         if service is None or not _serves(service, run):
             raise RefusedError(

@@ -12,10 +12,10 @@ from holdfast.engine.history.checkpoint import take_locked
 from holdfast.engine.history.restore import refuse_unfinished
 from holdfast.engine.merging import fork_merge
 from holdfast.engine.merging.reapply.resolver import ladder_of
-from holdfast.engine.merging.stacked_plan import detail
+from holdfast.engine.merging.stacked_plan import describe
 from holdfast.engine.opening.undo_log import kept
 from holdfast.engine.promotion._build_isolation import environment_of
-from holdfast.engine.promotion.spec import Answer, Counts, Overlap
+from holdfast.engine.promotion.spec import OverlappingFile, PlanCounts, PromotionAnswer
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.command_results import Request
 from holdfast.model.errors import RefusedError
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.promotion._job_context import Work
+    from holdfast.engine.promotion._job_context import PromotionJob
     from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId
 
 
-class Combined(NamedTuple):
+class CombinedState(NamedTuple):
     """What comes of the two."""
 
     base: CheckpointId
@@ -44,8 +44,8 @@ class Combined(NamedTuple):
     """From production's state to the merged one."""
     changesets: int
     """How many steps of work the fork has done."""
-    counts: Counts
-    overlapping: Sequence[Overlap]
+    counts: PlanCounts
+    overlapping: Sequence[OverlappingFile]
     """What cannot be told; then ``merged`` is None."""
     record: str = ""
     """How each file that both sides have changed came to be, as `TakenIn` keeps it."""
@@ -62,12 +62,12 @@ def combine(
     name: CheckpointId | None = None,
     stop: threading.Event | None = None,
     environment: Mapping[bytes, bytes] | None = None,
-) -> Combined:
+) -> CombinedState:
     """Put production's state ``ours`` and the fork's state ``theirs`` together, by a stacked merge and its ladder.
 
-    Moves nothing, and takes production's lock for the commit alone: the ladder may ask somebody, which ``stop``, when
+    Moves nothing, and takes production's lock for the commit alone: the ladder may ask an agent, which ``stop``, when
     it is set, ends, and which gets this ``environment`` (None: this process's). The merged state gets the id ``name``.
-    Without a ``provenance`` nothing is stored and nobody asked, and ``merged`` is None. Raises `RefusedError`
+    Without a ``provenance`` nothing is stored and no agent asked, and ``merged`` is None. Raises `RefusedError`
     (``unrelated``) where the two have no state in common.
     """
     dry_run = provenance is None
@@ -82,22 +82,22 @@ def combine(
     )
     plan = found.plan
     overlapping = [
-        Overlap(
+        OverlappingFile(
             display(one.path),
             len(one.numbers),
-            detail(one),
+            describe(one),
             found.foreseen[one.path].to_json() if one.path in found.foreseen else None,
         )
         for one in plan.overlapping
     ]
-    return Combined(
+    return CombinedState(
         plan.base,
         None if found.merged == ours else found.merged,
         plan.stacked.plan.changes,
         plan.changesets,
-        Counts(**plan.counts._asdict()),
+        PlanCounts(**plan.counts._asdict()),
         overlapping,
-        fork_merge.record_of(found.records),
+        fork_merge.encode_record(found.records),
         plan.uncaptured,
     )
 
@@ -121,46 +121,46 @@ def note_taken_in(
 UNCHANGED = "Production unchanged."
 
 
-def plan(work: Work) -> Answer | None:
+def plan(job: PromotionJob) -> PromotionAnswer | None:
     """Save production, and put its state and the fork's together; how that ended, or None if there is something to
     build.
 
     Raises `RefusedError` while a run is going on in production, or a restore of it was cut short.
     """
-    context, facts, spec = work.context, work.facts, work.spec
+    context, facts, spec = job.context, job.facts, job.spec
     provenance = Provenance(spec.author, spec.message, spec.command)
     with context.lock():
         refuse_unfinished(context)
         refuse_running(context)
         ours = take_locked(context, Request(kind="auto")).checkpoint.id
-    # (Noted before there is such a checkpoint: killed in between, whoever comes next knows what to forget.)
+    # (Noted before there is such a checkpoint: killed in between, the next process knows what to forget.)
     name = new_checkpoint_id(context.random)
     facts.plans.append(name)
-    work.save()
+    job.save()
     combined = combine(
         context,
         ours,
-        work.row.theirs,
+        job.row.theirs,
         provenance,
         name=name,
-        stop=work.site.stop,
-        environment=environment_of(work),
+        stop=job.site.stop,
+        environment=environment_of(job),
     )
     facts.base, facts.ours, facts.merged = combined.base, ours, combined.merged or ""
     facts.record, facts.changesets, facts.changes = combined.record, combined.changesets, combined.counts
     facts.uncaptured = [display(path) for path in combined.uncaptured]
-    named = [one for one in (ours, work.row.theirs, combined.merged) if one is not None]
-    context.catalog.pin_all([context.catalog.checkpoint(one) for one in named], work.pins)
-    work.save()
-    if work.site.stop.is_set():
-        return interrupted()
-    answer = answer_of(combined)
+    named = [one for one in (ours, job.row.theirs, combined.merged) if one is not None]
+    context.catalog.pin_all([context.catalog.checkpoint(one) for one in named], job.pins)
+    job.save()
+    if job.site.stop.is_set():
+        return interrupted_answer()
+    answer = plan_answer(combined)
     return None if answer.result == "clean" else answer
 
 
-def interrupted() -> Answer:
+def interrupted_answer() -> PromotionAnswer:
     """How it ends where the user wants it to."""
-    return Answer(
+    return PromotionAnswer(
         result="failed",
         code="interrupted",
         message="it was interrupted",
@@ -168,10 +168,10 @@ def interrupted() -> Answer:
     )
 
 
-def answer_of(combined: Combined) -> Answer:
+def plan_answer(combined: CombinedState) -> PromotionAnswer:
     """What a plan says: ``needs_reapply``, ``unchanged``, or ``clean`` where something can be done."""
     result = "needs_reapply" if combined.overlapping else "clean" if combined.changes else "unchanged"
-    return Answer(
+    return PromotionAnswer(
         result=result,
         changesets=combined.changesets,
         changes=combined.counts,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from holdfast.supervisor.launch.sandbox_port import Sandbox
 
 
-def adjusted(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
+def adjust(configured: Isolation, said: Mapping[str, Any]) -> Isolation:
     """What is configured, with what ``said`` holds instead; what is hidden or let through adds up.
 
     ``allow`` or ``dns`` mean the network ``allow``. Raises `UsageError` for what needs isolation where there is none.
@@ -74,7 +74,7 @@ def make_box(
         writable=absolute_paths(isolation.writable),
         readable=tuple(readable),
         tmp=isolation.tmp,
-        lent=_lent(context.workspace.path, own),
+        lent=_lent_objects(context.workspace.path, own),
         credentials=secret_places(os.environ, (context.workspace.path, *own, log)),
         visible=absolute_paths(isolation.visible),
     )
@@ -88,7 +88,7 @@ def make_box(
     return box
 
 
-def _lent(workspace: bytes, own: Sequence[bytes]) -> tuple[bytes, ...]:
+def _lent_objects(workspace: bytes, own: Sequence[bytes]) -> tuple[bytes, ...]:
     """Of the home, what a fork by `git` borrows objects from."""
     from holdfast.sandbox.bubblewrap import is_beneath
     from holdfast.snapshot.git.fork_objects import lent_to

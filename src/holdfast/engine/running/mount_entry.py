@@ -1,9 +1,9 @@
 """What a command begins as that sees its workspace by a mount alone: it makes a mount namespace of its own, mounts over
 the workspace's path, hands the device out, and becomes the command.
 
-It is `arguments`, executed as `holdfast.supervisor.confinement.filter_shim` says: the device is in the place of the
-listener. Who is not root does it in a user namespace of their own, in which they remain themselves; from there, nothing
-can be unmounted. Holdfast's own directories cannot be changed by it, nor moved
+It is `build_arguments`, executed as `holdfast.supervisor.confinement.filter_shim` says: the device is in the place of
+the listener. Who is not root does it in a user namespace of their own, in which they remain themselves; from there,
+nothing can be unmounted. Holdfast's own directories cannot be changed by it, nor moved
 (`holdfast.engine.running.mount_entry`). Sources: mount_namespaces(7), user_namespaces(7), mount(2).
 """
 
@@ -42,29 +42,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 
-# Keeps directories from whoever shares this process's mount namespace: what is in them cannot be changed, by any path
-# that a mount shows them at, and they cannot be moved, nor can any directory that they lie in.
+# Keeps directories from all processes that share this process's mount namespace: what is in them cannot be changed, by
+# any path that a mount shows them at, and they cannot be moved, nor can any directory that they lie in.
 #
-# For a namespace that was made just before, before anybody else is in it, where nobody who comes later may mount or
+# For a namespace that was made just before, before any other process is in it, where none that comes later may mount or
 # unmount. Sources: mount_namespaces(7), mount(2), ``is_local_mountpoint`` in ``fs/namespace.c`` of Linux.
 
 _OUT_OF_SIGHT: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
 _OBJECT: Final = os.O_PATH | os.O_CLOEXEC
 
 
-def shut(directories: Sequence[bytes], covered: bytes) -> None:
+def protect(directories: Sequence[bytes], covered: bytes) -> None:
     """Make ``directories`` read-only, with all that is mounted in them, and have them and all above them stay where
     they are. They are real paths; something is about to be mounted over the directory ``covered``, where nothing else
     will be seen, and which may lie in one of them. Raises `OSError`.
     """
-    for path in sorted(_everywhere(directories), key=len):  # (a mount that shows a part may lie in another one)
+    for path in sorted(_all_paths(directories), key=len):  # (a mount that shows a part may lie in another one)
         if not under(path, covered):
             _make_read_only(path)
     for path in _movable(path for path in directories if not under(path, covered)):
         _pin(path, covered)
 
 
-def _everywhere(directories: Iterable[bytes]) -> set[bytes]:
+def _all_paths(directories: Iterable[bytes]) -> set[bytes]:
     """All paths by which they, or a part of them, are reached; and what is mounted in them, as overlays are."""
     found: set[bytes] = set()
     shown = mounts()
@@ -111,7 +111,7 @@ def _movable(directories: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _pin(path: bytes, covered: bytes) -> None:
-    """Let nobody move or remove a directory: nobody can, in whose namespace anything is mounted on it, be it where it
+    """Let no process move or remove a directory: none can, in whose namespace anything is mounted on it, be it where it
     cannot be seen. (On its own path, what is moved from beside it to beneath it would come to another mount.)
     """
     above, name = os.path.split(path)
@@ -120,7 +120,7 @@ def _pin(path: bytes, covered: bytes) -> None:
         pinned = os.path.join(covered, name)
         mount(pinned, pinned, MS_BIND)
     except OSError as error:
-        # (What somebody outside has mounted below it, a user namespace may not uncover: it is pinned by that alone.)
+        # (What a process outside has mounted below it, a user namespace may not uncover: it is pinned by that alone.)
         if error.errno not in (errno.EINVAL, *_OUT_OF_SIGHT):
             raise
 
@@ -136,7 +136,7 @@ _START: Final = (
 )
 
 
-def arguments(
+def build_arguments(
     channel: int, root: bytes, own: Sequence[bytes], directory: bytes, command: Sequence[bytes]
 ) -> list[bytes]:
     """What to execute: ``root`` is the workspace's real path, ``own`` are Holdfast's own directories, by their real
@@ -149,7 +149,7 @@ def arguments(
 
 
 def main(argv: Sequence[str]) -> NoReturn:
-    """See `arguments`."""
+    """See `build_arguments`."""
     channel, numbers, *rest = argv
     root, directory, count, *words = map(os.fsencode, rest)
     own, command = words[: int(count)], words[int(count) :]
@@ -157,7 +157,7 @@ def main(argv: Sequence[str]) -> NoReturn:
     os.set_inheritable(int(channel), False)
     with socket.socket(fileno=int(channel)) as talk:
         try:
-            device = _put_under(root, own)
+            device = _mount_over(root, own)
             seccomp_notify.give_up_privileges()
             landlock.confine_mounts()
             listeners = _filter()
@@ -194,7 +194,7 @@ def _said(error: HoldfastError | OSError) -> bytes:
     return text.encode("utf-8", "replace")[:_MOST_BYTES]
 
 
-def _put_under(root: bytes, own: Sequence[bytes]) -> int:
+def _mount_over(root: bytes, own: Sequence[bytes]) -> int:
     """Mount over the workspace, for this process and all that it starts alone; returns the device."""
     is_root = os.geteuid() == 0
     try:
@@ -204,7 +204,7 @@ def _put_under(root: bytes, own: Sequence[bytes]) -> int:
     try:
         mount(b"none", b"/", MS_REC | MS_PRIVATE)
         flags = os.statvfs(root).f_flag & KEPT_FLAGS
-        shut(own, root)
+        protect(own, root)
         return mount_directly(root, allow_other=is_root, flags=flags)
     except PermissionError as error:
         raise UnsupportedError(f"{display(root)} cannot be mounted on: {error.strerror}", hint=_NEEDED) from error

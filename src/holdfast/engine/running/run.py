@@ -127,7 +127,7 @@ def run(
     ``ask``, on a thread of its own, is asked of operations that safeguards hold: True lets one happen, False denies it,
     None leaves it to others. ``told`` is told of what a killed keeper had left open, and was rolled back.
     """
-    from holdfast.engine.running._checkpoint_server import answering_run
+    from holdfast.engine.running._checkpoint_server import serve_checkpoints
     from holdfast.files.local_tree import LocalTree
     from holdfast.supervisor.keeper.keeper_settings import KeeperSettings
     from holdfast.supervisor.launch.supervised_run import SupervisedCommand, supervise
@@ -173,7 +173,7 @@ def run(
     surroundings[RUN_VARIABLE] = identity.encode()
     parting: list[RunEnding] = []
     try:
-        with _asking(settings.log, ask if asked_for.asks else None), answering_run(context, identity):
+        with _answer_tickets(settings.log, ask if asked_for.asks else None), serve_checkpoints(context, identity):
             supervised = SupervisedCommand(
                 command,
                 directory=directory,
@@ -208,17 +208,17 @@ def _entry(
     context: Context, settings: KeeperSettings, directory: bytes, command: Sequence[bytes]
 ) -> Callable[[int], Sequence[bytes]]:
     """What to execute with a channel, so that the command sees the workspace by a mount."""
-    from holdfast.engine.running.mount_entry import arguments
+    from holdfast.engine.running.mount_entry import build_arguments
 
     root = os.path.realpath(settings.root)
     others = [os.path.join(one.path, UNDO_LOG_IN_TREE) for one in context.catalog.workspaces() if one.path != root]
     own = [*settings.forbidden, os.path.realpath(settings.log), *filter(os.path.isdir, others)]
     outermost = [path for path in own if not any(path != other and under(path, other) for other in own)]
-    return lambda channel: arguments(channel, root, list(dict.fromkeys(outermost)), directory, command)
+    return lambda channel: build_arguments(channel, root, list(dict.fromkeys(outermost)), directory, command)
 
 
 @contextmanager
-def _asking(log: bytes, ask: Callable[[TicketInfo], bool | None] | None) -> Generator[None]:
+def _answer_tickets(log: bytes, ask: Callable[[TicketInfo], bool | None] | None) -> Generator[None]:
     """For the length of the block, see what is held, and ask."""
     if ask is None:
         yield

@@ -222,7 +222,7 @@ def _snapshots(opener: Opener, directory: bytes) -> Iterator[Finding]:
         about = (
             f"score {one.score}, modes {', '.join(one.modes)}, copies hold {carried}" if one.score else "cannot be used"
         )
-        text = "; ".join((f"{one.provider}: {about}", *one.notes, *_how_much(context, one)))
+        text = "; ".join((f"{one.provider}: {about}", *one.notes, *_copy_size(context, one)))
         yield Finding("snapshots", "good" if one.score else "limited", text)
     yield from _promoting(context, providers)
     try:
@@ -250,7 +250,7 @@ def _promoting(context: Context, providers: Sequence[Provider]) -> Iterator[Find
     yield Finding("snapshots", "good", text)
 
 
-def _how_much(context: Context, provider: Capabilities) -> Iterator[str]:
+def _copy_size(context: Context, provider: Capabilities) -> Iterator[str]:
     """What would be copied, where that is everything."""
     from holdfast.engine.forks.workspace_providers import place_of
     from holdfast.snapshot.full_copy import MOST_BYTES, size_of_copy
@@ -377,15 +377,15 @@ def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:
         yield Finding("workspace", "limited", text, "`holdfast restore @` brings it back")
         return
     yield Finding("workspace", "good", f"{display(root)}, on {_file_system(root)}")
-    yield _begun(context)
-    yield from _undoing(context)
+    yield _unfinished(context)
+    yield from _cut_short_undo(context)
     if context.settings.undo.outside == "lock":
         yield Finding("workspace", "wrong", f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", INSTEAD)
     yield _sharing(context)
-    yield _removing(context)
+    yield _removal(context)
 
 
-def _begun(context: Context) -> Finding:
+def _unfinished(context: Context) -> Finding:
     from holdfast.engine.opening import operation_journal
 
     unfinished = operation_journal.read(context.folder)
@@ -396,7 +396,7 @@ def _begun(context: Context) -> Finding:
     return Finding("workspace", "limited", text, help_)
 
 
-def _undoing(context: Context) -> Iterator[Finding]:
+def _cut_short_undo(context: Context) -> Iterator[Finding]:
     from holdfast.engine.opening import operation_journal
 
     if (note := operation_journal.read_undo_note(context.folder)) is not None:
@@ -420,7 +420,7 @@ def _sharing(context: Context) -> Finding:
     return Finding("workspace", "limited", text, "btrfs, or XFS with reflinks, for the tree and the home together")
 
 
-def _removing(context: Context) -> Finding:
+def _removal(context: Context) -> Finding:
     from holdfast.engine.opening.undo_log import log_directory
 
     if log_directory(context) != os.path.join(context.workspace.path, UNDO_LOG_IN_TREE):

@@ -1,4 +1,4 @@
-"""Removing checkpoints: by name, by a policy that somebody gives, or by the one that applies by itself."""
+"""Removing checkpoints: by name, by a policy that is given, or by the one that applies by itself."""
 
 from __future__ import annotations
 
@@ -133,12 +133,12 @@ def _refuse_protected(context: Context, named: Sequence[Checkpoint]) -> None:
                 f"{checkpoint[:12]} cannot be forgotten: it is {' and '.join(map(str, reasons))}"
                 for checkpoint, reasons in refused.items()
             ),
-            hint=_way_out(context, [reason for reasons in refused.values() for reason in reasons]),
+            hint=_hint(context, [reason for reasons in refused.values() for reason in reasons]),
             code="protected",
         )
 
 
-def _way_out(context: Context, reasons: Sequence[Protection]) -> str:
+def _hint(context: Context, reasons: Sequence[Protection]) -> str:
     """What to do so that checkpoints, protected by ``reasons``, can be forgotten."""
     holding = {reason.workspace for reason in reasons}
     held = [one for one in context.catalog.workspaces() if one.id in holding]

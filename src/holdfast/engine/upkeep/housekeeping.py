@@ -44,9 +44,9 @@ def collect(
 
 def _tidy_sessions(context: Shared, grace: float) -> None:
     """Remove objects of states of sessions that nothing names, if there is any of sessions."""
-    from holdfast.engine.upkeep.session_shelf import Shelf
+    from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 
-    Shelf(context).remove_orphans(grace)
+    SessionCheckpointTiers(context).remove_orphans(grace)
 
 
 def verify(context: Shared, *, read_data: bool = False, progress: Progress | None = None) -> Verified:

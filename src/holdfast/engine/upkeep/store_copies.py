@@ -47,7 +47,7 @@ class StoreInfo(NamedTuple):
     """The id of the store that this is a copy of; empty for none."""
 
 
-class StoreProbed(NamedTuple):
+class StoreProbe(NamedTuple):
     """What was found by trying the place where objects are."""
 
     location: str
@@ -56,7 +56,7 @@ class StoreProbed(NamedTuple):
     steps: Sequence[Step]
 
 
-class StoreCopied(NamedTuple):
+class StoreCopy(NamedTuple):
     """What a copy of a store did."""
 
     home: str | None
@@ -84,7 +84,7 @@ def info(opener: Opener) -> StoreInfo:
         )
 
 
-def probe(opener: Opener) -> StoreProbed:
+def probe(opener: Opener) -> StoreProbe:
     """Try the place where objects are: write, read, list and delete something there.
 
     Raises nothing for what fails there; `NotFoundError` if there is no home, and `ConfigError`.
@@ -98,7 +98,7 @@ def probe(opener: Opener) -> StoreProbed:
     assembled = assemble(location, settings, None)
     if assembled.bucket is not None:
         found: Probed = probe_bucket(assembled.bucket, settings.tenant, os.urandom)
-        return StoreProbed(_location(opener.home, settings.url), found.ok, found.conditional, found.steps)
+        return StoreProbe(_location(opener.home, settings.url), found.ok, found.conditional, found.steps)
     key = f"probe/{settings.tenant}/{os.urandom(16).hex()}"
     try:
         assembled.objects.put(key, [b"holdfast probe"])
@@ -107,7 +107,7 @@ def probe(opener: Opener) -> StoreProbed:
         step = Step("write, read, delete", ok, "as it should be" if ok else "what was written is not what is read")
     except HoldfastError as error:
         step = Step("write, read, delete", False, error.message)
-    return StoreProbed(_location(opener.home, settings.url), step.ok, "", (step,))
+    return StoreProbe(_location(opener.home, settings.url), step.ok, "", (step,))
 
 
 def claim(opener: Opener, *, take: bool = False) -> StoreInfo:
@@ -137,7 +137,7 @@ def copy(
     to_catalog: str | None = None,
     to_key: str | None = None,
     progress: Progress | None = None,
-) -> StoreCopied:
+) -> StoreCopy:
     """Copy the store of the home: into another home, which is made, or (without ``to_home``) its objects alone.
 
     The other home's own settings hold for it; ``to_objects`` is its ``store.url``, ``to_catalog`` its
@@ -156,7 +156,7 @@ def copy(
     return _copy_home(opener, os.path.abspath(to_home), flags, progress)
 
 
-def _copy_objects(opener: Opener, flags: dict[str, str], progress: Progress | None) -> StoreCopied:
+def _copy_objects(opener: Opener, flags: dict[str, str], progress: Progress | None) -> StoreCopy:
     from holdfast.store.identity import bucket_claim
     from holdfast.store.objects import bucket_probe
     from holdfast.store.store_copy import copy_objects
@@ -176,10 +176,10 @@ def _copy_objects(opener: Opener, flags: dict[str, str], progress: Progress | No
             bucket_claim.hold(assembled.bucket, source.tenant, held, conditional)
         target = Store(assembled.objects, source.catalog, bucket=assembled.bucket)
         done = copy_objects(source, target, progress)
-    return StoreCopied(None, _location(opener.home, settings.url), done)
+    return StoreCopy(None, _location(opener.home, settings.url), done)
 
 
-def _copy_home(opener: Opener, home: bytes, flags: dict[str, str], progress: Progress | None) -> StoreCopied:
+def _copy_home(opener: Opener, home: bytes, flags: dict[str, str], progress: Progress | None) -> StoreCopy:
     from holdfast.engine.opening.home import make_private
     from holdfast.store.identity.bucket_claim import own
     from holdfast.store.store_copy import begin, copy_store
@@ -198,7 +198,7 @@ def _copy_home(opener: Opener, home: bytes, flags: dict[str, str], progress: Pro
             if target.bucket is not None:
                 own(target.catalog, target.bucket, os.urandom)
             done = copy_store(source, target, os.urandom, progress)
-    return StoreCopied(display(home), _location(home, settings.store.url), done)
+    return StoreCopy(display(home), _location(home, settings.store.url), done)
 
 
 def _with(opener: Opener, home: bytes, flags: dict[str, str]) -> Settings:
@@ -217,7 +217,7 @@ def _write_settings(home: bytes, flags: dict[str, str]) -> None:
 
     from holdfast.engine.opening.opener import HOME_FILE
 
-    # (A URL with a password in it is the business of whoever has it; that of the catalog goes without.)
+    # (A URL with a password in it is the business of its owner; that of the catalog goes without.)
     given = {name: without_secrets(value) if name == "store.catalog" else value for name, value in flags.items()}
     kept = {
         name: value

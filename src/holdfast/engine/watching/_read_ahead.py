@@ -1,4 +1,4 @@
-"""Working ahead: a watcher reads and encodes what it notices, while nobody waits for it.
+"""Working ahead: a watcher reads and encodes what it notices, while no caller waits for it.
 
 Nothing depends on that. The scan of the next checkpoint looks at every file anew, and what it finds is looked up by its
 hash; whatever has changed since is read and encoded then, as if nothing had been prepared.
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 64 << 10
 """Larger files are left to the checkpoint: what is written to all the time is often a large one."""
 _MOST_CHANGES = 256
-"""The pages for more changed files are left to the checkpoint: they would take memory, and whoever calls would wait."""
+"""The pages for more changed files are left to the checkpoint: they would take memory, and callers would wait."""
 _FRESH = 4
 """Of the changes one in so many has to be new for their pages to be made once more: all of it is then never more than a
 few times the work of the checkpoint."""

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 
 
-class Differing:
+class TreeComparison:
     """Tells what has changed since it told last; at first, since the last checkpoint. For one thread at a time.
 
     Between two looks it remembers a manifest's root, and those of its pages that are not stored.
     """
 
     def __init__(self, context: Context, tell: Callable[[Iterable[bytes] | None], None]) -> None:
-        """``tell`` gets the paths, or None if nobody can tell which."""
+        """``tell`` gets the paths, or None if it cannot tell which."""
         self._context = context
         self._tell = tell
         self._known = False
         self._root: Hash | None = None
         self._pages: Mapping[Hash, bytes] = {}
 
-    def look(self) -> None:
+    def compare(self) -> None:
         """Look at the tree. Needs the workspace's lock; raises what `present` does."""
         with self._context.lock():
             now = present(self._context)

@@ -8,8 +8,7 @@ from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.status import status
 from holdfast.engine.upkeep.forget_checkpoints import forget
 from holdfast.engine.upkeep.housekeeping import collect
-from holdfast.engine.watching.service import setup_of
-from holdfast.engine.watching.service import watch as serve
+from holdfast.engine.watching.service import run_service, setup_from_settings
 from holdfast.files.local_tree import LocalTree
 from holdfast.model.errors import LockedError, UnsupportedError
 from holdfast.model.log import Log
@@ -32,23 +31,23 @@ def watch(
     sweep: Callable[[], None] | None = None,
     beside: PeriodicTask | None = None,
 ) -> str | None:
-    """Watch the workspace until told to stop; returns what `holdfast.engine.watching.service.watch` does.
+    """Watch the workspace until told to stop; returns what `holdfast.engine.watching.service.run_service` does.
 
     ``sweep`` is called now and then, for upkeep that is about the whole home; for ``beside`` see there.
     """
     tree = context.tree
     if not isinstance(tree, LocalTree):
         raise UnsupportedError("only a directory of this machine can be watched")
-    setup = setup_of(context, poll_interval=context.settings.watch.poll_interval)
+    setup = setup_from_settings(context, poll_interval=context.settings.watch.poll_interval)
 
-    def open_saver(changes: DirtySource) -> Saver:
+    def open_saver(changes: DirtySource) -> WorkspaceSaver:
         tree.dirty = changes
-        return Saver(context, tree, sweep)
+        return WorkspaceSaver(context, tree, sweep)
 
-    return serve(setup, open_saver, tree.excluded, context.clock, ready=ready, beside=beside)
+    return run_service(setup, open_saver, tree.excluded, context.clock, ready=ready, beside=beside)
 
 
-class Saver:
+class WorkspaceSaver:
     """Does what the service asks for; see `holdfast.engine.watching.service.Saver`."""
 
     def __init__(self, context: Context, tree: LocalTree, sweep: Callable[[], None] | None = None) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.engine.forks.checkpoint_mount import Mounted
     from holdfast.engine.forks.mount_server_client import MountServer
     from holdfast.engine.history.retention import Policy
-    from holdfast.engine.merging.fork_merge import Merged
+    from holdfast.engine.merging.fork_merge import ForkMerge
     from holdfast.engine.merging.reapply.resolver import Ladder
     from holdfast.engine.merging.stacked_plan import Resolution
     from holdfast.engine.opening.context import Context
@@ -444,7 +444,7 @@ class Workspace(RecordedSteps, LookedAt):
         message: str = "",
         dry_run: bool = False,
         progress: Progress | None = None,
-    ) -> Merged:
+    ) -> ForkMerge:
         """Merge a fork into the tree: its directory, its workspace's id, or a checkpoint (docs/guide/merge.md).
 
         Both trees are saved first. What overlaps goes up the ladder of the settings, but for files that are decided by
@@ -459,7 +459,7 @@ class Workspace(RecordedSteps, LookedAt):
 
             return ladder_of(self._context)
 
-        source = fork_merge.find(self._opener, self._context, fork)
+        source = fork_merge.find_source(self._opener, self._context, fork)
         done = fork_merge.merge(
             self._context,
             source.state,
@@ -482,10 +482,10 @@ class Workspace(RecordedSteps, LookedAt):
         return take(self._context, self._context.clock, self._context.random(16).hex(), self.id)
 
     def waiting_reapplies(self, *, limit: int = 100) -> list[dict[str, Any]]:
-        """The changes that wait to be applied anew, of merges into this workspace: as `answer_queue.waiting`."""
-        from holdfast.engine.merging.reapply.answer_queue import waiting
+        """The changes that wait to be applied anew, of merges into this workspace: as `answer_queue.list_waiting`."""
+        from holdfast.engine.merging.reapply.answer_queue import list_waiting
 
-        return waiting(self._context, self._context.clock.now(), limit=limit, workspace=self.id)
+        return list_waiting(self._context, self._context.clock.now(), limit=limit, workspace=self.id)
 
     def answer_reapply(self, name: str, token: str, answer: Mapping[str, Any]) -> str:
         """Answer a change that `next_reapply` gave (its ``id`` and ``token``); ``answered`` or ``declined``.
@@ -706,12 +706,12 @@ class Workspace(RecordedSteps, LookedAt):
         ``server`` as in `fork`.
         """
         forbid_inside_run(self._context, "a mount")
-        from holdfast.engine.forks.mount_server_client import Order, given_or_started
+        from holdfast.engine.forks.mount_server_client import MountOrder, given_or_started
 
         with given_or_started(server) as serving:
             checkpoint = self._named_or_at(name, at)
             serving.mount(
-                Order(
+                MountOrder(
                     home=self.home,
                     root=self.path,
                     directory=os.path.abspath(os.fsencode(directory)),
@@ -725,14 +725,14 @@ class Workspace(RecordedSteps, LookedAt):
         """The checkpoint of this name; with ``at``, the newest then."""
         if at is None:
             return self.resolve(name)
-        from holdfast.engine.forks.checkpoint_mount import newest_at
+        from holdfast.engine.forks.checkpoint_mount import newest_checkpoint_at
         from holdfast.model.config.values import parse_moment
 
         try:
             moment = parse_moment(at, self._context.clock.now())
         except ValueError as error:
             raise UsageError(str(error)) from None
-        return newest_at(self._context, moment)
+        return newest_checkpoint_at(self._context, moment)
 
     # -- watching -----------------------------------------------------------------------------------------------
 
@@ -749,10 +749,10 @@ class Workspace(RecordedSteps, LookedAt):
         already.
         """
         self.check_watchable()
-        from holdfast.engine.sessions.idle.idle_schedule import Idling
+        from holdfast.engine.sessions.idle.idle_schedule import IdleSaver
         from holdfast.engine.watching.watcher import watch
 
-        return watch(self._context, ready, self._sweep_sessions, Idling(self._opener, lambda: (self.id,)))
+        return watch(self._context, ready, self._sweep_sessions, IdleSaver(self._opener, lambda: (self.id,)))
 
     def _sweep_sessions(self) -> None:
         """See `holdfast.engine.sessions.lifecycle.sweep.sweep_if_due`."""

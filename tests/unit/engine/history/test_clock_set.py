@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.cli.status_log_show_cat import _log_lines
-from holdfast.engine.forks.checkpoint_mount import newest_at
+from holdfast.engine.forks.checkpoint_mount import newest_checkpoint_at
 from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.retention import Policy, Thinning, decide
 from holdfast.engine.opening.opener import Opener
@@ -140,7 +140,7 @@ def test_what_is_listed_and_kept_goes_by_the_order_of_recording(bench):
     daily = [one.checkpoint.label for one in decide(found, Policy(keep_daily=1), bench.clock.now(), {}) if one.keep]
     assert daily == ["n2"]
     assert decide(found, Thinning(), bench.clock.now(), {})[0].checkpoint.label == "n2"
-    assert newest_at(bench.context, bench.clock.now()) == found[0].id
+    assert newest_checkpoint_at(bench.context, bench.clock.now()) == found[0].id
 
 
 class Plain:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import zstandard
 
 from holdfast.engine.opening.context import Context
-from holdfast.engine.upkeep._bundle_format import END_MAGIC, Head, Record, encode_head, encode_member
+from holdfast.engine.upkeep._bundle_format import END_MAGIC, BundleHead, CheckpointRecord, encode_head, encode_member
 from holdfast.model.checkpoint import Checkpoint, HistoryEvent, Kind, Provenance
 from holdfast.model.clock import SystemClock
 from holdfast.model.config.settings import Settings
@@ -150,16 +150,16 @@ def pack(*contents: bytes) -> bytes:
     return encode_pack([(hash_bytes(data), len(data), Encoded(0, data), None) for data in contents])
 
 
-def record(root: Hash, identity: str = ID, parent: str | None = None, **fields: Any) -> Record:
-    return Record(identity, parent, root, "manual", "", 1, "", "", "", [])._replace(**fields)
+def record(root: Hash, identity: str = ID, parent: str | None = None, **fields: Any) -> CheckpointRecord:
+    return CheckpointRecord(identity, parent, root, "manual", "", 1, "", "", "", [])._replace(**fields)
 
 
-def head(records: list[Record], pages: list[bytes], contents: list[bytes]) -> Member:
+def head(records: list[CheckpointRecord], pages: list[bytes], contents: list[bytes]) -> Member:
     sizes = (len(pages), sum(map(len, pages)), len(contents), sum(map(len, contents)))
-    return b"bundle", encode_head(Head(records, [records[-1].id], *sizes))
+    return b"bundle", encode_head(BundleHead(records, [records[-1].id], *sizes))
 
 
-def small(records: list[Record], pages: list[bytes], contents: list[bytes]) -> list[Member]:
+def small(records: list[CheckpointRecord], pages: list[bytes], contents: list[bytes]) -> list[Member]:
     members = [head(records, pages, contents), (b"pages/000000.pack", pack(*pages))]
     return [*members, (b"blobs/000000.pack", pack(*contents))] if contents else members
 

@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.engine.diffs import git_patch
-from holdfast.engine.merging.reapply._strategy import Answer, Declined
+from holdfast.engine.merging.reapply._strategy import Declined, NewContent
 from holdfast.engine.opening.child_environment import handed_on
 from holdfast.model.message_text import visible
 from holdfast.model.paths import display
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Mapping, Sequence
 
-    from holdfast.engine.merging.reapply._strategy import Outcome, RungName, Task
+    from holdfast.engine.merging.reapply._strategy import ReapplyTask, RungName, RungOutcome
 
 _MOST_SAID = 300
 _LOOK_SECONDS = 0.1
 _REAPPLY = b"reapply"
 
 
-class Command:
+class CommandRung:
     """See the module."""
 
     name: RungName = "command"
@@ -59,7 +59,7 @@ class Command:
         # (In JSON, a byte may take six characters.)
         self._most = 6 * max_bytes + (64 << 10)
 
-    def apply(self, task: Task) -> Outcome:
+    def apply(self, task: ReapplyTask) -> RungOutcome:
         """See `Rung.apply`."""
         from holdfast.engine.opening.home import make_private
         from holdfast.files.directories.scratch_directory import scratch
@@ -109,7 +109,7 @@ class Command:
         return Declined(f"{visible(said[-1])[:_MOST_SAID]} ({how})" if said else how)
 
 
-def question(task: Task) -> dict[str, Any]:
+def question(task: ReapplyTask) -> dict[str, Any]:
     """What an agent is told of a change, as JSON."""
     found: dict[str, Any] = {
         "path": display(task.path),
@@ -134,7 +134,7 @@ def _told(name: str, content: bytes | None) -> dict[str, Any]:
         return {f"{name}_base64": base64.b64encode(content).decode("ascii")}
 
 
-def parse_answer(data: bytes, task: Task) -> Outcome:
+def parse_answer(data: bytes, task: ReapplyTask) -> RungOutcome:
     """What an agent has answered, for bytes that anyone may have made."""
     try:
         found = json.loads(data)
@@ -142,10 +142,10 @@ def parse_answer(data: bytes, task: Task) -> Outcome:
         return Declined("what it answered is no JSON")
     if not isinstance(found, dict):
         return Declined("what it answered is no JSON object")
-    return answer_of(cast("dict[str, Any]", found), task.version, path=display(task.path))
+    return read_answer(cast("dict[str, Any]", found), task.version, path=display(task.path))
 
 
-def answer_of(found: dict[str, Any], version: str, *, path: str) -> Outcome:
+def read_answer(found: dict[str, Any], version: str, *, path: str) -> RungOutcome:
     """The same for an answer that was read: ``content``, or ``content_base64``, ``delete`` or ``decline``.
 
     ``version`` and ``path`` must be those that were asked about, where they are said.
@@ -160,11 +160,11 @@ def answer_of(found: dict[str, Any], version: str, *, path: str) -> Outcome:
     value = found[chosen[0]]
     said = visible(str(found["said"]))[:_MOST_SAID] if isinstance(found.get("said"), str) else ""
     if chosen == ["delete"]:
-        return Answer(None, said) if value is True else Declined("delete is true, or it is left out")
+        return NewContent(None, said) if value is True else Declined("delete is true, or it is left out")
     if not isinstance(value, str):
         return Declined(f"{chosen[0]} is no text")
     try:
-        return Answer(value.encode() if chosen == ["content"] else base64.b64decode(value, validate=True), said)
+        return NewContent(value.encode() if chosen == ["content"] else base64.b64decode(value, validate=True), said)
     except (UnicodeEncodeError, binascii.Error, ValueError):
         return Declined(f"{chosen[0]} cannot be read")
 

@@ -1,7 +1,8 @@
 """The holder's end of a session's private socket: while the session is open, it is asked here.
 
-Whoever holds the session does what is asked for, on the thread that uses it, wherever that waits: for a command, for
-the next line at a terminal, for a hook. Who runs supervised is refused: it cannot open the session's lock for writing.
+The process that holds the session does what is asked for, on the thread that uses it, wherever that waits: for a
+command, for the next line at a terminal, for a hook. Who runs supervised is refused: it cannot open the session's lock
+for writing.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import msgspec
 
 from holdfast.engine.opening import watch_messages
 from holdfast.engine.sessions.holder.lock import socket_name
-from holdfast.engine.sessions.identifiers import check_owner
-from holdfast.engine.watching.listener import Limits, Listener
+from holdfast.engine.sessions.identifiers import check_may_use
+from holdfast.engine.watching.listener import ClientLimits, SocketListener
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from holdfast.engine.sessions.session import Session
-    from holdfast.engine.watching.listener import Client
+    from holdfast.engine.watching.listener import ClientConnection
     from holdfast.model.session_types import SessionRef
     from holdfast.wire.session_requests import SessionCall
 
@@ -45,7 +46,7 @@ LATER = "later"
 """The code of the error that says: not now, ask again."""
 
 
-class Door:
+class RequestServer:
     """Answers what is asked of one session. For the thread that uses the session; nothing blocks but what is done."""
 
     def __init__(self, session: Session, lock: bytes) -> None:
@@ -56,13 +57,13 @@ class Door:
         self._interrupted = False
         self._selector = selectors.EpollSelector()
         try:
-            self._listener = Listener(
+            self._listener = SocketListener(
                 os.path.dirname(lock),
                 self._selector,
                 session.context.clock,
                 self._answer,
                 self._left,
-                Limits(),
+                ClientLimits(),
                 socket_name(session.id),
                 descriptors=1,
             )
@@ -85,7 +86,7 @@ class Door:
             raise KeyboardInterrupt
 
     def close(self) -> None:
-        """Answer nobody any more, and remove the socket. Who has asked for something by now that was not begun is told
+        """Answer no more, and remove the socket. Who has asked for something by now that was not begun is told
         so.
         """
         self._listener.close()
@@ -107,7 +108,7 @@ class Door:
         finally:
             self._hook = ""
 
-    def _answer(self, client: Client, line: bytes) -> bytes:
+    def _answer(self, client: ClientConnection, line: bytes) -> bytes:
         try:
             call = decode_call(line)
             self._check_outside(client)
@@ -121,11 +122,11 @@ class Door:
             _LOG.warning("what was asked of the session failed by a mistake of Holdfast's own: %r", error)
             return watch_messages.encode_failure(HoldfastError(f"it failed there: {error!r}", code="internal"))
 
-    def _left(self, _client: Client) -> None:
+    def _left(self, _client: ClientConnection) -> None:
         """A client holds nothing."""
 
-    def _check_outside(self, client: Client) -> None:
-        """Raise `RefusedError` unless whoever asks may write in the home: has the session's lock open for that."""
+    def _check_outside(self, client: ClientConnection) -> None:
+        """Raise `RefusedError` unless the client may write in the home: has the session's lock open for that."""
         for fd in client.descriptors:
             try:
                 ours, mode = os.stat(self._lock, follow_symlinks=False), fcntl.fcntl(fd, fcntl.F_GETFL)
@@ -142,7 +143,7 @@ class Door:
     def _perform(self, call: SessionCall) -> watch_messages.Json:
         if self._hook and call.hook != self._hook:
             raise LockedError(f"a hook of the session {self._session.id} runs", code=LATER)
-        check_owner(self._session.record, call.agent)
+        check_may_use(self._session.record, call.agent)
         session, ask = self._session, call.ask
         if isinstance(ask, PingRequest):
             return {}

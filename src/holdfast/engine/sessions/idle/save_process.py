@@ -1,7 +1,7 @@
 """The process that saves idle sessions, one after the other: what it is told, and what it says of each.
 
 It has its order from its standard input, and says each line on its standard output as soon as that is known. Killed at
-any moment, it has saved a session or has not; whoever started it may be gone.
+any moment, it has saved a session or has not; the process that started it may be gone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOG = Log(__name__)
 _PATH = "PYTHONPATH"
 
 
-class Order(NamedTuple):
+class SaveOrder(NamedTuple):
     """What to do."""
 
     home: bytes
@@ -42,14 +42,14 @@ class Order(NamedTuple):
         return json.dumps({**self._asdict(), "home": display(self.home)}).encode()
 
 
-def decode_order(given: bytes) -> Order:
+def decode_order(given: bytes) -> SaveOrder:
     """What was given."""
     fields: dict[str, Any] = json.loads(given)
     fields["home"] = parse_display(fields["home"])
-    return Order(**fields)
+    return SaveOrder(**fields)
 
 
-class Said(NamedTuple):
+class SaveReport(NamedTuple):
     """What became of one session."""
 
     session: SessionId
@@ -58,19 +58,19 @@ class Said(NamedTuple):
     error: HoldfastError | None = None
 
 
-def order_for(home: bytes, flags: Mapping[str, object], sessions: Sequence[SessionId], log_level: Level) -> Order:
+def save_order(home: bytes, flags: Mapping[str, object], sessions: Sequence[SessionId], log_level: Level) -> SaveOrder:
     """To save these, for a child of this process."""
-    return Order(home, flags, sessions, log_level, os.environ.get(_PATH))
+    return SaveOrder(home, flags, sessions, log_level, os.environ.get(_PATH))
 
 
-def decode(said: bytes) -> list[Said]:
+def decode_reports(said: bytes) -> list[SaveReport]:
     """What the process has said before it ended, or was ended."""
-    found: list[Said] = []
+    found: list[SaveReport] = []
     for line in said.splitlines(keepends=True):
         if line.endswith(b"\n"):
             fields: dict[str, Any] = json.loads(line)
             found.append(
-                Said(SessionId(fields["session"]), fields["seconds"], ProcessOutcome(**fields["outcome"]).error)
+                SaveReport(SessionId(fields["session"]), fields["seconds"], ProcessOutcome(**fields["outcome"]).error)
             )
     return found
 
@@ -90,7 +90,7 @@ def main() -> None:
         try:
             sys.stdout.write(json.dumps(line) + "\n")
             sys.stdout.flush()
-        except BrokenPipeError:  # whoever started it is gone, and sees to no more sessions
+        except BrokenPipeError:  # the process that started it is gone, and sees to no more sessions
             os._exit(0)
 
 
@@ -100,18 +100,18 @@ def _log_at(level: Level) -> None:
     send(level, Lines(as_json=not sys.stderr.isatty()))
 
 
-def _save(order: Order, session: SessionId) -> Said:
+def _save(order: SaveOrder, session: SessionId) -> SaveReport:
     from holdfast.engine.opening.opener import Opener
     from holdfast.engine.sessions.idle._idle_save import save_idle
 
     opener = Opener(home=order.home, flags=order.flags, lenient=True)
     try:
-        return Said(session, save_idle(opener, session))
+        return SaveReport(session, save_idle(opener, session))
     except HoldfastError as error:
-        return Said(session, error=error)
+        return SaveReport(session, error=error)
     except Exception as error:  # noqa: BLE001 - the others are saved all the same
         _LOG.exception("saving the session %s failed", session)
-        return Said(session, error=unexpected(error))
+        return SaveReport(session, error=unexpected(error))
     finally:
         opener.close()
 

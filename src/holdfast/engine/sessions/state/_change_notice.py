@@ -26,7 +26,7 @@ _SHARE: Final = 4
 _EVERYTHING: Final = Dirty(everything=True, paths=frozenset())
 
 
-class Noticing:
+class ChangeNotice:
     """What a tree asks, as its `DirtySource`, before it looks. For one thread."""
 
     def __init__(self, tree: LocalTree, watcher: Watcher) -> None:
@@ -76,7 +76,7 @@ class Noticing:
         self._watcher.close()
 
 
-def notice(context: Context) -> Noticing | None:
+def start_notice(context: Context) -> ChangeNotice | None:
     """Begin to notice; None where that cannot be had, or is of no use, as a look costs what has changed anyway."""
     tree = context.tree
     if not isinstance(tree, LocalTree) or tree.is_layered or tree.linked or tree.dirty is not None:
@@ -90,7 +90,7 @@ def notice(context: Context) -> Noticing | None:
         return None
 
 
-def _begin(tree: LocalTree) -> Noticing | None:
+def _begin(tree: LocalTree) -> ChangeNotice | None:
     from holdfast.files.watch import open_watcher
     from holdfast.files.watch.watched_root import WatchedRoot
 
@@ -109,7 +109,7 @@ def _begin(tree: LocalTree) -> Noticing | None:
     excluded.outside_changed()
     watcher = open_watcher(tree.root, "inotify", excluded)
     try:
-        return Noticing(tree, watcher)
+        return ChangeNotice(tree, watcher)
     except BaseException:
         watcher.close()
         raise

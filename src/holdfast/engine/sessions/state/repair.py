@@ -38,14 +38,14 @@ _LOOKED_BACK = 200
 """Events in which it is looked for what has become of a restore."""
 
 
-class Mended(NamedTuple):
+class Repaired(NamedTuple):
     """What there was to mend."""
 
     entries: list[JournalEntry]
     """The journal."""
     moved: Literal["", "done", "never"]
     """What became of a checkout or a merge that was cut short: the tree is the other one now, or is as it was before,
-    or what somebody has made of it since.
+    or what another process has made of it since.
     """
 
 
@@ -64,19 +64,19 @@ def open_mounted(opener: Opener, name: WorkspaceId) -> Context:
 
 def resume(opener: Opener, record: SessionRecord) -> None:
     """Have the provider that made a fork's directory mount again what is not mounted any more, as after a restart."""
-    for provider in providers_that_made(opener, record):
+    for provider in provider_of_fork(opener, record):
         try:
             provider.resume(Token(record.token))
         except NotFoundError:
             _LOG.debug("the provider knows nothing of a fork's directory any more", session=record.id)
 
 
-def providers_that_made(opener: Opener, record: SessionRecord) -> list[Provider]:
+def provider_of_fork(opener: Opener, record: SessionRecord) -> list[Provider]:
     """The provider that has made the directory; none if an older version wrote it out, or it is not known any more."""
-    return [one for one in providers_known(opener, record) if one.name == record.provider]
+    return [one for one in known_providers(opener, record) if one.name == record.provider]
 
 
-def providers_known(opener: Opener, record: SessionRecord) -> Sequence[Provider]:
+def known_providers(opener: Opener, record: SessionRecord) -> Sequence[Provider]:
     """All snapshot providers of the workspace that a fork is of; none where that is not known any more."""
     if record.origin is None:
         return ()  # (what works in place was made by no provider)
@@ -88,7 +88,7 @@ def providers_known(opener: Opener, record: SessionRecord) -> Sequence[Provider]
         return ()
 
 
-def make_directory_again(context: Context, workspace: Workspace, record: SessionRecord, state: State) -> bool:
+def recreate_directory(context: Context, workspace: Workspace, record: SessionRecord, state: State) -> bool:
     """If the session's directory is gone, or a fork's was emptied, make it again from the last recorded tree.
 
     False if it is there. Raises `RefusedError` where it may lie on a file system that is not mounted, `NotFoundError`
@@ -110,7 +110,7 @@ def make_directory_again(context: Context, workspace: Workspace, record: Session
         _tell(workspace.restore_continue())
     else:
         workspace.restore(state.tree)
-    # It is another directory than the one that is remembered, and ours: whoever deletes the session has to know.
+    # It is another directory than the one that is remembered, and ours: the one that deletes the session has to know.
     about = os.stat(root)
     context.catalog.move_workspace(context.workspace.id, root, about.st_dev, about.st_ino)
     identity.remember(context.folder, root)
@@ -127,18 +127,18 @@ def was_emptied(context: Context, record: SessionRecord, state: State) -> bool:
     return context.catalog.checkpoint(state.tree).total_files > 0
 
 
-def found_when_opened(session: SessionId) -> str:
-    """What is said of a tree that nobody has recorded."""
+def opening_message(session: SessionId) -> str:
+    """What is said of a tree that was not recorded."""
     return f"found when the session {session} was opened"
 
 
 def was_cut_short(entries: list[JournalEntry]) -> bool:
-    """Whether somebody who had the session was killed in the middle of something."""
+    """Whether a process that had the session was killed in the middle of something."""
     last = entries[-1] if entries else None
     return isinstance(last, Leaving | Merging) or (isinstance(last, Ran) and not last.ended)
 
 
-def mend(
+def repair_journal(
     context: Context,
     workspace: Workspace,
     entries: list[JournalEntry],
@@ -147,7 +147,7 @@ def mend(
     remade: bool,
     target_tree: Callable[[Leaving], CheckpointId],
     save: Callable[[], CheckpointId],
-) -> Mended:
+) -> Repaired:
     """Bring the journal up to what has become of the session; the same list if there is nothing to mend.
 
     ``save`` saves the tree. ``target_tree`` is where a checkout was going.
@@ -170,7 +170,7 @@ def mend(
         mended.append(Found(tree=found, at=context.clock.now()))
     if lost:
         mended.append(Counted(what="recoveries", at=context.clock.now()))
-    return Mended(entries if mended == entries else mended, moved)
+    return Repaired(entries if mended == entries else mended, moved)
 
 
 def warn_unfinished(workspace: Workspace) -> None:
@@ -187,15 +187,15 @@ def warn_unfinished(workspace: Workspace) -> None:
 
 
 def _finish(context: Context, workspace: Workspace, target: CheckpointId, since: int) -> Literal["done", "never"]:
-    """Finish the restore to ``target``, if it had begun: whoever asked for it has saved the state before.
+    """Finish the restore to ``target``, if it had begun: the one that asked for it has saved the state before.
 
-    What somebody has changed since it was cut short stays, and is said.
+    What another process has changed since it was cut short stays, and is said.
     """
     unfinished = workspace.unfinished()
     if unfinished is not None and (unfinished.target, unfinished.taken_back) == (target, None):
         _tell(workspace.restore_continue())
         return "done"
-    # Somebody else may have finished it, or taken it back, or what came of it.
+    # Another process may have finished it, or taken it back, or what came of it.
     moves = (one for one in context.catalog.events(context.workspace.id, limit=_LOOKED_BACK) if one.seq > since)
     newest = next((one for one in moves if one.operation in ("restore", "undo", "redo")), None)
     reached = context.catalog.cursor(context.workspace.id).head if newest is None else newest.checkpoint

@@ -13,9 +13,9 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.watch_client import connect
 from holdfast.engine.upkeep.housekeeping import verify
 from holdfast.engine.watching._schedule import Pace
-from holdfast.engine.watching.listener import Limits
-from holdfast.engine.watching.service import Service, Setup
-from holdfast.engine.watching.watcher import Saver
+from holdfast.engine.watching.listener import ClientLimits
+from holdfast.engine.watching.service import WatchService, WatchSetup
+from holdfast.engine.watching.watcher import WorkspaceSaver
 from holdfast.files.local_tree import LocalTree
 from holdfast.files.watch import open_watcher
 from holdfast.model.command_results import Request
@@ -47,15 +47,15 @@ def test_after_its_interval_everything_is_looked_at(
     local = context.tree
     assert isinstance(local, LocalTree)
 
-    def open_saver(source: DirtySource) -> Saver:
+    def open_saver(source: DirtySource) -> WorkspaceSaver:
         local.dirty = source
-        return Saver(context, local)
+        return WorkspaceSaver(context, local)
 
-    setup = Setup(bytes(tree), context.folder, "inotify", Pace(debounce=0), full_walk_interval=HOUR, rest=0.0)
+    setup = WatchSetup(bytes(tree), context.folder, "inotify", Pace(debounce=0), full_walk_interval=HOUR, rest=0.0)
     # (An hour without a call must not end the connection here.)
-    setup = setup._replace(limits=Limits(idle=10 * HOUR))
+    setup = setup._replace(limits=ClientLimits(idle=10 * HOUR))
     watcher = open_watcher(bytes(tree), "inotify", local.excluded)
-    service = Service(setup, watcher, local.excluded, open_saver, clock)
+    service = WatchService(setup, watcher, local.excluded, open_saver, clock)
     thread = threading.Thread(target=service.run)
     thread.start()
     try:

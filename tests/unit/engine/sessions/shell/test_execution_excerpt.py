@@ -7,11 +7,11 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engine.sessions.shell.execution import Kept
+from holdfast.engine.sessions.shell.execution import OutputExcerpt
 
 
-def kept(most: int, *pieces: bytes) -> Kept:
-    found = Kept(most)
+def kept(most: int, *pieces: bytes) -> OutputExcerpt:
+    found = OutputExcerpt(most)
     for piece in pieces:
         found.add(piece)
     return found

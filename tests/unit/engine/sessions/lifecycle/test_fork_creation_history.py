@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
 from holdfast.model.errors import NotFoundError, RefusedError
 
 BOUNDED = {"session__max_checkpoints": 3, "session__max_history_bytes": 100_000}
@@ -24,8 +25,7 @@ def numbers(session):
 
 
 def rows_of(bench, name):
-    with bench.sessions() as sessions:
-        return sessions._looking()[1].rows.checkpoints(name)
+    return SessionCheckpointTiers(bench.opener().open_home()).rows.checkpoints(name)
 
 
 def test_a_fork_keeps_its_history_when_its_parent_is_deleted(bench):

@@ -13,17 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.sessions.holder import lock as in_flight
-from holdfast.engine.sessions.holder.lock import InFlight, end_what_was_left, note_path
+from holdfast.engine.sessions.holder.lock import InFlight, end_orphans, note_path
 from holdfast.engine.sessions.shell import _shell_programs as shell_programs
-from holdfast.engine.sessions.shell.execution import Ran, ShellCommand, Streams, run_command
+from holdfast.engine.sessions.shell.execution import ShellCommand, ShellResult, Streams, run_command
 from holdfast.model.errors import StorageError, UnsupportedError, UsageError
 from holdfast.model.session_types import SessionId, ShellName
 
 from .....waiting import wait_until
 
 SHELLS: tuple[ShellName, ...] = ("bash", "sh", "zsh")
-Run = Callable[..., Ran]
+Run = Callable[..., ShellResult]
 
 
 @pytest.fixture(params=SHELLS)
@@ -42,7 +41,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(place: Path, shell: ShellName) -> Run:
-    def run_it(command: str, variables: dict[str, str] | None = None, **options: object) -> Ran:
+    def run_it(command: str, variables: dict[str, str] | None = None, **options: object) -> ShellResult:
         environment = {"PATH": os.environ["PATH"], "HOME": "/", "LOGNAME": "me", "A": "1", "PWD": str(place)}
         environment |= variables or {}
         what = {"cwd": bytes(place), "environment": environment, "shell": shell} | options
@@ -53,7 +52,7 @@ def run(place: Path, shell: ShellName) -> Run:
     return run_it
 
 
-def new(ran: Ran) -> dict[str, str]:
+def new(ran: ShellResult) -> dict[str, str]:
     """What is exported besides what was given."""
     assert ran.carried is not None
     return {name: value for name, value in ran.carried.env.items() if name not in ("PATH", "HOME", "LOGNAME", "OLDPWD")}
@@ -303,13 +302,13 @@ def is_gone(pid: int) -> bool:
 def test_what_was_started_before_that_was_noted_is_found_by_its_private_directory(tmp_path: Path) -> None:
     lock = bytes(tmp_path / "one.lock")
     flight = InFlight(note_path(lock))
-    started = shell_programs.start(
+    started = shell_programs.prepare_start(
         "sh", "read line", {"PATH": "/bin:/usr/bin"}, folder=flight.folder, said=flight.folder + b"/s"
     )
     with subprocess.Popen(
         started.arguments, env=started.environment, stdin=subprocess.PIPE, start_new_session=True
     ) as child:
-        end_what_was_left(lock, SessionId("one"))
+        end_orphans(lock, SessionId("one"))
         # (It gets several signals at once, and ends by one of them, or by what it reads.)
         assert child.wait() in (-signal.SIGHUP, -signal.SIGTERM) or child.returncode > 0
     assert not os.path.exists(flight.folder)
@@ -326,9 +325,9 @@ def test_a_directory_that_is_not_private_to_one_command_leads_to_nobody(
         found.extend(find())  # (nobody is ended here, whoever would be)
         return 0
 
-    monkeypatch.setattr(in_flight, "end_all", end_all)
+    monkeypatch.setattr("holdfast.engine.sessions.holder.lock.end_all", end_all)
     lock = bytes(tmp_path / "one.lock")
     Path(os.fsdecode(note_path(lock))).write_text(json.dumps({"folder": folder}))
-    end_what_was_left(lock, SessionId("one"))
+    end_orphans(lock, SessionId("one"))
     assert found == []
     assert os.listdir(tmp_path) == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.promotion._job_context import Site, open_named
+from holdfast.engine.promotion._job_context import PromotionSite, open_named
 from holdfast.files.directories.directory_exchange import place_of
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import WorkspaceId
@@ -27,7 +27,7 @@ def test_production_is_recognised_where_its_device_got_another_number(tmp_path: 
     if here.born is None:
         pytest.skip("this file system keeps no time of birth")
     named, before = (here.device + 1, here.inode), here._replace(device=here.device + 2)
-    with Site(os.fsencode(home), {}, {}).opened() as opener:
+    with PromotionSite(os.fsencode(home), {}, {}).open_home() as opener:
         assert open_named(opener, production, (here.device, here.inode)).workspace.id == production
         for known in ((), (before._replace(born=here.born - 1),)):
             with pytest.raises(RefusedError) as caught:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.engine.sessions.shell import _shell_programs as shell_programs
-from holdfast.engine.sessions.shell._shell_programs import existing, parse, relative
+from holdfast.engine.sessions.shell._shell_programs import nearest_existing, parse_state, relative
 
 
 def said(logical: bytes, physical: bytes, *variables: bytes) -> bytes:
@@ -17,21 +17,23 @@ def said(logical: bytes, physical: bytes, *variables: bytes) -> bytes:
 
 
 def test_variables_are_taken_as_they_are() -> None:
-    found = parse(said(b"/", b"/\n", b"A=1\n2", b"B=", b"C=a=b", b"D=\xff", b"_=/usr/bin/env", b"SHLVL=2", b"PWD=/"))
+    found = parse_state(
+        said(b"/", b"/\n", b"A=1\n2", b"B=", b"C=a=b", b"D=\xff", b"_=/usr/bin/env", b"SHLVL=2", b"PWD=/")
+    )
     assert found is not None
     assert found.env == {"A": "1\n2", "B": "", "C": "a=b", "D": "\udcff"}
 
 
 def test_what_is_cut_short_says_nothing() -> None:
     whole = said(b"/", b"/\n", b"A=1")
-    assert parse(whole) is not None
-    assert [parse(whole[:length]) for length in range(len(whole))] == [None] * len(whole)
+    assert parse_state(whole) is not None
+    assert [parse_state(whole[:length]) for length in range(len(whole))] == [None] * len(whole)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_can_be_read(data: bytes) -> None:
-    parse(data)
-    parse(said(data, data, data))
+    parse_state(data)
+    parse_state(said(data, data, data))
 
 
 def test_links_are_shown_as_the_shell_does_unless_they_lie(tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_links_are_shown_as_the_shell_does_unless_they_lie(tmp_path: Path) -> No
         (b"", real + b"\n", real),
         (b"/is/gone", b"", b"/is/gone"),
     ):
-        found = parse(said(logical, physical))
+        found = parse_state(said(logical, physical))
         assert found is not None
         assert found.cwd == directory
 
@@ -68,11 +70,11 @@ def test_a_directory_is_told_from_the_root_on(tmp_path: Path) -> None:
 def test_a_command_begins_above_a_directory_that_is_gone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a").mkdir()
     root = bytes(tmp_path)
-    assert existing(root + b"/a", root) == root + b"/a"
-    assert existing(root + b"/a/b/c", root) == root + b"/a"
-    assert existing(b"/nowhere/at/all", root) == root
+    assert nearest_existing(root + b"/a", root) == root + b"/a"
+    assert nearest_existing(root + b"/a/b/c", root) == root + b"/a"
+    assert nearest_existing(b"/nowhere/at/all", root) == root
     assert "/a/b/c is gone: the command begins in" in caplog.text
 
 
 def test_what_was_never_said_is_no_error(tmp_path: Path) -> None:
-    assert shell_programs.read(bytes(tmp_path / "none")) is None
+    assert shell_programs.read_state(bytes(tmp_path / "none")) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.sessions.exchange.bisection import Bisected, Bounds, Tried, bisect, state_named
+from holdfast.engine.sessions.exchange.bisection import BisectResult, Bounds, TriedState, bisect, resolve_state
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.shell.execution import execute
@@ -24,7 +24,7 @@ def numbered(session: Session) -> list[CheckpointId]:
     return [tree for number in range(12) if (tree := execute(session, f"echo {number} > n").after) is not None]
 
 
-def found(bisected: Bisected) -> list[CheckpointId]:
+def found(bisected: BisectResult) -> list[CheckpointId]:
     return [one.id for one in bisected.candidates]
 
 
@@ -36,7 +36,7 @@ def left(make: Make) -> list[str]:
 def test_the_first_bad_state_and_the_command_that_made_it(
     make: Make, session: Session, numbered: list[CheckpointId], tree: Path
 ) -> None:
-    told: list[Tried] = []
+    told: list[TriedState] = []
     answer = bisect(make, session, "test $(cat n) -lt 7", Bounds(numbered[0], numbered[-1]), tell=told.append)
     assert found(answer) == [numbered[7]]
     assert answer.command is not None
@@ -118,7 +118,7 @@ def test_a_state_is_named_as_a_checkpoint_or_as_a_sessions(session: Session) -> 
     execute(session, "echo 1 > a")
     session.branch("here")
     at = session.workspace.resolve("@")
-    assert state_named(session, "@") == state_named(session, "here") == state_named(session, at[:8]) == at
-    assert state_named(session, session.head.hash[:10]) == at
+    assert resolve_state(session, "@") == resolve_state(session, "here") == resolve_state(session, at[:8]) == at
+    assert resolve_state(session, session.head.hash[:10]) == at
     with pytest.raises(NotFoundError):
-        state_named(session, "nowhere")
+        resolve_state(session, "nowhere")

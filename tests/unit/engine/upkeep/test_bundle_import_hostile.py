@@ -12,9 +12,9 @@ import zstandard
 from holdfast.engine.upkeep import _bundle_check as bundle_check
 from holdfast.engine.upkeep._bundle_format import (
     END_MAGIC,
+    BundleHead,
     BundleReader,
-    Head,
-    Record,
+    CheckpointRecord,
     decode_head,
     encode_head,
     encode_member,
@@ -222,19 +222,19 @@ def test_a_link_and_a_path_through_it_cannot_be_said(make_home: Callable[[str], 
         [record(ROOT, not_captured=[(b"a\0b", "reason")])],
     ],
 )
-def test_a_head_that_cannot_be_is_refused(records: list[Record]) -> None:
+def test_a_head_that_cannot_be_is_refused(records: list[CheckpointRecord]) -> None:
     with pytest.raises(FormatError, match="bundle head"):
-        decode_head(encode_head(Head(records, [ID], 1, 1, 1, 1)))
+        decode_head(encode_head(BundleHead(records, [ID], 1, 1, 1, 1)))
 
 
 @pytest.mark.parametrize("wanted", [[], ["f" * 24], [ID, ID]])
 def test_wanted_checkpoints_must_be_there(wanted: list[str]) -> None:
     with pytest.raises(FormatError, match="wanted"):
-        decode_head(encode_head(Head([record(ROOT)], wanted, 1, 1, 1, 1)))
+        decode_head(encode_head(BundleHead([record(ROOT)], wanted, 1, 1, 1, 1)))
 
 
 def test_a_head_of_another_version_or_checksum_is_refused() -> None:
-    good = encode_head(Head([record(ROOT)], [ID], 1, 1, 1, 1))
+    good = encode_head(BundleHead([record(ROOT)], [ID], 1, 1, 1, 1))
     assert decode_head(good).wanted == [ID]
     with pytest.raises(FormatError, match="'version': 2"):
         decode_head(good[:8] + b"\x02\0" + good[10:])

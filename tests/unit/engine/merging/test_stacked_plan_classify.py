@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.merging import stacked_plan as stacking
-from holdfast.engine.merging.stacked_plan import Small
-from holdfast.engine.merging.three_way import Settled, Side
+from holdfast.engine.merging import stacked_plan
+from holdfast.engine.merging.stacked_plan import SmallChange
+from holdfast.engine.merging.three_way import Decision, SideChanges
 from holdfast.model.command_results import Renamed
 from holdfast.model.entries import Change
 
@@ -29,7 +29,7 @@ def test_what_comes_of_each_combination_is_what_the_table_says(production: str, 
 @pytest.mark.parametrize("action", [one for one in ACTIONS if one != "nothing"])
 def test_what_both_have_done_alike_is_identical(action: str) -> None:
     both = sides("fork")[action]
-    found = stacking.classify(both, both, [])
+    found = stacked_plan.classify(both, both, [])
     assert not found.overlaps
     assert not found.plan.changes
     assert {one.kind for one in found.files} == {"identical"}
@@ -40,7 +40,7 @@ def test_what_both_have_done_alike_is_identical(action: str) -> None:
 def test_nothing_of_either_side_is_lost(production: str, fork: str) -> None:
     """Each version of content that a side has made is in the merged state, or overlaps."""
     ours, theirs = sides("production")[production], sides("fork")[fork]
-    found = stacking.classify(ours, theirs, [])
+    found = stacked_plan.classify(ours, theirs, [])
     if found.overlaps:
         return
     merged = {one.path: one.after for one in ours.changes} | {one.path: one.after for one in ours.renamed}
@@ -59,7 +59,7 @@ def test_the_latest_version_of_each_path_counts() -> None:
         [Change(b"a", ONE, TWO), Change(b"b", ONE, None), Change(b"c", BASE, ONE)],
         [Change(b"c", ONE, BASE), Change(b"d", None, THREE)],
     ]
-    assert stacking.final(stack) == [Change(b"a", BASE, TWO), Change(b"d", None, THREE)]
+    assert stacked_plan.compose(stack) == [Change(b"a", BASE, TWO), Change(b"d", None, THREE)]
 
 
 def test_small_changes_of_a_file_that_overlaps_are_told_one_by_one() -> None:
@@ -69,10 +69,12 @@ def test_small_changes_of_a_file_that_overlaps_are_told_one_by_one() -> None:
         [Change(F, ONE, ONE._replace(mode=0o100755))],
         [Change(F, ONE._replace(mode=0o100755), TWO._replace(mode=0o100755))],
     ]
-    found = stacking.classify(Side([Change(F, BASE, THREE)]), Side(stacking.final(stack)), stack)
+    found = stacked_plan.classify(
+        SideChanges([Change(F, BASE, THREE)]), SideChanges(stacked_plan.compose(stack)), stack
+    )
     (one,) = found.overlaps
     assert [small.number for small in one.small] == [1, 4]
-    assert (one.small[0], one.small[-1].after) == (Small(1, BASE, ONE), TWO._replace(mode=0o100755))
+    assert (one.small[0], one.small[-1].after) == (SmallChange(1, BASE, ONE), TWO._replace(mode=0o100755))
     assert list(one.numbers) == [1, 3, 4]
     assert one.mode == 0o100755
     assert one.is_applicable
@@ -86,21 +88,23 @@ def test_small_changes_go_on_under_a_new_name() -> None:
         [Change(F, ONE, None), Change(b"g", None, ONE)],
         [Change(b"g", ONE, TWO)],
     ]
-    fork = Side([], [Renamed(F, b"g", BASE, TWO, 60)])
-    (one,) = stacking.classify(Side([Change(F, BASE, THREE)]), fork, stack).overlaps
+    fork = SideChanges([], [Renamed(F, b"g", BASE, TWO, 60)])
+    (one,) = stacked_plan.classify(SideChanges([Change(F, BASE, THREE)]), fork, stack).overlaps
     assert (one.path, one.base_path, one.production, one.fork) == (b"g", F, THREE, TWO)
-    assert list(one.small) == [Small(1, BASE, ONE), Small(3, ONE, TWO)]
+    assert list(one.small) == [SmallChange(1, BASE, ONE), SmallChange(3, ONE, TWO)]
 
 
 def test_a_stack_that_does_not_lead_there_is_one_change() -> None:
-    production, fork = Side([Change(F, BASE, THREE)]), Side([Change(F, BASE, TWO)])
-    (one,) = stacking.classify(production, fork, [[Change(F, BASE, ONE)]]).overlaps
-    assert list(one.small) == [Small(0, BASE, TWO)]
+    production, fork = SideChanges([Change(F, BASE, THREE)]), SideChanges([Change(F, BASE, TWO)])
+    (one,) = stacked_plan.classify(production, fork, [[Change(F, BASE, ONE)]]).overlaps
+    assert list(one.small) == [SmallChange(0, BASE, TWO)]
 
 
 def test_the_version_changes_with_either_side() -> None:
     def version(here, there):
-        (one,) = stacking.classify(Side([Change(F, BASE, here)]), Side([Change(F, BASE, there)]), []).overlaps
+        (one,) = stacked_plan.classify(
+            SideChanges([Change(F, BASE, here)]), SideChanges([Change(F, BASE, there)]), []
+        ).overlaps
         return one.version
 
     assert len({version(ONE, TWO), version(TWO, ONE), version(THREE, TWO), version(ONE, THREE)}) == 4
@@ -110,15 +114,15 @@ def test_the_version_changes_with_either_side() -> None:
 @pytest.mark.parametrize(
     ("settled", "expected"),
     [
-        (Settled("ours"), {b"f.production": BASE}),
-        (Settled("theirs"), {b"f.fork": BASE}),
-        (Settled(None, THREE), {b"f.production": THREE}),
-        (Settled(None, None), {}),
+        (Decision("ours"), {b"f.production": BASE}),
+        (Decision("theirs"), {b"f.fork": BASE}),
+        (Decision(None, THREE), {b"f.production": THREE}),
+        (Decision(None, None), {}),
     ],
 )
-def test_what_is_decided_of_a_file_that_both_have_renamed(settled: Settled, expected: dict) -> None:
+def test_what_is_decided_of_a_file_that_both_have_renamed(settled: Decision, expected: dict) -> None:
     ours, theirs = sides("production")["renames"], sides("fork")["renames"]
-    found = stacking.classify(ours, theirs, [], settled={b"f.production": settled})
+    found = stacked_plan.classify(ours, theirs, [], settled={b"f.production": settled})
     assert not found.plan.conflicts
     state = {b"f.production": BASE} | {one.path: one.after for one in found.plan.changes}
     assert {path: one for path, one in state.items() if one is not None} == expected
@@ -126,5 +130,5 @@ def test_what_is_decided_of_a_file_that_both_have_renamed(settled: Settled, expe
 
 def test_a_file_is_never_put_where_a_directory_is() -> None:
     ours, theirs = sides("production")["makes a directory"], sides("fork")["edits"]
-    found = stacking.classify(ours, theirs, [], settled={F: Settled("theirs")})
+    found = stacked_plan.classify(ours, theirs, [], settled={F: Decision("theirs")})
     assert [one.why for one in found.plan.conflicts] == ["in_the_way"]

@@ -14,7 +14,7 @@ import pytest
 import holdfast
 from holdfast.engine.opening.watch_client import connect
 from holdfast.engine.watching.daemon import LOG, start_detached
-from holdfast.engine.watching.service import Setup
+from holdfast.engine.watching.service import WatchSetup
 from holdfast.model.command_results import Request
 from holdfast.model.errors import HoldfastError, LockedError
 
@@ -27,7 +27,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from watch_service import FakeSaver, Nothing
 from holdfast.engine.watching._schedule import Pace
-from holdfast.engine.watching.service import Setup, watch
+from holdfast.engine.watching.service import WatchSetup, run_service
 from holdfast.model.clock import SystemClock
 root, folder, out = (os.fsencode(text) for text in sys.argv[2:5])
 
@@ -42,12 +42,12 @@ class Noting(FakeSaver):
             print("closed", file=file)
 
 print("watching", flush=True)
-setup = Setup(root, folder, "inotify", Pace(debounce=1000, latest=1000), rest=0.0)
-watch(setup, Noting, Nothing(), SystemClock())
+setup = WatchSetup(root, folder, "inotify", Pace(debounce=1000, latest=1000), rest=0.0)
+run_service(setup, Noting, Nothing(), SystemClock())
 """
 
 
-def command(setup: Setup, out: Path, program: str = PROGRAM) -> list[str]:
+def command(setup: WatchSetup, out: Path, program: str = PROGRAM) -> list[str]:
     here = str(Path(__file__).parent)
     return [sys.executable, "-c", program, here, os.fsdecode(setup.root), os.fsdecode(setup.folder), str(out)]
 
@@ -56,7 +56,7 @@ ENVIRON = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(holdfast.__path__[
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_stops_it_cleanly(setup: Setup, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_stops_it_cleanly(setup: WatchSetup, tmp_path: Path, number: signal.Signals) -> None:
     out = tmp_path / "out"
     found = start_detached(command(setup, out), setup.folder, environ=ENVIRON)
     with reach(setup) as watcher:
@@ -71,7 +71,7 @@ def test_a_signal_stops_it_cleanly(setup: Setup, tmp_path: Path, number: signal.
     os.waitpid(found.pid, 0)
 
 
-def test_detached_it_has_a_session_and_a_private_log(setup: Setup, tmp_path: Path) -> None:
+def test_detached_it_has_a_session_and_a_private_log(setup: WatchSetup, tmp_path: Path) -> None:
     found = start_detached(command(setup, tmp_path / "out"), setup.folder, environ=ENVIRON)
     assert os.getsid(found.pid) == found.pid
     log = Path(os.fsdecode(setup.folder + b"/" + LOG))
@@ -90,7 +90,7 @@ def test_detached_it_has_a_session_and_a_private_log(setup: Setup, tmp_path: Pat
     os.waitpid(again.pid, 0)
 
 
-def test_detached_it_says_why_it_could_not_start(setup: Setup, tmp_path: Path) -> None:
+def test_detached_it_says_why_it_could_not_start(setup: WatchSetup, tmp_path: Path) -> None:
     failing = "import sys; print('the reason'); sys.exit(3)"
     with pytest.raises(HoldfastError, match=r"status 3: the reason"):
         start_detached(command(setup, tmp_path / "out", failing), setup.folder, environ=ENVIRON)

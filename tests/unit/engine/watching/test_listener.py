@@ -17,8 +17,8 @@ import pytest
 from holdfast.engine.opening import watch_messages
 from holdfast.engine.opening.home import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.opening.watch_client import connect
-from holdfast.engine.watching.listener import Limits, claim
-from holdfast.engine.watching.service import Setup, watch
+from holdfast.engine.watching.listener import ClientLimits, hold_watch_lock
+from holdfast.engine.watching.service import WatchSetup, run_service
 from holdfast.model.clock import SystemClock
 from holdfast.model.command_results import Request
 from holdfast.model.entries import Change
@@ -52,7 +52,7 @@ from .watch_service import ENTRY, LIMIT, STATUS, FakeSaver, Nothing, Running, ev
         b"x" * 200_000,
     ],
 )
-def test_garbage_gets_an_error_and_harms_nobody(setup: Setup, line: bytes) -> None:
+def test_garbage_gets_an_error_and_harms_nobody(setup: WatchSetup, line: bytes) -> None:
     """I12."""
     with running(setup) as run:
         with raw(setup) as connection:
@@ -73,8 +73,8 @@ def test_garbage_gets_an_error_and_harms_nobody(setup: Setup, line: bytes) -> No
         assert run.saver.requests == []
 
 
-def test_half_a_line_is_ended_after_a_while(setup: Setup) -> None:
-    setup = setup._replace(limits=Limits(request=0.05))
+def test_half_a_line_is_ended_after_a_while(setup: WatchSetup) -> None:
+    setup = setup._replace(limits=ClientLimits(request=0.05))
     with running(setup), raw(setup) as slow:
         slow.sendall(b'{"v":1,')
         with reach(setup) as watcher:
@@ -82,9 +82,9 @@ def test_half_a_line_is_ended_after_a_while(setup: Setup) -> None:
         assert everything_read(slow) == b""
 
 
-def test_whoever_does_not_read_blocks_nobody(setup: Setup) -> None:
+def test_whoever_does_not_read_blocks_nobody(setup: WatchSetup) -> None:
     """Bounded: the answer waits in memory for its time, then the connection ends."""
-    setup = setup._replace(limits=Limits(answer=0.3))
+    setup = setup._replace(limits=ClientLimits(answer=0.3))
     with running(setup) as run:
         many = [Change(b"%d" % number * 20, None, ENTRY) for number in range(30_000)]
         run.saver.status_answer = STATUS._replace(changes=many)
@@ -101,7 +101,7 @@ def test_whoever_does_not_read_blocks_nobody(setup: Setup) -> None:
         deaf.close()
 
 
-def test_an_answer_too_long_is_refused(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_too_long_is_refused(setup: WatchSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch_messages, "MAX_ANSWER_BYTES", 500)
     with running(setup), reach(setup) as watcher:
         with pytest.raises(HoldfastError) as caught:
@@ -109,7 +109,7 @@ def test_an_answer_too_long_is_refused(setup: Setup, monkeypatch: pytest.MonkeyP
         assert caught.value.code == "too_long"
 
 
-def test_many_clients_at_once(setup: Setup) -> None:
+def test_many_clients_at_once(setup: WatchSetup) -> None:
     with running(setup) as run:
         answers: list[object] = []
 
@@ -125,8 +125,8 @@ def test_many_clients_at_once(setup: Setup) -> None:
         assert len(answers) == len(run.saver.requests) == 30
 
 
-def test_too_many_clients_are_turned_away(setup: Setup) -> None:
-    setup = setup._replace(limits=Limits(clients=3))
+def test_too_many_clients_are_turned_away(setup: WatchSetup) -> None:
+    setup = setup._replace(limits=ClientLimits(clients=3))
     with running(setup), ExitStack() as open_ones:
         keep = [open_ones.enter_context(reach(setup)) for _ in range(3)]
         assert all(watcher.ping() for watcher in keep)
@@ -136,7 +136,7 @@ def test_too_many_clients_are_turned_away(setup: Setup) -> None:
         wait_until(lambda: answers(setup), "a free place")
 
 
-def answers(setup: Setup) -> bool:
+def answers(setup: WatchSetup) -> bool:
     with reach(setup) as watcher:
         try:
             return bool(watcher.ping())
@@ -144,7 +144,7 @@ def answers(setup: Setup) -> bool:
             return False
 
 
-def test_a_client_that_dies_before_its_answer(setup: Setup) -> None:
+def test_a_client_that_dies_before_its_answer(setup: WatchSetup) -> None:
     with running(setup) as run:
         run.saver.gate = threading.Event()
         connection = raw(setup)
@@ -155,7 +155,7 @@ def test_a_client_that_dies_before_its_answer(setup: Setup) -> None:
             assert watcher.ping()
 
 
-def test_a_watcher_that_does_not_answer(setup: Setup) -> None:
+def test_a_watcher_that_does_not_answer(setup: WatchSetup) -> None:
     with running(setup) as run:
         run.saver.gate = threading.Event()
         watcher = connect(setup.folder, wait=0.05)
@@ -173,7 +173,7 @@ def test_a_request_too_long_is_not_sent() -> None:
 # -- its place ----------------------------------------------------------------------------------------------------
 
 
-def test_the_socket_is_private(setup: Setup) -> None:
+def test_the_socket_is_private(setup: WatchSetup) -> None:
     umask = os.umask(0)
     try:
         with running(setup), reach(setup):
@@ -184,12 +184,12 @@ def test_the_socket_is_private(setup: Setup) -> None:
         os.umask(umask)
 
 
-def test_no_watcher_is_none(setup: Setup) -> None:
+def test_no_watcher_is_none(setup: WatchSetup) -> None:
     assert connect(setup.folder) is None
     assert connect(setup.folder + b"/nowhere") is None
 
 
-def test_a_folder_with_a_long_path(setup: Setup) -> None:
+def test_a_folder_with_a_long_path(setup: WatchSetup) -> None:
     folder = os.fsdecode(setup.folder) + "/long" * 40
     os.makedirs(folder, mode=0o700)
     setup = setup._replace(folder=os.fsencode(folder))
@@ -198,14 +198,14 @@ def test_a_folder_with_a_long_path(setup: Setup) -> None:
         assert watcher.ping().pid == os.getpid()
 
 
-def test_a_second_watcher_is_refused(setup: Setup) -> None:
+def test_a_second_watcher_is_refused(setup: WatchSetup) -> None:
     with running(setup), pytest.raises(LockedError, match=f"pid {os.getpid()}"):
-        watch(setup, FakeSaver, Nothing(), SystemClock())
-    with claim(setup.folder):  # and the place is free again
+        run_service(setup, FakeSaver, Nothing(), SystemClock())
+    with hold_watch_lock(setup.folder):  # and the place is free again
         pass
 
 
-def test_what_a_dead_watcher_left_is_in_nobodys_way(setup: Setup) -> None:
+def test_what_a_dead_watcher_left_is_in_nobodys_way(setup: WatchSetup) -> None:
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(setup.folder + b"/" + WATCH_SOCKET)
     dead.close()
@@ -215,7 +215,7 @@ def test_what_a_dead_watcher_left_is_in_nobodys_way(setup: Setup) -> None:
         assert watcher.ping().pid == os.getpid()
 
 
-def test_stop_returns_when_all_is_closed(setup: Setup) -> None:
+def test_stop_returns_when_all_is_closed(setup: WatchSetup) -> None:
     run = Running(setup)
     run.thread.start()
     with reach(setup) as watcher:
@@ -223,16 +223,16 @@ def test_stop_returns_when_all_is_closed(setup: Setup) -> None:
         assert run.saver.closed == 1
         assert connect(setup.folder) is None
     run.thread.join(LIMIT)
-    with claim(setup.folder):
+    with hold_watch_lock(setup.folder):
         pass
 
 
-def test_a_saver_that_cannot_be_opened_leaves_nothing(setup: Setup) -> None:
+def test_a_saver_that_cannot_be_opened_leaves_nothing(setup: WatchSetup) -> None:
     def broken(_: DirtySource) -> FakeSaver:
         raise HoldfastError("no store")
 
     with pytest.raises(HoldfastError, match="no store"):
-        watch(setup, broken, Nothing(), SystemClock())
+        run_service(setup, broken, Nothing(), SystemClock())
     assert connect(setup.folder) is None
-    with claim(setup.folder):
+    with hold_watch_lock(setup.folder):
         pass

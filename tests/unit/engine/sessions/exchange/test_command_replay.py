@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.sessions.exchange.command_replay import Repeated, replay, since
+from holdfast.engine.sessions.exchange.command_replay import RepeatedCommand, commands_between, replay
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.engine.sessions.session import Session
 from holdfast.engine.sessions.shell.execution import execute
@@ -21,10 +21,10 @@ def test_commands_are_run_again_from_another_state(make: Make, session: Session)
     execute(session, "export NAME=them; mkdir d; cd d")
     execute(session, "echo for $NAME > f; cat ../a", input="say whom it is for")
     root = Path(session.fork("side", checkpoint=before.checkpoint).root.decode())
-    told: list[Repeated] = []
+    told: list[RepeatedCommand] = []
     with make() as sessions, sessions.open("side") as side:
         (root / "a").write_text("another\n")
-        done = replay(side, since(session.history(), 1, None), tell=told.append)
+        done = replay(side, commands_between(session.history(), 1, None), tell=told.append)
         assert not done.stopped
         assert list(done.repeated) == told
         assert [one.same_end for one in told] == [True, True]
@@ -39,7 +39,7 @@ def test_it_stops_at_the_first_that_ends_differently(make: Make, session: Sessio
         execute(session, command)
     root = Path(session.fork("side", checkpoint=before.checkpoint).root.decode())
     (root / "a").unlink()
-    commands = since(session.history(), 1, None)
+    commands = commands_between(session.history(), 1, None)
     with make() as sessions, sessions.open("side") as side:
         done = replay(side, commands)
         assert [one.before.command for one in done.repeated] == ["touch x", "test -e a"]
@@ -62,7 +62,7 @@ def test_it_can_be_cancelled(session: Session) -> None:
 
 def test_which_commands(session: Session) -> None:
     entries = [execute(session, f"echo {number}") for number in range(4)]
-    assert [one.seq for one in since(session.history(), 2, 3)] == [2, 3]
-    assert since(session.history(), 1, None) == entries
+    assert [one.seq for one in commands_between(session.history(), 2, 3)] == [2, 3]
+    assert commands_between(session.history(), 1, None) == entries
     with pytest.raises(NotFoundError):
-        since(session.history(), 5, None)
+        commands_between(session.history(), 5, None)

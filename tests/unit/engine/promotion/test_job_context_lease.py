@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from holdfast.engine.promotion import _job_context as job_context
-from holdfast.engine.promotion._job_context import Site, held
+from holdfast.engine.promotion._job_context import PromotionSite, hold_production
 from holdfast.model.errors import LockedError, StorageError
 from holdfast.model.ids import WorkspaceId
 from holdfast.store.catalog.work_lease import Lease
@@ -21,38 +21,40 @@ PRODUCTION = WorkspaceId("0123456789abcdef")
 
 
 @pytest.fixture
-def site(home: Path, tree: Path) -> Site:
+def site(home: Path, tree: Path) -> PromotionSite:
     holdfast.init(tree, home=home).close()
-    return Site(os.fsencode(home), {}, {})
+    return PromotionSite(os.fsencode(home), {}, {})
 
 
-def test_one_has_it_and_the_next_one_when_it_is_released(site: Site) -> None:
-    with held(site, PRODUCTION, wait=0, who="it") as lease:
+def test_one_has_it_and_the_next_one_when_it_is_released(site: PromotionSite) -> None:
+    with hold_production(site, PRODUCTION, wait=0, who="it") as lease:
         assert not lease.lost
-        with pytest.raises(LockedError) as refused, held(site, PRODUCTION, wait=0, who="it"):
+        with pytest.raises(LockedError) as refused, hold_production(site, PRODUCTION, wait=0, who="it"):
             pass
         assert refused.value.code == "promotion_busy"
-    with held(site, PRODUCTION, wait=0, who="it") as lease:
+    with hold_production(site, PRODUCTION, wait=0, who="it") as lease:
         assert not lease.lost
 
 
-def test_what_goes_wrong_in_taking_it_is_told_whatever_it_is(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_wrong_in_taking_it_is_told_whatever_it_is(
+    site: PromotionSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(_: Lease) -> None:
         raise OSError(errno.EIO, "the disk is broken")
 
     monkeypatch.setattr(Lease, "acquire", fail)
-    with pytest.raises(StorageError, match="the disk is broken"), held(site, PRODUCTION, wait=0, who="it"):
+    with pytest.raises(StorageError, match="the disk is broken"), hold_production(site, PRODUCTION, wait=0, who="it"):
         pytest.fail("nobody has the lease")
 
 
 def test_a_lease_that_cannot_be_kept_is_lost(
-    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    site: PromotionSite, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(_: Lease) -> None:
         raise ValueError("a mistake")
 
     monkeypatch.setattr(job_context, "_RENEW_SECONDS", 0.01)
     monkeypatch.setattr(Lease, "renew", fail)
-    with held(site, PRODUCTION, wait=0, who="it") as lease:
+    with hold_production(site, PRODUCTION, wait=0, who="it") as lease:
         wait_until(lambda: lease.lost)
     assert "is not kept any more: this is a bug: ValueError: a mistake" in caplog.text

@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.sessions.holder import lock as holding
-from holdfast.engine.sessions.holder.lock import is_held, lock_path
+from holdfast.engine.sessions.holder.lock import holding, is_held, lock_path, remove_lock
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.files.index.stat_index import Columns, load
 from holdfast.model.clock import SystemClock
@@ -23,7 +22,7 @@ from holdfast.model.session_types import SessionId
 from holdfast.store.catalog.promotion_rows import PromotionRow, PromotionRows
 from holdfast.store.catalog.session_records import ref_name
 
-from ....waiting import wait_until
+from .....waiting import wait_until
 
 
 def root_of(made):
@@ -69,7 +68,7 @@ def test_a_fork_goes_its_own_way(bench):
             bench.run(session, bench.write("3", "sub/f"))
             assert (root / "sub/f").read_text() == "2"
         assert session.state.env == {"A": "1"}
-        assert [ref.metadata for ref in session._rows.refs("side") if ref.type == "fork"] == [{"why": "to try"}]
+        assert [ref.metadata for ref in bench.rows(session).refs("side") if ref.type == "fork"] == [{"why": "to try"}]
         info = bench.sessions().info("one")
         assert info.forks == ("side",)
         again = session.fork(provider="holdfast")
@@ -173,19 +172,19 @@ def test_who_waits_for_a_session_that_is_deleted_does_not_hold_what_is_gone(tmp_
 
     def wait():
         waits.set()
-        with holding.holding(lock, SessionId("one"), timeout=30, clock=clock):
+        with holding(lock, SessionId("one"), timeout=30, clock=clock):
             holds.set()
-            assert holding.is_held(lock)
+            assert is_held(lock)
 
-    with holding.holding(lock, SessionId("one"), timeout=0, clock=clock):
+    with holding(lock, SessionId("one"), timeout=0, clock=clock):
         thread = threading.Thread(target=wait)
         thread.start()
         waits.wait()
-        holding.remove(lock)
+        remove_lock(lock)
     thread.join(30)
     assert holds.is_set()
-    with holding.holding(lock, SessionId("one"), timeout=0, clock=clock):
-        holding.remove(lock)
+    with holding(lock, SessionId("one"), timeout=0, clock=clock):
+        remove_lock(lock)
     assert os.listdir(tmp_path / "sessions/local") == []
 
 
@@ -471,12 +470,12 @@ def test_an_experiments_forks_go_when_its_process_is_gone(bench):
         with bench.open("keep") as fork:
             bench.run(fork)
             fork.checkpoint("x")
-            assert fork._rows.ref("experiments/keep").checkpoint == fork.head.hash
+            assert bench.rows(fork).ref("experiments/keep").checkpoint == fork.head.hash
             fork.keep()
             fork.keep()
-            assert fork._rows.ref("experiments/keep") is None
-            assert fork._rows.ref("forks/keep").checkpoint == fork.head.hash
-            assert fork._rows.ref("forks/keep").type == "fork"
+            assert bench.rows(fork).ref("experiments/keep") is None
+            assert bench.rows(fork).ref("forks/keep").checkpoint == fork.head.hash
+            assert bench.rows(fork).ref("forks/keep").type == "fork"
         assert bench.sessions().sweep().removed == ()
         opener = bench.opener()
         with opener.store().catalog.database.writing() as transaction:
@@ -528,7 +527,8 @@ def test_forks_of_forks_go_from_the_last_to_the_first(bench):
 def test_a_fork_that_an_older_version_wrote_out_is_opened_and_deleted(bench):
     with bench.start() as session:
         made = session.fork("side", provider="holdfast")
-        rows, record = session._rows, session._rows.get(SessionId("side"))
+        rows = bench.rows(session)
+        record = rows.get(SessionId("side"))
         rows.put(record._replace(provider="plain", token="", place=made.root))
     assert bench.sessions().info("side").provider == "plain"
     with bench.open("side") as fork:

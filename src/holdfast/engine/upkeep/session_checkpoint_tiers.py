@@ -29,7 +29,7 @@ _ORDER: dict[Tier, int] = {"hot": 0, "warm": 1, "cold": 2}
 _TRIES = 3
 
 
-class Shelf:
+class SessionCheckpointTiers:
     """The session checkpoints of one tenant, wherever they are."""
 
     def __init__(self, shared: Shared) -> None:
