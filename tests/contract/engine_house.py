@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.history import undo as history
-from holdfast.engine.history.checkpoint import take
+from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.history.status import status
 from holdfast.engine.opening.context import Context
 from holdfast.engine.opening.opener import Opener
@@ -177,7 +177,7 @@ class Space(NamedTuple):
 
     def save(self, label: str = "", **options: object) -> CheckpointId:
         request = Request(label=label, **options)  # type: ignore[arg-type]
-        result = take(self.context, request)
+        result = create_checkpoint(self.context, request)
         assert result.created
         return result.checkpoint.id
 

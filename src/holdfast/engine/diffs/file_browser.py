@@ -31,7 +31,7 @@ _MOST_LINKS = 40
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY
 
 
-class Item(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """What a directory holds."""
 
     name: bytes
@@ -46,10 +46,10 @@ class Item(NamedTuple):
     """Of a link."""
 
 
-class Listing(NamedTuple):
+class DirectoryListing(NamedTuple):
     """A part of what a directory holds."""
 
-    items: Sequence[Item]
+    items: Sequence[DirectoryEntry]
     """Sorted by name."""
     total: int
     """How many the directory holds."""
@@ -59,7 +59,7 @@ class Listing(NamedTuple):
 
 def list_directory(
     root: bytes, path: bytes, *, own: Sequence[bytes] = (), after: bytes = b"", limit: int | None = None
-) -> Listing:
+) -> DirectoryListing:
     """What the directory ``path`` (empty: the root) holds, behind the name ``after``, at most ``limit`` items of it.
 
     What is Holdfast's own, the directories ``own`` among it, is left out. However much the directory holds, memory is
@@ -81,7 +81,7 @@ def list_directory(
         names = sorted(behind()) if limit is None else heapq.nsmallest(limit + 1, behind())
         shown = names[:limit]
         items = [item for item in (_item(fd, name) for name in shown) if item is not None]
-        return Listing(items, total, shown[-1] if len(shown) < len(names) else None)
+        return DirectoryListing(items, total, shown[-1] if len(shown) < len(names) else None)
     except OSError as error:
         raise _translated(path, error) from error
     finally:
@@ -144,7 +144,7 @@ def _hash(content: bytearray) -> Hash:
     return hasher.hash()
 
 
-def _item(fd: int, name: bytes) -> Item | None:
+def _item(fd: int, name: bytes) -> DirectoryEntry | None:
     try:
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)
         target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(found.st_mode) else None
@@ -158,7 +158,7 @@ def _item(fd: int, name: bytes) -> Item | None:
     elif stat.S_ISREG(found.st_mode):
         kind = "file"
     size = found.st_size if kind == "file" else 0
-    return Item(name, kind, size, stat.S_IMODE(found.st_mode), found.st_mtime_ns, target)
+    return DirectoryEntry(name, kind, size, stat.S_IMODE(found.st_mode), found.st_mtime_ns, target)
 
 
 def _opened(root: bytes, path: bytes, flags: int, own: Own) -> int:

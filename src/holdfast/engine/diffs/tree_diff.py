@@ -33,10 +33,10 @@ def diff(
     """
     before = None if base is None else context.catalog.checkpoint(base)
     if target is None:
-        from holdfast.engine.history.status import present
+        from holdfast.engine.history.status import scan_tree
 
         with context.lock():
-            now = present(context)
+            now = scan_tree(context)
         pages, root, files = now.pages, now.root, now.files
     else:
         after = context.catalog.checkpoint(target)
@@ -62,7 +62,7 @@ def diff(
         from holdfast.engine.diffs.renames import detect
 
         found = Diff(base, target, changes, [], unchanged)
-        changes, renamed = detect(changes, Contents(context, found).read_small)
+        changes, renamed = detect(changes, DiffContents(context, found).read_small)
     return Diff(base, target, changes, renamed, unchanged)
 
 
@@ -76,7 +76,7 @@ def _recorded(context: Context, base: CheckpointId, target: CheckpointId) -> lis
     return None if stored is None else decode_changeset(stored)
 
 
-class Contents:
+class DiffContents:
     """The content of both sides of a diff: blobs of the store, or files of the tree where that is the target."""
 
     def __init__(self, context: Context, diff: Diff) -> None:

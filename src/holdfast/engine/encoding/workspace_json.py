@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, TypeAlias
 
-    from holdfast.engine.diffs.file_browser import Item
+    from holdfast.engine.diffs.file_browser import DirectoryEntry
     from holdfast.engine.merging.fork_merge import Merged
     from holdfast.engine.upkeep.doctor import Finding
     from holdfast.model import json_types
@@ -234,7 +234,7 @@ def _paths(changes: Sequence[Change]) -> json_types.Paths:
 # Directories and files as JSON objects; see `holdfast.engine.encoding.workspace_json`.
 
 
-def entry(value: Item) -> json_types.Entry:
+def entry(value: DirectoryEntry) -> json_types.Entry:
     """What a directory holds."""
     return {
         "name": display(value.name),
@@ -246,7 +246,7 @@ def entry(value: Item) -> json_types.Entry:
     }
 
 
-def listing(path: bytes, items: Sequence[Item]) -> json_types.Listing:
+def listing(path: bytes, items: Sequence[DirectoryEntry]) -> json_types.Listing:
     """A directory, or a part of it."""
     return {"path": display(path), "entries": [entry(each) for each in items]}
 

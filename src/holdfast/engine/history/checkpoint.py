@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from holdfast.engine.opening.context import saved_in
-from holdfast.engine.opening.home import GIT_HEADS, note_place
+from holdfast.engine.opening.context import saved_state
+from holdfast.engine.opening.home import GIT_HEADS, remember_folder
 from holdfast.engine.opening.identity import refuse_other_mount
-from holdfast.engine.opening.undo_log import noting
+from holdfast.engine.opening.undo_log import report_saved
 from holdfast.files.git.configuration import find_repository
 from holdfast.files.linux.regular_file import read_bounded
 from holdfast.files.note_file import NoteFile
@@ -245,7 +245,7 @@ _TRIES = 3
 _LOG = Log(__name__)
 
 
-class Recorded(NamedTuple):
+class HistoryEntry(NamedTuple):
     """How a state is entered in the history, where it is not simply the next one."""
 
     event: HistoryEvent
@@ -258,7 +258,7 @@ class Recorded(NamedTuple):
         return self.event.operation in ("restore", "undo", "redo")
 
 
-def take(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
+def create_checkpoint(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
     """Save the tree's present state, if it differs from the last one saved.
 
     Waits for the workspace's lock (`LockedError` when that takes too long). Durable when it returns; atomic: it exists
@@ -273,19 +273,20 @@ def take(context: Context, request: Request, progress: Progress | None = None) -
 
         check_label(request.label)
     with context.lock():
-        return take_locked(context, request, progress)
+        return create_checkpoint_locked(context, request, progress)
 
 
-def take_locked(
+def create_checkpoint_locked(
     context: Context,
     request: Request,
     progress: Progress | None = None,
     *,
     meanwhile: Callable[[], None] | None = None,
-    recorded: Recorded | None = None,
+    recorded: HistoryEntry | None = None,
     also: Container[bytes] = (),
 ) -> CheckpointResult:
-    """`take`, for callers that hold the workspace's lock already; ``meanwhile`` and ``also`` as `Tree.scan` has them.
+    """`create_checkpoint`, for callers that hold the workspace's lock already; ``meanwhile`` and ``also`` as
+    `Tree.scan` has them.
 
     With ``recorded`` the state is entered in the history so, also if it is the same as before.
     """
@@ -294,12 +295,12 @@ def take_locked(
     full_hash = request.full_hash
     for left in reversed(range(_TRIES)):
         try:
-            with noting(context) as note, context.store.keeping_ahead():
+            with report_saved(context) as note, context.store.keeping_ahead():
                 checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded, also)
                 note(checkpoint.root)
             remember(context, checkpoint)
             if checkpoint.total_files >= parallel_scan.MIN_FILES:  # (else no early scan is started)
-                note_place(context.home, context.workspace)
+                remember_folder(context.home, context.workspace)
         except VanishedError:
             # Collection was just deleting content that this manifest names: read and store all of it again.
             full_hash = True
@@ -316,27 +317,28 @@ def take_locked(
     raise AssertionError("unreachable")
 
 
-def take_touched(
+def create_checkpoint_or_part(
     context: Context,
     request: Request,
     touched: Callable[[], Collection[bytes]],
     progress: Progress | None = None,
     *,
     meanwhile: Callable[[], None] | None = None,
-    recorded: Recorded | None = None,
+    recorded: HistoryEntry | None = None,
 ) -> Checkpoint:
-    """`take_locked`, for what a restore or an undo is about to change, or has changed: on a disk that has no room for
-    all that is unsaved, what is at or below the paths that ``touched`` gives is saved, and the rest stays unsaved.
+    """`create_checkpoint_locked`, for what a restore or an undo is about to change, or has changed: on a disk that has
+    no room for all that is unsaved, what is at or below the paths that ``touched`` gives is saved, and the rest stays
+    unsaved.
 
     Raises `StorageError` if there is no room even for that, or ``touched`` gives nothing; the hint says what helps.
     """
     try:
-        return take_locked(context, request, progress, meanwhile=meanwhile, recorded=recorded).checkpoint
+        return create_checkpoint_locked(context, request, progress, meanwhile=meanwhile, recorded=recorded).checkpoint
     except StorageError as error:
         if not lacks_room(error):
             raise
         try:
-            saved = _take_part(context, request, touched(), recorded)
+            saved = _create_part(context, request, touched(), recorded)
         except StorageError as still:
             if not lacks_room(still):
                 raise
@@ -351,13 +353,13 @@ def take_touched(
         return saved
 
 
-def _take_part(
-    context: Context, request: Request, paths: Collection[bytes], recorded: Recorded | None
+def _create_part(
+    context: Context, request: Request, paths: Collection[bytes], recorded: HistoryEntry | None
 ) -> Checkpoint | None:
     """Save what the tree holds at or below ``paths``; what else has changed is as in the last checkpoint. None if there
     is no such path, or no checkpoint yet.
     """
-    from holdfast.engine.history.status import present
+    from holdfast.engine.history.status import scan_tree
     from holdfast.files.tree import Scan
     from holdfast.store.manifests import manifest
 
@@ -365,7 +367,7 @@ def _take_part(
     if cursor.head is None or not paths:
         return None
     parent = context.catalog.checkpoint(cursor.head)
-    now = present(context, gone_is_empty=True)
+    now = scan_tree(context, gone_is_empty=True)
     writer = LazyWriter(context.store.writer)
     try:
         changes: list[Change] = []
@@ -428,7 +430,7 @@ def _attempt(
     full_hash: bool,
     progress: Progress | None,
     meanwhile: Callable[[], None] | None,
-    recorded: Recorded | None,
+    recorded: HistoryEntry | None,
     also: Container[bytes],
 ) -> tuple[Checkpoint, bool, Scan]:
     catalog = context.catalog
@@ -441,7 +443,7 @@ def _attempt(
         scan = context.tree.scan(
             writer,
             base=None if parent is None else parent.root,
-            saved=saved_in(context, parent),
+            saved=saved_state(context, parent),
             full_hash=full_hash,
             progress=progress,
             meanwhile=meanwhile,
@@ -467,11 +469,11 @@ def _attempt(
         raise
     context.tree.settle(checkpoint.root)
     if parent is None:
-        _tell_secrets(scan)
+        _warn_of_secrets(scan)
     return checkpoint, True, scan
 
 
-def _tell_secrets(scan: Scan) -> None:
+def _warn_of_secrets(scan: Scan) -> None:
     """At a first checkpoint: say that settings with secrets in them are among what is saved."""
     found = sorted(path for path, entry in scan.changes.items() if entry is not None and is_environment(path))
     if found:
@@ -512,7 +514,7 @@ def _store(
     built: Built,
     changes: Sequence[Change] | None,
     written: Written,
-    recorded: Recorded | None,
+    recorded: HistoryEntry | None,
 ) -> Checkpoint:
     """Write the pages and commit. What was written stays unreferenced if this fails."""
     from holdfast.store.blobs.content_writer import write_pages

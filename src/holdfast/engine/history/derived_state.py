@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.store.blobs.content_writer import Written
 
 
-def put_together(
+def create_derived_checkpoint(
     context: Context,
     ours: CheckpointId,
     changes: Sequence[Change],

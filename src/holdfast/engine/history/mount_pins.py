@@ -18,7 +18,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from typing import Final
 
-    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.ids import CheckpointId
 
@@ -98,7 +98,7 @@ class MountPin:
         os.close(self._file)
 
 
-def release_dead(context: Shared) -> None:
+def release_dead_pins(context: StoreContext) -> None:
     """Keep no more, in the whole home, what was mounted by processes that have ended without saying so."""
     if context.store.catalog.database.read_only:
         return
@@ -112,7 +112,7 @@ def release_dead(context: Shared) -> None:
             _release_if_dead(context, folder + b"/" + name)
 
 
-def _release_if_dead(context: Shared, path: bytes) -> None:
+def _release_if_dead(context: StoreContext, path: bytes) -> None:
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine.hosting._launcher import Launch, Launcher
-from holdfast.engine.opening.child_environment import handed_on
+from holdfast.engine.opening.child_environment import inherited_environment
 from holdfast.engine.running.run import new_run_id
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log, inherited
@@ -99,7 +99,7 @@ class Session:
         self._flags = dict(flags or {})
         self._isolation = isolation
         self._thresholds = thresholds
-        self._environment = handed_on(os.environb)
+        self._environment = inherited_environment(os.environb)
         self._inside = inside
         self._turn = threading.Lock()
         """Held by whoever starts, stops, or has a command run."""

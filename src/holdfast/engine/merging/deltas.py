@@ -12,8 +12,8 @@ from collections import OrderedDict
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from holdfast.engine.diffs.tree_diff import Contents, diff
-from holdfast.engine.history.status import only_uncaptured
+from holdfast.engine.diffs.tree_diff import DiffContents, diff
+from holdfast.engine.history.status import only_uncaptured_paths
 from holdfast.engine.merging.three_way import Side, by_path
 from holdfast.model.command_results import Diff
 from holdfast.model.errors import RefusedError
@@ -111,7 +111,7 @@ def fork_side(
     """What a fork has done, as `side`, and the paths that it captures no more, of which it has done nothing."""
     found = side(context, base, target, changes)
     all_ = _all(found)
-    spared = only_uncaptured(context, target, all_)
+    spared = only_uncaptured_paths(context, target, all_)
     if spared:
         found = _told_apart(context, base, target, [one for one in all_ if one.path not in spared])
     return found, spared
@@ -125,7 +125,7 @@ def production_side(context: Context, base: CheckpointId, target: CheckpointId) 
     if not found.renamed:
         return found
     all_ = _all(found)
-    kept = only_uncaptured(context, target, all_)
+    kept = only_uncaptured_paths(context, target, all_)
     if not any(one.before_path in kept for one in found.renamed):
         return found
     rest = _told_apart(context, base, target, [one for one in all_ if one.path not in kept])
@@ -141,7 +141,7 @@ def _told_apart(context: Context, base: CheckpointId, target: CheckpointId, chan
         return Side(changes)
     from holdfast.engine.diffs.renames import detect
 
-    return Side(*detect(changes, Contents(context, Diff(base, target, changes, [], 0)).read_small))
+    return Side(*detect(changes, DiffContents(context, Diff(base, target, changes, [], 0)).read_small))
 
 
 def bases(

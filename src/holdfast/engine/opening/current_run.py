@@ -13,19 +13,19 @@ from holdfast.model.errors import RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.model.command_results import CheckpointResult, Request
 
 RUN_VARIABLE = b"HOLDFAST_RUN"
 """In the environment of all that runs: the id of the run."""
 
 
-def socket_of(run: str) -> bytes:
+def run_socket(run: str) -> bytes:
     """The name of the socket in the workspace's folder where the launcher of a run answers."""
     return b"run-" + os.fsencode(run)
 
 
-def current_run(context: Shared) -> str | None:
+def current_run(context: StoreContext) -> str | None:
     """The id of the run that this process belongs to and that keeps it from writing the home; None if there is none."""
     run = os.environb.get(RUN_VARIABLE, b"")
     # (A variable is easily inherited, or invented. Who may write needs nobody.)
@@ -44,7 +44,7 @@ def refuse_hidden(home: bytes) -> None:
         )
 
 
-def forbid_inside_run(context: Shared, what: str) -> None:
+def forbid_inside_run(context: StoreContext, what: str) -> None:
     """Raise `RefusedError` if this process belongs to a run: ``what`` is asked for outside of it."""
     run = current_run(context)
     if run is not None:
@@ -55,7 +55,7 @@ def forbid_inside_run(context: Shared, what: str) -> None:
         )
 
 
-def checkpoint_outside(context: Context, request: Request) -> CheckpointResult | None:
+def checkpoint_by_launcher(context: Context, request: Request) -> CheckpointResult | None:
     """Have the launcher of the run that this process belongs to take a checkpoint; None if it belongs to none.
 
     Raises `RefusedError` if nobody is there to be asked: what a run has left running has no launcher any more.
@@ -65,7 +65,7 @@ def checkpoint_outside(context: Context, request: Request) -> CheckpointResult |
         return None
     from holdfast.engine.opening.watch_client import connect
 
-    launcher = connect(context.folder, name=socket_of(run))
+    launcher = connect(context.folder, name=run_socket(run))
     if launcher is None:
         raise RefusedError(
             f"nobody takes this checkpoint: the run {run}, to which this process belongs, is over, or elsewhere",

@@ -100,7 +100,7 @@ RESTORE_JOURNAL = b"restore"
 """There while a restore is under way: docs/formats/restore-journal.md."""
 UNDO_NOTE = b"undoing"
 """There while steps are taken back and the history does not know it yet: docs/formats/undo-note.md."""
-TOLD = b"told"
+CREDENTIALS_REPORTED = b"told"
 """Which files of credentials the user was told of: docs/formats/told.md."""
 GIT_HEADS = b"heads"
 """Where HEAD of a repository stood when states were saved: docs/formats/git-heads.md."""
@@ -132,15 +132,15 @@ def folder_in(home: bytes, workspace: Workspace) -> bytes:
 # workspace's id (docs/formats/places.md). One may be out of date: what was begun by it counts only if the catalog says
 # the same.
 
-_PLACES = b"places"
+_WORKSPACE_LINKS = b"places"
 _ID_LETTERS = frozenset(b"0123456789abcdef")
 
 
-def note_place(home: bytes, workspace: Workspace) -> None:
-    """Note where the workspace is, for `folder_noted`. Best effort."""
-    link, name = _place(home, workspace.path), workspace.id.encode()
+def remember_folder(home: bytes, workspace: Workspace) -> None:
+    """Note where the workspace is, for `remembered_folder`. Best effort."""
+    link, name = _link_of(home, workspace.path), workspace.id.encode()
     try:
-        if _read_place(link) == name:
+        if _read_link(link) == name:
             return
         os.makedirs(os.path.dirname(link), 0o700, exist_ok=True)
         new = link + b".new-" + name
@@ -152,17 +152,17 @@ def note_place(home: bytes, workspace: Workspace) -> None:
         return
 
 
-def folder_noted(home: bytes, root: bytes) -> bytes | None:
+def remembered_folder(home: bytes, root: bytes) -> bytes | None:
     """The folder of the workspace that is noted to be at ``root``."""
-    name = _read_place(_place(home, root))
+    name = _read_link(_link_of(home, root))
     return os.path.join(home, b"workspaces", name) if name and _ID_LETTERS.issuperset(name) else None
 
 
-def _place(home: bytes, root: bytes) -> bytes:
-    return os.path.join(home, _PLACES, hash_bytes(root).hex().encode())
+def _link_of(home: bytes, root: bytes) -> bytes:
+    return os.path.join(home, _WORKSPACE_LINKS, hash_bytes(root).hex().encode())
 
 
-def _read_place(link: bytes) -> bytes | None:
+def _read_link(link: bytes) -> bytes | None:
     try:
         return os.readlink(link)
     except OSError:
@@ -174,7 +174,7 @@ def _read_place(link: bytes) -> bytes | None:
 _MAX_LOG_BYTES = 1 << 20
 
 
-def open_log(folder: bytes, name: bytes) -> int:
+def open_process_log(folder: bytes, name: bytes) -> int:
     """Open the log ``name`` of a process that goes on by itself: mode 0600, begun anew when it has grown beyond 1 MiB.
 
     Raises `StorageError`.

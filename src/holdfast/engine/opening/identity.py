@@ -144,7 +144,7 @@ def is_overlaid(folder: bytes, root: bytes) -> bool:
 _LOG = Log(__name__)
 
 
-def recognise(
+def recognise_workspace(
     catalog: Catalog,
     folder_of: Callable[[Workspace], bytes],
     root: bytes,
@@ -166,15 +166,15 @@ def recognise(
     if (
         by_identity is not None
         and by_identity.path != root
-        and not (found is not None and _is(found) and may_be(folder_of(found), root))
-        and not _is(by_identity)
-        and may_be(folder_of(by_identity), root)
+        and not (found is not None and _is_same_directory(found) and could_be(folder_of(found), root))
+        and not _is_same_directory(by_identity)
+        and could_be(folder_of(by_identity), root)
     ):
         found = by_identity
     if found is None:
         return None
     noted = (found.path, found.device, found.inode) == (root, about.st_dev, about.st_ino)
-    if not noted or not may_be(folder_of(found), root):
+    if not noted or not could_be(folder_of(found), root):
         if check is not None and found.path == root:
             check(found)
         other = catalog.move_workspace(found.id, root, about.st_dev, about.st_ino)
@@ -191,20 +191,20 @@ def recognise(
         if overlaid:
             _remember_birth(folder_of(found), root)  # its disk is what the overlay is mounted over
         else:
-            remember(folder_of(found), root)
+            remember_root(folder_of(found), root)
     elif not is_disk_remembered(folder_of(found)):
         remember_disk(folder_of(found), root)  # it is older than this file
     return found
 
 
-def is_as_noted(folder: bytes, workspace: Workspace) -> bool:
+def is_unchanged(folder: bytes, workspace: Workspace) -> bool:
     """True if the directory that the record names is there, and still the one that it means, as far as can be told;
     ``folder`` is the workspace's own in the home. Notes nothing.
     """
-    return _is(workspace) and may_be(folder, workspace.path)
+    return _is_same_directory(workspace) and could_be(folder, workspace.path)
 
 
-def _is(workspace: Workspace) -> bool:
+def _is_same_directory(workspace: Workspace) -> bool:
     """True if the directory that the record names is still the one that it means."""
     if workspace.path != seen_at(workspace.path):
         return False
@@ -226,9 +226,9 @@ def _look_at(root: bytes) -> os.stat_result:
         os.close(fd)
 
 
-def remember(folder: bytes, root: bytes) -> None:
+def remember_root(folder: bytes, root: bytes) -> None:
     """Note in the workspace's ``folder`` when the directory ``root`` was born, and on which file system it is. Best
-    effort: see `may_be` and `is_disk_there`.
+    effort: see `could_be` and `is_disk_there`.
     """
     remember_disk(folder, root)
     _remember_birth(folder, root)
@@ -249,12 +249,12 @@ def _remember_birth(folder: bytes, root: bytes) -> None:
         return
 
 
-def may_be(folder: bytes, root: bytes) -> bool:
+def could_be(folder: bytes, root: bytes) -> bool:
     """False if the directory ``root`` is surely not the one that was noted, though its inode number is the same.
 
     True where nothing was noted or the file system does not keep such times: then the number alone must do.
     """
-    noted = _noted(folder)
+    noted = _noted_birth(folder)
     return noted is None or _birth_time(root) in (None, noted)
 
 
@@ -263,11 +263,11 @@ def is_copied(folder: bytes, workspace: Workspace) -> bool:
     than the workspace: all of it was copied, or brought back from a backup, as it is with a home. (The root alone does
     not tell: a snapshot of btrfs is born with its source.)
     """
-    noted, above = _noted(folder), _birth_time(os.path.dirname(workspace.path))
+    noted, above = _noted_birth(folder), _birth_time(os.path.dirname(workspace.path))
     return noted is not None and above is not None and above > max(noted, workspace.created_at * 1000)
 
 
-def _noted(folder: bytes) -> int | None:
+def _noted_birth(folder: bytes) -> int | None:
     try:
         return int(read_regular(os.path.join(folder, ROOT_BIRTH), 32) or b"")
     except (OSError, ValueError):
@@ -287,7 +287,7 @@ def _birth_time(path: bytes) -> int | None:
 # a fork, what is mounted over any, and the empty mount point of one that is not mounted.
 
 
-def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bool, anew: bool) -> None:
+def check_fork_directory(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bool, anew: bool) -> None:
     """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and what is at its
     path is not what was made for that. Any other workspace may be made again at its path by whoever has it; what
     `refuse_other_mount` refuses is the workspace ``anew`` only.
@@ -310,12 +310,12 @@ def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bo
         return
     # (Numbers of devices are others after a restart, and those of inodes may be in an overlay.)
     may_differ = os.path.basename(path) == MERGED and os.path.ismount(path)
-    if (may_differ or os.lstat(path).st_ino == workspace.inode) and may_be(folder, path):
+    if (may_differ or os.lstat(path).st_ino == workspace.inode) and could_be(folder, path):
         return
     if (_is_empty(path) or is_copied(folder, workspace)) and not mounted_at(path):
         return
     if all(one.phase != "swapping" for one in PromotionRows(catalog).list(workspace.id, unfinished=True)):
-        refuse(path, forks[0])
+        refuse_replaced_fork(path, forks[0])
 
 
 def refuse_other_mount(folder: bytes, workspace: Workspace) -> None:
@@ -332,7 +332,7 @@ def refuse_other_mount(folder: bytes, workspace: Workspace) -> None:
     if (about.st_dev, about.st_ino) == (workspace.device, workspace.inode):
         return
     # (Numbers of devices are others after a restart.)
-    if about.st_ino == workspace.inode and may_be(folder, path):
+    if about.st_ino == workspace.inode and could_be(folder, path):
         return
     import shlex
 
@@ -371,7 +371,7 @@ def _is_empty(path: bytes) -> bool:
         return False
 
 
-def refuse(path: bytes, fork: str) -> None:
+def refuse_replaced_fork(path: bytes, fork: str) -> None:
     """Raise `RefusedError`: something else is at ``path`` than the directory that was made for a fork."""
     import shlex
 
@@ -391,7 +391,7 @@ def refuse(path: bytes, fork: str) -> None:
     )
 
 
-def make_root(context: Context) -> None:
+def recreate_root(context: Context) -> None:
     """Make the workspace's directory again if it is gone, and note at once which one it is now: nobody else's would be
     taken for a fork's.
     """
@@ -405,7 +405,7 @@ def make_root(context: Context) -> None:
     except OSError:
         return  # the tree is not of this machine
     context.catalog.move_workspace(context.workspace.id, path, about.st_dev, about.st_ino)
-    remember(context.folder, path)
+    remember_root(context.folder, path)
 
 
 # Which workspaces are gone: their directory was deleted, and not just moved somewhere without being used since.
@@ -474,7 +474,7 @@ def find_moved(
                     if entry.inode() in inodes:
                         about = os.lstat(entry.path)
                         for workspace in wanted.get((about.st_dev, about.st_ino), ()):
-                            if may_be(folder_of(workspace), entry.path):
+                            if could_be(folder_of(workspace), entry.path):
                                 found[workspace.id] = entry.path
                         if all(one.id in found for one in wanted.get((about.st_dev, about.st_ino), ())):
                             wanted.pop((about.st_dev, about.st_ino), None)

@@ -337,7 +337,7 @@ class Opener:
             return self._context(known), False  # another process has just begun to
         context = self._context(workspace)
         identity.remember_own_mount(context.folder, root)
-        identity.remember(context.folder, root)
+        identity.remember_root(context.folder, root)
         return context, True
 
     def open(self, path: bytes) -> Context:
@@ -398,7 +398,7 @@ class Opener:
         """
         record = self.store().catalog.workspace(name)
         self._refuse_unmounted(record)
-        if not record.live or not (self._is_by_mount(record) or identity.is_as_noted(self._folder(record), record)):
+        if not record.live or not (self._is_by_mount(record) or identity.is_unchanged(self._folder(record), record)):
             raise RefusedError(
                 f"{display(seen_at(record.path))} is not there, or another directory than it was",
                 hint="nothing was touched; any command in there tells Holdfast what has become of it",
@@ -433,7 +433,7 @@ class Opener:
         workspace = self._new(root, source)
         self.store().catalog.add_workspace(workspace)
         context = self._context(workspace)
-        identity.remember(context.folder, root)
+        identity.remember_root(context.folder, root)
         return context
 
     def open_home(self) -> HomeContext:
@@ -525,9 +525,9 @@ class Opener:
 
     def _is_half_done(self, forked: Workspace) -> bool:
         """True if the fork is without its first checkpoint, or was killed between that and its end."""
-        from holdfast.engine.opening import operation_journal as journals
+        from holdfast.engine.opening.operation_journal import read_journal
 
-        journal = journals.read(self._folder(forked))
+        journal = read_journal(self._folder(forked))
         return self.store().catalog.cursor(forked.id).head is None if journal is None else journal.operation == "fork"
 
     def _make_root(self, root: bytes, beside: Workspace) -> None:
@@ -562,11 +562,13 @@ class Opener:
 
             if is_mounted(self._folder(found), root):
                 return found  # what it is known by is the directory that is mounted upon
-        return identity.recognise(catalog, self._folder, root, check=partial(self._check_made, anew=anew))
+        return identity.recognise_workspace(catalog, self._folder, root, check=partial(self._check_made, anew=anew))
 
     def _check_made(self, workspace: Workspace, *, anew: bool) -> None:
         by_mount = self._is_by_mount(workspace)
-        identity.check(self.store().catalog, self._folder(workspace), workspace, by_mount=by_mount, anew=anew)
+        identity.check_fork_directory(
+            self.store().catalog, self._folder(workspace), workspace, by_mount=by_mount, anew=anew
+        )
         if not by_mount:
             self._refuse_unmounted(workspace)
 
@@ -593,11 +595,11 @@ class Opener:
         layer = None
         if self._is_by_mount(workspace):
             from holdfast.engine.opening import fork_layers
-            from holdfast.engine.opening.fork_layers import layer_of, refuse_unmounted
+            from holdfast.engine.opening.fork_layers import fork_layer, refuse_unmounted
 
             refuse_unmounted(folder, workspace.path)
-            note = fork_layers.read(folder)
-            layer = None if note is None else layer_of(self.store(), folder, note)
+            note = fork_layers.read_note(folder)
+            layer = None if note is None else fork_layer(self.store(), folder, note)
         return self.tree_at(workspace.path, folder, settings, layer=layer)
 
     def tree_at(self, path: bytes, folder: bytes, settings: Settings, *, layer: Layer | None = None) -> LocalTree:

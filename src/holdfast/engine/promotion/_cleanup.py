@@ -8,7 +8,7 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opening.context import watcher_of
+from holdfast.engine.opening.context import connect_watcher
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build import output_of, said
 from holdfast.engine.promotion._build_directory import AFTER_APPLY, AT_SWAP, BEFORE_COPY, load_stamps
@@ -94,7 +94,7 @@ def remove_old(work: Work) -> None:
 def _watcher(work: Work) -> int:
     """The pid of production's watcher, if there is one: it goes to the new directory by itself. Else 0."""
     with suppress(HoldfastError):
-        watcher = watcher_of(work.context)
+        watcher = connect_watcher(work.context)
         if watcher is not None:
             with watcher:
                 return watcher.ping().pid

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.engine.opening.child_environment import handed_on
+from holdfast.engine.opening.child_environment import inherited_environment
 from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, HOOK_VARIABLE, SESSION_VARIABLE
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
@@ -179,7 +179,7 @@ def _environment(about: Mapping[str, object], word: str) -> dict[str, str]:
         own[SESSION_VARIABLE] = session
     if isinstance(agent := about.get("agent"), str):
         own[AGENT_VARIABLE] = agent
-    return {**handed_on(os.environ), **own}
+    return {**inherited_environment(os.environ), **own}
 
 
 def _errors_of(child: subprocess.Popen[bytes], given: bytes, door: Door | None) -> bytes:

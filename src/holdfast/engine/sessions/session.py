@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from holdfast.engine.opening.child_environment import handed_on, of_no_repository
+from holdfast.engine.opening.child_environment import inherited_environment, without_git_repository
 from holdfast.engine.sessions import _quotas as quotas
 from holdfast.engine.sessions.identifiers import check_agent, check_metadata
 from holdfast.engine.sessions.state import journal
@@ -69,8 +69,8 @@ class Session:
         self._states = States(around, line, self.door)
         self._door: Door | None = None
         self._is_asked = False
-        base = handed_on(around.opener.environ)
-        self._base = of_no_repository(base) if line.record.provider else base
+        base = inherited_environment(around.opener.environ)
+        self._base = without_git_repository(base) if line.record.provider else base
         self._commands = Commands(around.context, line, self._states, self._base, stack)
         self.too_long: list[str] = []
         """What its commands have exported since it was opened and nobody can be started with."""

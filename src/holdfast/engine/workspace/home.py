@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from holdfast.engine.forks.mount_server_client import MountServer
-    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.model.command_results import Forgotten, Log
     from holdfast.model.content import Progress
     from holdfast.store.catalog.usage_statistics import Stats
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Opened:
     """See the module. Base of the two public faces of the engine."""
 
-    def __init__(self, opener: Opener, shared: Shared) -> None:
+    def __init__(self, opener: Opener, shared: StoreContext) -> None:
         self._opener = opener
         self._shared = shared
 

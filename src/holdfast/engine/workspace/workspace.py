@@ -6,7 +6,7 @@ import os
 import sys
 from contextlib import contextmanager
 
-from holdfast.engine.opening.context import by_watcher, paused
+from holdfast.engine.opening.context import ask_watcher, pause_watcher
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.home import RESTORE_JOURNAL
 from holdfast.engine.opening.opener import Opener
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.engine.diffs.patch_text import FileStat
-    from holdfast.engine.diffs.tree_diff import Contents
+    from holdfast.engine.diffs.tree_diff import DiffContents
     from holdfast.engine.forks.checkpoint_mount import Mounted
     from holdfast.engine.forks.mount_server_client import MountServer
     from holdfast.engine.history.retention import Policy
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 # The part of a workspace's public face that looks: at its checkpoints, into them, and at how two states differ.
 
 
-class LookedAt(OpenedWorkspace):
+class WorkspaceQueries(OpenedWorkspace):
     """See the module."""
 
     def log(self, limit: int | None = None, *, everything: bool = False) -> Log:
@@ -119,10 +119,10 @@ class LookedAt(OpenedWorkspace):
 
         return to_json(diff, self._contents(diff).fetch)
 
-    def _contents(self, diff: Diff) -> Contents:
-        from holdfast.engine.diffs.tree_diff import Contents
+    def _contents(self, diff: Diff) -> DiffContents:
+        from holdfast.engine.diffs.tree_diff import DiffContents
 
-        return Contents(self._context, diff)
+        return DiffContents(self._context, diff)
 
 
 def encoded(paths: Sequence[str | bytes]) -> list[bytes]:
@@ -135,35 +135,35 @@ def encoded(paths: Sequence[str | bytes]) -> list[bytes]:
 # The part of a workspace's public face that shows, groups and answers what its undo log holds.
 
 
-class RecordedSteps(OpenedWorkspace):
+class WorkspaceSteps(OpenedWorkspace):
     """See the module."""
 
     def steps(self) -> Sequence[StepInfo]:
         """The steps in the undo log, oldest first."""
-        from holdfast.engine.opening.undo_log import steps
+        from holdfast.engine.opening.undo_log import list_steps
 
-        return steps(self._context)
+        return list_steps(self._context)
 
     def step(self, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
         """One step, and what it did to which path. Raises `NotFoundError`."""
-        from holdfast.engine.opening.undo_log import changes
+        from holdfast.engine.opening.undo_log import step_changes
 
-        return changes(self._context, step)
+        return step_changes(self._context, step)
 
     def conflicts(self, step: int) -> Sequence[ConflictInfo]:
         """What was left as it is when a finished step was last undone, redone or rolled back: where others have changed
         it since, say, and where what belongs there is kept. Raises `NotFoundError`.
         """
-        from holdfast.engine.opening.undo_log import conflicts
+        from holdfast.engine.opening.undo_log import step_conflicts
 
-        return conflicts(self._context, step)
+        return step_conflicts(self._context, step)
 
     def discard_steps(self) -> int | None:
         """Forget all finished steps, and undo logs of other versions; how many steps, if that can be told."""
         forbid_inside_run(self._context, "forgetting")
-        from holdfast.engine.opening.undo_log import discard
+        from holdfast.engine.opening.undo_log import discard_steps
 
-        return discard(self._context)
+        return discard_steps(self._context)
 
     def discard_other_version(self) -> bool:
         """Forget undo logs of other versions that were set aside, and nothing else; False if there are none."""
@@ -189,15 +189,15 @@ class RecordedSteps(OpenedWorkspace):
 
     def barriers(self) -> Sequence[BarrierInfo]:
         """The edits by others that the undo log knows of, oldest first."""
-        from holdfast.engine.opening.undo_log import barriers
+        from holdfast.engine.opening.undo_log import list_barriers
 
-        return barriers(self._context)
+        return list_barriers(self._context)
 
     def held(self) -> Sequence[TicketInfo]:
         """The operations that safeguards hold until a person has decided."""
-        from holdfast.engine.opening.undo_log import reached
+        from holdfast.engine.opening.undo_log import open_service
 
-        with reached(self._context) as log:
+        with open_service(self._context) as log:
             return [] if log is None else log.held()
 
     def answer(self, ticket: int, *, allow: bool) -> TicketInfo:
@@ -207,10 +207,10 @@ class RecordedSteps(OpenedWorkspace):
 
     @contextmanager
     def _undo_log(self) -> Generator[UndoService]:
-        from holdfast.engine.opening.undo_log import reached, required
+        from holdfast.engine.opening.undo_log import open_service, require_service
 
-        with reached(self._context) as log:
-            yield required(log)
+        with open_service(self._context) as log:
+            yield require_service(log)
 
     def _explicit(self, log: UndoService, step: int | None) -> int:
         """The number of an explicit step: the given one, or the one that is open; within a run, its own."""
@@ -282,7 +282,7 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
         raise
 
 
-class Workspace(RecordedSteps, LookedAt):
+class Workspace(WorkspaceSteps, WorkspaceQueries):
     """A directory with a memory. Use it as a context manager, or `close` it.
 
     Checkpoints are named as on the command line: full ids, unique prefixes, labels, ``@`` (the one that the tree stands
@@ -356,7 +356,7 @@ class Workspace(RecordedSteps, LookedAt):
 
     def status(self) -> Status:
         """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""
-        found = by_watcher(self._context, lambda watcher: watcher.status())
+        found = ask_watcher(self._context, lambda watcher: watcher.status())
         if found is not None:
             return found
         from holdfast.engine.history.status import status
@@ -502,24 +502,24 @@ class Workspace(RecordedSteps, LookedAt):
         `restore`.
         """
         forbid_inside_run(self._context, "a restore")
-        from holdfast.engine.history.interrupted_operations import resume
+        from holdfast.engine.history.recovery import resume
 
-        with paused(self._context):
+        with pause_watcher(self._context):
             return resume(self._context, progress, as_state=as_state)
 
     def restore_abort(self, *, progress: Progress | None = None) -> RestoreResult:
         """Take a restore that was cut short back: the tree becomes what it was before; see `restore_continue`."""
         forbid_inside_run(self._context, "a restore")
-        from holdfast.engine.history.interrupted_operations import abandon
+        from holdfast.engine.history.recovery import abandon
 
-        with paused(self._context):
+        with pause_watcher(self._context):
             return abandon(self._context, progress)
 
     def unfinished(self) -> Journal | None:
         """The restore that was cut short, if there is one."""
         if not os.path.lexists(os.path.join(self.folder, RESTORE_JOURNAL)):
             return None
-        from holdfast.engine.history.interrupted_operations import unfinished
+        from holdfast.engine.history.recovery import unfinished
 
         return unfinished(self._context)
 
@@ -549,8 +549,8 @@ class Workspace(RecordedSteps, LookedAt):
         forbid_inside_run(self._context, "an undo")
         from holdfast.engine.history.undo import undo, undo_steps
 
-        chosen = _chosen(step)
-        with paused(self._context):
+        chosen = _step_ids(step)
+        with pause_watcher(self._context):
             if not chosen and run is None:
                 return undo(
                     self._context,
@@ -590,8 +590,8 @@ class Workspace(RecordedSteps, LookedAt):
         forbid_inside_run(self._context, "a redo")
         from holdfast.engine.history.undo import redo, redo_steps
 
-        chosen = _chosen(step)
-        with paused(self._context):
+        chosen = _step_ids(step)
+        with pause_watcher(self._context):
             if not chosen:
                 return redo(self._context, count, force=force, dry_run=dry_run, progress=progress)
             if count != 1:
@@ -657,9 +657,9 @@ class Workspace(RecordedSteps, LookedAt):
         def open_fork() -> Context:
             return self._opener.make_fork(os.fsencode(directory), source, self._context.workspace)
 
-        from holdfast.engine.opening.context import with_ballast
+        from holdfast.engine.opening.context import with_disk_reserve
 
-        with with_ballast(self._context):  # a fork is a way to have again what is stored
+        with with_disk_reserve(self._context):  # a fork is a way to have again what is stored
             if mount:
                 from holdfast.engine.forks.mounted_forks import fork_mounted
 
@@ -806,6 +806,6 @@ class Workspace(RecordedSteps, LookedAt):
         return import_bundle(self._context, os.fsencode(file))
 
 
-def _chosen(step: int | Sequence[int] | None) -> Sequence[int]:
+def _step_ids(step: int | Sequence[int] | None) -> Sequence[int]:
     """The ids of one or more steps, each once."""
     return () if step is None else tuple(dict.fromkeys([step] if isinstance(step, int) else step))

@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.cli.status_log_show_cat import _log_lines
 from holdfast.engine.forks.checkpoint_mount import newest_at
-from holdfast.engine.history.checkpoint import take
+from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.history.retention import Policy, Thinning, decide
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.opening.undo_log import log_directory, reached
+from holdfast.engine.opening.undo_log import log_directory, open_service
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.command_results import Request
@@ -89,7 +89,7 @@ def test_a_run_whose_steps_are_forgotten_goes_back_unless_others_came_after_it(b
     run = begin_run(bench.context, "do things")
     bench.step(lambda actor: actor.write(b"f", b"1"), run=run)
     end_run(bench.context, run, "do things")
-    with reached(bench.context) as found:
+    with open_service(bench.context) as found:
         service: Any = found
         kept = service.steps()[0].id
         service._undo_log.forget(service.steps()[1].id)
@@ -132,7 +132,7 @@ def test_what_is_listed_and_kept_goes_by_the_order_of_recording(bench):
     for number in range(3):
         bench.set_clock()
         (bench.tree / "f").write_text(str(number + 1))
-        take(bench.context, Request(kind="auto", label=f"n{number}"))
+        create_checkpoint(bench.context, Request(kind="auto", label=f"n{number}"))
     found = bench.workspace.log().checkpoints
     assert [one.label for one in found[:3]] == ["n2", "n1", "n0"]
     last = [one.checkpoint.label for one in decide(found, Policy(keep_last=2), bench.clock.now(), {}) if one.keep]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.history.mount_pins import MountPin, release_dead
+from holdfast.engine.history.mount_pins import MountPin, release_dead_pins
 from holdfast.model.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_what_a_killed_process_has_mounted_is_kept_no_more(
     assert subprocess.run([sys.executable, "-c", DYING, tree, home], check=False, timeout=60).returncode == 9
     assert len(files(workspace)) == 2
     assert old in workspace._context.catalog.protections()
-    release_dead(workspace._context)
+    release_dead_pins(workspace._context)
     assert len(files(workspace)) == 1
     assert old not in workspace._context.catalog.protections()
     held.release()

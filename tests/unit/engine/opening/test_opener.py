@@ -185,14 +185,14 @@ def test_a_new_directory_with_the_inode_of_a_deleted_one_is_a_new_workspace(home
 
 def test_where_no_birth_is_known_the_inode_number_must_do(home: Path, tree: Path) -> None:
     folder = bytes(tree)
-    assert identity.may_be(folder, folder)
-    identity.remember(folder, folder)
-    assert identity.may_be(folder, folder)
+    assert identity.could_be(folder, folder)
+    identity.remember_root(folder, folder)
+    assert identity.could_be(folder, folder)
     (tree / "root").write_bytes(b"nonsense")
-    assert identity.may_be(folder, folder)
+    assert identity.could_be(folder, folder)
     (tree / "root").write_bytes(b"17\n")
-    assert identity.may_be(folder, folder) == (identity._birth_time(folder) is None)
-    identity.remember(b"/nowhere/at/all", folder)
+    assert identity.could_be(folder, folder) == (identity._birth_time(folder) is None)
+    identity.remember_root(b"/nowhere/at/all", folder)
 
 
 def test_a_deleted_directory_comes_back_at_its_path(home: Path, tree: Path) -> None:

@@ -19,7 +19,7 @@ from holdfast.store.catalog.reapply_rows import ReapplyRow, ReapplyRows
 
 if TYPE_CHECKING:
     from holdfast.engine.merging.reapply._strategy import Outcome, RungName
-    from holdfast.engine.opening.context import Shared
+    from holdfast.engine.opening.context import StoreContext
     from holdfast.model.clock import Clock
     from holdfast.model.config.settings import Merge
     from holdfast.store.store import Store
@@ -89,7 +89,7 @@ def sweep(store: Store, now: int) -> int:
 
 
 def waiting(
-    shared: Shared, now: int, *, limit: int = 100, workspace: WorkspaceId | None = None
+    shared: StoreContext, now: int, *, limit: int = 100, workspace: WorkspaceId | None = None
 ) -> list[dict[str, Any]]:
     """What waits, of merges into ``workspace`` or any, without content, the oldest first: ``id``, ``workspace``,
     ``path``, ``held``, ``deadline``.
@@ -106,7 +106,7 @@ def waiting(
     ]
 
 
-def take(shared: Shared, clock: Clock, token: str, workspace: WorkspaceId | None = None) -> dict[str, Any] | None:
+def take(shared: StoreContext, clock: Clock, token: str, workspace: WorkspaceId | None = None) -> dict[str, Any] | None:
     """The change that waits longest, of merges into ``workspace`` or any, as `_agent_command.question` tells it; None
     if none does.
 
@@ -128,7 +128,7 @@ def take(shared: Shared, clock: Clock, token: str, workspace: WorkspaceId | None
 
 
 def answer(
-    shared: Shared,
+    shared: StoreContext,
     clock: Clock,
     name: str,
     token: str,

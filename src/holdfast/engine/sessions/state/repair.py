@@ -113,7 +113,7 @@ def make_directory_again(context: Context, workspace: Workspace, record: Session
     # It is another directory than the one that is remembered, and ours: whoever deletes the session has to know.
     about = os.stat(root)
     context.catalog.move_workspace(context.workspace.id, root, about.st_dev, about.st_ino)
-    identity.remember(context.folder, root)
+    identity.remember_root(context.folder, root)
     _LOG.warning("%s was gone; it was made again as it was saved last", display(root))
     if record.provider == "git" and record.purpose != "session":
         _LOG.warning("its repository of Git is gone, with what was committed there, and Git finds none in it now")
