@@ -215,6 +215,7 @@ class House:
         if self.kind == "directory":
             os.mkdir(path)
             context, _ = self.opener.init(path, source=source)
+            store, workspace, settings, folder = context.store, context.workspace, context.settings, context.folder
             edit: Directory | MemoryTree = Directory(path)
             tree = Meddled(context.tree)
         else:
@@ -225,18 +226,17 @@ class House:
             store.catalog.add_workspace(workspace)
             edit = MemoryTree()
             tree = Meddled(edit)
-            folder = self.place / "home" / "workspaces" / workspace.id
-            folder.mkdir(parents=True)
-            context = Context(
-                workspace=workspace,
-                make_tree=lambda: tree,
-                store=store,
-                settings=self.opener.settings(None),
-                folder=bytes(folder),
-                clock=self.clock,
-                random=os.urandom,
-            )
-        context._tree = tree
+            settings, folder = self.opener.settings(None), bytes(self.place / "home" / "workspaces" / workspace.id)
+            os.makedirs(folder)
+        context = Context(
+            workspace=workspace,
+            make_tree=lambda: tree,
+            store=store,
+            settings=settings,
+            folder=folder,
+            clock=self.clock,
+            random=os.urandom,
+        )
         return Space(edit, tree, context, self.clock)
 
 

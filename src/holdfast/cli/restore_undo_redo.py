@@ -160,11 +160,10 @@ def _go(console: Console, work: Work, verb: str, *, asks: bool) -> int:
 
 def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) -> int:
     """Do ``work``, say what came of it, and refuse to call it done if anything had to be left alone."""
-    from holdfast.engine.encoding import workspace_json
-
     with console.progress() as progress:
         result = work(workspace, progress)
     if console.json:
+        from holdfast.engine.encoding import workspace_json
         from holdfast.model.message_text import process_details
 
         console.give({**workspace_json.restored(result), "stopped": process_details(result.stopped)})

@@ -24,7 +24,7 @@ VERSION = 1
 MAX_CALL_BYTES = 1 << 16
 """A longer line is no call."""
 MAX_ANSWER_BYTES = 1 << 26
-"""A longer answer is not sent; whoever asked does the work itself."""
+"""A longer answer is not sent; the command then does the work itself."""
 
 OPERATIONS = frozenset(("ping", "checkpoint", "status", "pause", "hush", "resume", "stop"))
 
@@ -33,7 +33,7 @@ _T = TypeVar("_T")
 
 
 class WatchCall(NamedTuple):
-    """What somebody asks of the watcher."""
+    """What a command asks of the watcher."""
 
     operation: str
     request: Request | None = None

@@ -41,7 +41,7 @@ def diff(
     else:
         after = context.catalog.checkpoint(target)
         pages, root, files = context.store.pages, after.root, after.total_files
-    changes = None if target is None or base is None else _recorded(context, base, target)
+    changes = None if target is None or base is None else _recorded_changes(context, base, target)
     if changes is None:
         changes = manifest.diff(pages, None if before is None else before.root, root)
     unchanged = files - sum(1 for change in changes if change.after is not None)
@@ -66,7 +66,7 @@ def diff(
     return Diff(base, target, changes, renamed, unchanged)
 
 
-def _recorded(context: Context, base: CheckpointId, target: CheckpointId) -> list[Change] | None:
+def _recorded_changes(context: Context, base: CheckpointId, target: CheckpointId) -> list[Change] | None:
     """The changes that are recorded with ``target``, if they are against ``base``: then no page is read at all."""
     from holdfast.store.codecs.changeset import decode_changeset
 

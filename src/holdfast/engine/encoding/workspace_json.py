@@ -231,7 +231,7 @@ def _paths(changes: Sequence[Change]) -> json_types.Paths:
     return out
 
 
-# Directories and files as JSON objects; see `holdfast.engine.encoding.workspace_json`.
+# Directories and files.
 
 
 def entry(value: DirectoryEntry) -> json_types.Entry:
@@ -280,7 +280,7 @@ def _as_text(value: Read) -> tuple[bytes, str | None]:
     return (content, text) if content or not value.content else (value.content, None)
 
 
-# Merges as JSON objects; see `holdfast.engine.encoding.workspace_json`.
+# Merges.
 
 
 def merged(found: Merged) -> dict[str, Any]:

@@ -97,13 +97,17 @@ class HistoryNavigator:
         self._progress = progress
         self._recorded_only = recorded_only
         self._pages = context.store.pages
-        self._held = RunningSteps(service, force=force)
-        self.new: Checkpoint | None = None
+        self._running = RunningSteps(service, force=force)
+        self.rescue: Checkpoint | None = None
         """The checkpoint that was made for what was not saved yet, if one was."""
 
-    def is_out_of_sight(self, before: Cursor, saved: Checkpoint) -> bool:
+    def is_only_hidden(self, before: Cursor, saved: Checkpoint) -> bool:
         """Whether a state that was saved just now is new, and only by what went out of sight."""
-        if before.head is None or before.head == saved.id or steps_since(self._context, self._service, self.now()):
+        if (
+            before.head is None
+            or before.head == saved.id
+            or steps_since(self._context, self._service, self.current_state())
+        ):
             return False
         head = self._context.catalog.checkpoint(before.head)
         return only_ignored_files(self._context, manifest.diff(self._context.store.pages, head.root, saved.root))
@@ -115,11 +119,11 @@ class HistoryNavigator:
         unsaved = HistoryEvent(0, self._context.clock.now(), "checkpoint", CheckpointId(""), before.position)
         return touched_paths(self._service, (step.id for step in steps_since(self._context, self._service, unsaved)))
 
-    def now(self) -> HistoryEvent:
+    def current_state(self) -> HistoryEvent:
         """The state that the tree is in."""
         cursor = self._context.catalog.cursor(self._context.workspace.id)
         if cursor.position is None:
-            raise nothing_error("undo", self.new)
+            raise nothing_error("undo", self.rescue)
         return self._context.catalog.event(cursor.position)
 
     def refuse_unsaved(self) -> None:
@@ -138,18 +142,18 @@ class HistoryNavigator:
             return
         if found.head is not None and steps_that_wrote_late(self._service, found.pages, found.head.root, found.root):
             return
-        if rest := self._held.rest(changes):
+        if rest := self._running.rest(changes):
             raise _foreign_edits_error([change.path for change in rest])
 
     def back(self, count: int) -> RestoreResult:
         """Take back ``count`` changes, from the state that was just saved: all of them, or none."""
         done: list[RestoreResult] = []
-        start = self.now()
+        start = self.current_state()
         try:
             while count:
                 count -= self._back(count, done)
         except HoldfastError as error:
-            raise self.forward_again(start, done, error) from error
+            raise self.bring_forward_again(start, done, error) from error
         result = merge_results(done)
         if result.skipped or not any(one.undo_command for one in done):
             return result
@@ -160,17 +164,17 @@ class HistoryNavigator:
 
     def _back(self, most: int, done: list[RestoreResult]) -> int:
         """Take back one step, or up to ``most`` changes that checkpoints know; how many."""
-        now = self.now()
+        now = self.current_state()
         target = self._next(now, self._root(now), most)
         if not target.back:
             done.append(self._take_back(target.steps[0]))
             return 1
         checkpoint = self._context.catalog.checkpoint(target.state.checkpoint)
-        self._say_forgotten(now, target.state)
+        self._warn_of_forgotten_steps(now, target.state)
         done.append(self._go("undo", now, target.state, checkpoint))
         return target.back
 
-    def _say_forgotten(self, now: HistoryEvent, target: HistoryEvent) -> None:
+    def _warn_of_forgotten_steps(self, now: HistoryEvent, target: HistoryEvent) -> None:
         """Say so where checkpoints alone lead back past steps that the undo log does not hold."""
         if is_before_set_aside(self._context, target):
             _LOG.warning(
@@ -198,7 +202,9 @@ class HistoryNavigator:
         onward = redo_chain(self._context, cursor.position, cursor.redo_tip)
         return onward[: [state.seq for state in onward].index(start.seq) + 1] if start in onward else []
 
-    def forward_again(self, start: HistoryEvent, done: Sequence[RestoreResult], error: HoldfastError) -> HoldfastError:
+    def bring_forward_again(
+        self, start: HistoryEvent, done: Sequence[RestoreResult], error: HoldfastError
+    ) -> HoldfastError:
         """Bring forward what was done of an undo, from the state ``start``, before ``error`` put an end to it. Returns
         the error to raise, which says so if that fails too.
         """
@@ -228,7 +234,7 @@ class HistoryNavigator:
         ways_back: list[str] = []
         at = 0
         while at < len(states):
-            now = self.now()
+            now = self.current_state()
             if now.steps and now.ahead == states[at].seq:
                 groups = self._depending(now.steps)
                 result = self._bring_forward(states[at])
@@ -250,7 +256,7 @@ class HistoryNavigator:
             return result
         return result._replace(undo_command=_in_turn(reversed(ways_back)))
 
-    def foresee(self, count: int) -> RestoreResult:
+    def preview_back(self, count: int) -> RestoreResult:
         """What `back` would do, as far as it can be told without doing it. Changes nothing.
 
         Refuses what `back` does, but for steps that it comes to after checkpoints: by then the tree is another.
@@ -269,7 +275,7 @@ class HistoryNavigator:
         if changes and not only_unignored_files(context, cursor) and not only_ignored_files(context, changes):
             now = HistoryEvent(0, context.clock.now(), "checkpoint", CheckpointId(""), cursor.position)
         if now is None:
-            raise nothing_error("undo", self.new)
+            raise nothing_error("undo", self.rescue)
         while count:
             found = self._next(now, root, count, done=steps)
             if found.back:
@@ -292,7 +298,7 @@ class HistoryNavigator:
         reached = now.checkpoint or cursor.head or CheckpointId("") if target is None else target.id
         return dry_run_result(self._context, reached, effects, steps)._replace(together=groups)
 
-    def foresee_forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
+    def preview_forward(self, states: Sequence[HistoryEvent]) -> RestoreResult:
         """What `forward` would do. Changes nothing.
 
         What others have changed is refused where the first of the steps meet it: those after them come to another tree.
@@ -301,7 +307,7 @@ class HistoryNavigator:
         steps: list[int] = []
         groups: list[Sequence[int]] = []
         by_checkpoints = False
-        now = self.now()
+        now = self.current_state()
         for state in states:
             if now.steps and now.ahead == state.seq and self._service is not None and self._can_redo(now.steps):
                 chosen = reversible_steps(self._service, now.steps, backward=False)
@@ -324,17 +330,17 @@ class HistoryNavigator:
 
     def _previewed(self, target: Checkpoint) -> Effect:
         """What going to a checkpoint would write and delete."""
-        if self._held:
+        if self._running:
             found = scan_tree(self._context, gone_is_empty=True)
-            self._held.refuse_in_place(manifest.diff(found.pages, found.root, target.root))
-        shown, held = preview(self._context, target), self._held.paths
+            self._running.refuse_in_place(manifest.diff(found.pages, found.root, target.root))
+        shown, held = preview(self._context, target), self._running.paths
         return [path for path in shown.written if path not in held], [
             path for path in shown.deleted if path not in held
         ]
 
     def has_changed(self, changes: Sequence[Change]) -> bool:
         """Whether anything was changed but by what is going on."""
-        return bool(self._held.rest(changes))
+        return bool(self._running.rest(changes))
 
     def _can_redo(self, steps: Sequence[int]) -> bool:
         assert self._service is not None
@@ -367,8 +373,8 @@ class HistoryNavigator:
             leaving, left = state, [state]
             while True:
                 if state.previous is None:
-                    self._held.refuse_all()
-                    raise nothing_error("undo", self.new)
+                    self._running.refuse_all()
+                    raise nothing_error("undo", self.rescue)
                 state = self._context.catalog.event(state.previous)
                 if not self._force:
                     refuse_set_aside_state(self._context, state)
@@ -377,16 +383,16 @@ class HistoryNavigator:
                     break
                 left.append(state)
             if checkpoint.root != root:
-                if self._held:
+                if self._running:
                     changes = manifest.diff(self._pages, checkpoint.root, root)
-                    if not self._held.rest(changes):
+                    if not self._running.rest(changes):
                         # What goes on has done that alone: it stays, and the changes before it are not behind it.
-                        self._held.refuse_edited(changes, state)
+                        self._running.refuse_edited(changes, state)
                         root = checkpoint.root
                         continue
-                    self._held.refuse_older(leaving)
+                    self._running.refuse_older(leaving)
                 late = steps_that_wrote_late(
-                    self._service, self._pages, checkpoint.root, root, (*done, *self._held.ids)
+                    self._service, self._pages, checkpoint.root, root, (*done, *self._running.ids)
                 )
                 between = StateChange(state, checkpoint.root, root, self._pages)
                 is_ours = (
@@ -408,7 +414,7 @@ class HistoryNavigator:
         """Raise `RefusedError` if others have made one state into the other; that is what no step has changed which the
         undo log holds. ``done``: steps that are part of it, and only thought of as taken back.
         """
-        changes = self._held.rest(manifest.diff(self._pages, before, after))
+        changes = self._running.rest(manifest.diff(self._pages, before, after))
         if done and self._service is not None:
             by_steps = {change.path for step in done for change in self._service.changes(step)}
             changes = [change for change in changes if change.path not in by_steps]
@@ -422,7 +428,7 @@ class HistoryNavigator:
                 return redo_to_state(self._context, self._service, target, force=self._force, progress=self._progress)
         except NotFoundError:
             if not self._force:
-                refuse_set_aside_redo(self._context, self.now())
+                refuse_set_aside_redo(self._context, self.current_state())
         _LOG.warning(
             "the undo log does not hold the steps any more: "
             "what checkpoints hold is brought back, ignored files are not"
@@ -434,13 +440,13 @@ class HistoryNavigator:
     ) -> RestoreResult:
         context = self._context
         paths: tuple[bytes, ...] = ()
-        if self._held:
+        if self._running:
             changes = manifest.diff(context.store.pages, self._root(now), target.root)
-            rest = self._held.rest(changes)
+            rest = self._running.rest(changes)
             if changes and not rest:
-                return self._only_move(operation, now, state, target)
+                return self._move_only(operation, now, state, target)
             # (The paths of a restore stand for all below them, too.)
-            self._held.refuse_in_place(changes)
+            self._running.refuse_in_place(changes)
             if len(rest) < len(changes):
                 paths = tuple(change.path for change in rest)
         journal = Journal(
@@ -457,7 +463,7 @@ class HistoryNavigator:
         )
         return carry_out(context, journal, context.catalog.checkpoint(now.checkpoint), target, self._progress)
 
-    def _only_move(
+    def _move_only(
         self, operation: Literal["undo", "redo"], now: HistoryEvent, state: HistoryEvent, target: Checkpoint
     ) -> RestoreResult:
         """Go to a state that differs only in what steps hold, which stays as it is."""

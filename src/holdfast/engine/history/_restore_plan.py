@@ -1,7 +1,7 @@
 """What a restore writes, where it comes from, and what stays: a database's logs, and what others changed (I8).
 
 The restore was on its way from one state to another, and replaces each path at once. So what is at a path is still the
-one, or already the other; whatever else is there was put there since, or taken away, by somebody.
+one, or already the other; whatever else is there was put there since, or taken away, by others.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Resumption(NamedTuple):
     evidence: Hash
     """The manifest outside which nothing is deleted (I5)."""
     ends: tuple[Hash, Hash]
-    """The manifests that it was on its way between: what is at a path and in neither, somebody has put there."""
+    """The manifests that it was on its way between: what is at a path and in neither, others have put there."""
     again: bool
     """True if what it is doing was begun before."""
     apart: int | None
@@ -58,7 +58,7 @@ class SafePlan(NamedTuple):
 
     plan: Plan
     spared: list[NotCaptured]
-    """What somebody has changed since, with how to get the other version of it."""
+    """What others have changed since, with how to get the other version of it."""
 
 
 def exclude_conflicts(
@@ -74,8 +74,9 @@ def exclude_conflicts(
     """What may be done of ``plan``, which leads from what is there now to ``target``.
 
     ``first`` leads there from the manifest that ``mending`` has as evidence. ``empty``: there is no file at all, as in
-    a directory that was made again; then there is nothing that anybody could lose. ``half`` is what the restore itself
-    has left half written. What did not exist when the restore began, and is in nobody's way, stays without a word.
+    a directory that was made again; then there is nothing that could be lost. ``half`` is what the restore itself
+    has left half written. What did not exist when the restore began, and is in the way of nothing, stays without a
+    word.
     """
     paths = sorted({change.path for change in (*plan.deletes, *plan.writes)})
     either = [manifest.get_many(pages, root, paths) for root in mending.ends]

@@ -328,7 +328,7 @@ def record_redone(context: Context, service: UndoService, note: UndoNote, progre
 
 
 def repeat_result(context: Context, service: UndoService, note: UndoNote, entry: HistoryEvent) -> RestoreResult:
-    """What the history has as ``entry`` already, and nobody was told of; then nothing is unfinished any more."""
+    """What the history has as ``entry`` already, and no user was told of; then nothing is unfinished any more."""
     effect_of = undo_effect if note.operation == "undo" else redo_effect
     return _finish(context, service, note, entry.checkpoint, effect_of(service, note.steps))
 
@@ -336,7 +336,7 @@ def repeat_result(context: Context, service: UndoService, note: UndoNote, entry:
 def _finish(
     context: Context, service: UndoService, note: UndoNote, reached: CheckpointId, what: Effect
 ) -> RestoreResult:
-    """The result. The note goes last: killed before, whoever comes next says what was done."""
+    """The result. The note goes last: killed before, the next command says what was done."""
     way = REDO_COMMAND if note.operation == "undo" else undo_command_of(service, note.steps)
     rescue = _checkpoint_before(context, note)
     result = _result(context, reached, rescue, note.steps, what, _conflicts_of(service, note.steps), way)

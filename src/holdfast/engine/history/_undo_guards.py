@@ -219,7 +219,7 @@ def _replacements(context: Context, position: int, tip: int) -> list[HistoryEven
 
 def only_unignored_files(context: Context, cursor: Cursor) -> bool:
     """True if all that is unsaved are files that a state which was undone ignores: the undo took its rules away, and
-    nobody has changed anything.
+    others have changed nothing.
     """
     if cursor.position is None or cursor.redo_tip is None or cursor.position == cursor.redo_tip:
         return False
@@ -407,7 +407,7 @@ def is_only_late_writes(
 
 
 def refuse_mixed_writes(service: UndoService | None, between: StateChange, done: Collection[int] = ()) -> None:
-    """Raise `RefusedError` where somebody has edited what a step's processes may have written to since the earlier
+    """Raise `RefusedError` where others have edited what a step's processes may have written to since the earlier
     state: its checkpoint would take back both (I8).
     """
     at, seq = between.state.at * 1000, between.state.undo_seq
@@ -423,7 +423,7 @@ def refuse_mixed_writes(service: UndoService | None, between: StateChange, done:
         shown = [display(path) for path in lost]
         raise RefusedError(
             f"what {steps} left running may have written to {', '.join(shown[:_SHOWN])}"
-            f"{', …' if len(shown) > _SHOWN else ''}, and somebody else has changed that too: "
+            f"{', …' if len(shown) > _SHOWN else ''}, and others have changed that too: "
             "the one cannot be taken back without the other",
             hint="--force takes back both; redo brings them forward",
             code="barrier",

@@ -1,7 +1,7 @@
 """What keeps a mounted checkpoint from being forgotten and collected, for as long as it is mounted and no longer.
 
 A pin in the catalog does, and a file ``mounts/TOKEN`` in the workspace's folder, which holds the pin's number and is
-locked by whoever serves the mount: the kernel lets go of that lock when the process ends, however it ends.
+locked by the process that serves the mount: the kernel lets go of that lock when the process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LOG = Log(__name__)
 _FOLDER: Final = b"mounts"
 _LASTS: Final = 24 * 3600 * 1_000_000
-"""Microseconds that a pin stays where nobody can tell what became of the mount, as on another machine."""
+"""Microseconds that a pin stays where it cannot be told what became of the mount, as on another machine."""
 RENEWED: Final = 3600.0
 """Seconds after which a pin is to be renewed."""
 

@@ -33,7 +33,7 @@ def check_policy(policy: str) -> None:
 
 WHY_NO_LOCK = (
     "the kernel asks a watcher before a file is opened, but not before a name is made, removed or moved; and a mount "
-    "that is read-only for others leaves out whoever has a file or a directory of the workspace open already"
+    "that is read-only for others leaves out a process that has a file or a directory of the workspace open already"
 )
 LOCK_HINT = "set it to barrier (undo stops at what others change) or warn (it is only listed)"
 

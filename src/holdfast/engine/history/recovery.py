@@ -1,7 +1,7 @@
 """Restores, undos and redos that were cut short: each is brought to its end and entered in the history.
 
-Whoever is about to change the tree or the history does this first. What saves by itself does not: it keeps what there
-is, and the note that says what was under way.
+A command that is about to change the tree or the history does this first. What saves by itself does not: it keeps what
+there is, and the note that says what was under way.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def finish_interrupted(
     context: Context, service: UndoService | None, progress: Progress | None = None
 ) -> FinishedOperation | None:
     """Enter in the history what an undo or a redo that was cut short has left, once the undo log has finished it. Needs
-    the lock. What is entered, and was not told to anybody, is said all the same, and counts.
+    the lock. What is entered, and was told to no user, is said all the same, and counts.
 
     None if there was none, or it had not begun. Raises `FormatError` if the note of it is damaged, `RefusedError` while
     a restore is unfinished.
@@ -141,7 +141,7 @@ def log_failure() -> Generator[None]:
 
 
 def _skipped_text(skipped: Sequence[NotCaptured]) -> str:
-    """What a finished reversal has not brought back: whoever finished it may have told nobody who sees this."""
+    """What a finished reversal has not brought back: the process that finished it may have told another user."""
     if not skipped:
         return ""
     shown = ", ".join(f"{display(item.path)} ({item.reason})" for item in skipped[:_SHOWN])
@@ -155,7 +155,7 @@ def _is_done(service: UndoService, note: UndoNote) -> bool:
 
 
 def _entry(context: Context, note: UndoNote) -> HistoryEvent | None:
-    """What the history has of it already: killed just after that was entered, nobody was told. Since then the tree may
+    """What the history has of it already: killed just after that was entered, it was not told. Since then the tree may
     have been saved, and nothing else has happened.
     """
     for event in context.catalog.events(context.workspace.id):
@@ -179,7 +179,7 @@ def _is_next(context: Context, note: UndoNote) -> bool:
 # The one way in which a restore that was cut short is finished, or taken back.
 #
 # `restore --continue` and `--abort` come here, undo and redo by checkpoints among what they mend, and so do sessions
-# for a checkout, a merge, a pick or an adoption of theirs. What somebody has changed since stays as it is, and is said
+# for a checkout, a merge, a pick or an adoption of theirs. What others have changed since stays as it is, and is said
 # (`holdfast.engine.history._restore_plan`).
 
 
@@ -197,7 +197,7 @@ def unfinished(context: Context) -> Journal | None:
 
 def resume(context: Context, progress: Progress | None = None, *, as_state: bool = False) -> RestoreResult:
     """Finish a restore or fork that was cut short. What the tree holds by now is saved first and stays in the
-    history. What somebody has changed since is left alone, and in ``skipped``. ``as_state`` as `restore` has it.
+    history. What others have changed since is left alone, and in ``skipped``. ``as_state`` as `restore` has it.
 
     Cut short in its turn, it is finished by another call. Raises `NotFoundError` (code ``nothing_unfinished``), also
     before anything is saved or changed if the checkpoint that it was going to is gone; it can be taken back then.
@@ -212,7 +212,7 @@ def resume(context: Context, progress: Progress | None = None, *, as_state: bool
 
 
 def abandon(context: Context, progress: Progress | None = None) -> RestoreResult:
-    """Take a restore that was cut short back: the tree becomes what it was before it began, but for what somebody has
+    """Take a restore that was cut short back: the tree becomes what it was before it began, but for what others have
     changed since, which is left alone, and in ``skipped``. Otherwise as `resume`.
     """
     with context.lock(), with_disk_reserve(context), open_and_quieten(context):
@@ -284,7 +284,7 @@ def _target(context: Context, journal: Journal) -> Checkpoint:
 
 def _root_of(context: Context, taken_back: CheckpointId, before: Checkpoint) -> Hash:
     """What ``taken_back`` holds, to which a restore was going from ``before``; of ``before`` if nothing is left of it:
-    what the restore did is then spared as if somebody had done it since.
+    what the restore did is then spared as if others had done it since.
     """
     try:
         return context.catalog.checkpoint(taken_back).root
@@ -293,7 +293,7 @@ def _root_of(context: Context, taken_back: CheckpointId, before: Checkpoint) -> 
     if pinned is not None:
         return pinned
     _LOG.warning(
-        "the checkpoint %s was forgotten: what the restore to it did cannot be told from what somebody has changed "
+        "the checkpoint %s was forgotten: what the restore to it did cannot be told from what others have changed "
         "since, and stays; `holdfast restore %s` takes all of it back",
         taken_back,
         before.id[:12],

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, nullcontext, suppress
 
+from holdfast.engine.history._git_heads import warn_of_commits
 from holdfast.engine.history._restore_plan import (
     Plan,
     exclude_conflicts,
@@ -22,7 +23,6 @@ from holdfast.engine.history.checkpoint import (
     HistoryEntry,
     create_checkpoint_locked,
     create_checkpoint_or_part,
-    warn_of_commits,
 )
 from holdfast.engine.history.status import changes_ignore_rules, ignored_paths, only_uncaptured_paths, scan_tree
 from holdfast.engine.opening.context import with_disk_reserve

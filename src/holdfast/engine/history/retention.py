@@ -1,7 +1,7 @@
 """Which checkpoints stay: a policy over their records, and its carrying out.
 
 Two kinds of rule. `Thinning` is what a workspace does by itself: checkpoints that were taken automatically become
-fewer as they age, all others stay. `Policy` is what somebody asks for by hand, with the flags and the meaning of
+fewer as they age, all others stay. `Policy` is what a user asks for by hand, with the flags and the meaning of
 ``restic forget``.
 """
 
@@ -79,7 +79,7 @@ class Decision(NamedTuple):
 
 
 def is_user_label(label: str) -> bool:
-    """True for a label that somebody gave; ``auto-`` with a time, as the watcher gives them, is none."""
+    """True for a label that a user gave; ``auto-`` with a time, as the watcher gives them, is none."""
     return bool(label) and not _AUTOMATIC_LABEL.match(label)
 
 

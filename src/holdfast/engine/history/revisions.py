@@ -59,18 +59,18 @@ def resolve(text: str, names: CheckpointNames) -> CheckpointId:
     Raises `UsageError` for a prefix that several ids share, naming them, and `NotFoundError` for what is not there,
     naming what comes near.
     """
-    found = _exact(text, names)
+    found = _resolve_exact(text, names)
     if found is not None:
         return found
     name, _, count = text.rpartition("-")
     if name and len(count) <= _MAX_COUNT_DIGITS and _DIGITS.issuperset(count):
-        base = _exact(name, names)
+        base = _resolve_exact(name, names)
         if base is not None:
             return _ancestor(base, int(count or 1), name, names)
         text = name if name == "@" else text
     if text == "@":
         raise NotFoundError("there is no checkpoint yet", hint="take one: holdfast checkpoint")
-    near = _near(text, names)
+    near = _suggestions(text, names)
     raise NotFoundError(
         f"no checkpoint is called {text!r}",
         hint=f"did you mean {' or '.join(near)}?" if near else "holdfast log lists the checkpoints",
@@ -125,7 +125,7 @@ def _is_like_id(label: str) -> bool:
     return _is_hex(name, MIN_PREFIX_DIGITS, ID_DIGITS) and _DIGITS.issuperset(count)
 
 
-def _exact(text: str, names: CheckpointNames) -> CheckpointId | None:
+def _resolve_exact(text: str, names: CheckpointNames) -> CheckpointId | None:
     if text == "@":
         return names.head()
     labelled = names.by_label(text) if text else None
@@ -153,7 +153,7 @@ def _ancestor(base: CheckpointId, count: int, name: str, names: CheckpointNames)
     return at
 
 
-def _near(text: str, names: CheckpointNames) -> list[str]:
+def _suggestions(text: str, names: CheckpointNames) -> list[str]:
     import difflib
 
     near: list[str] = []

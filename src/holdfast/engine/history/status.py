@@ -125,11 +125,11 @@ def ignored_paths(context: Context, root: Hash, paths: Iterable[bytes]) -> set[b
 
     Rules from outside the tree are not asked: no restore changes them.
     """
-    rules = _Rules(context, root)
+    rules = _SavedRules(context, root)
     return {path for path in paths if rules.excluded(path)}
 
 
-class _Rules:
+class _SavedRules:
     def __init__(self, context: Context, root: Hash) -> None:
         self._saved = SavedState(context, root)
         self._known: dict[bytes, DirectoryRules] = {}
@@ -163,13 +163,13 @@ class _Rules:
 
 # What a line of work has not deleted, though its states lack it: what it only captures no more.
 #
-# A file that somebody begins to ignore is in no later state, as if it were deleted; so is one that has grown beyond
-# `capture.max_file_bytes`. It is there all the same, so that nobody who brings this line of work elsewhere would expect
-# it to be deleted there.
+# A file that a user begins to ignore is in no later state, as if it were deleted; so is one that has grown beyond
+# `capture.max_file_bytes`. It is there all the same, so that no user who brings this line of work elsewhere would
+# expect it to be deleted there.
 
 
 def only_uncaptured_paths(context: Context, state: CheckpointId, changes: Sequence[Change]) -> frozenset[bytes]:
-    """The paths that ``changes``, which lead to ``state``, seem to delete, and which nobody has deleted.
+    """The paths that ``changes``, which lead to ``state``, seem to delete, and which were not deleted.
 
     The disk tells, where the directory that this is a state of is there: what is a file or a link in it still, was not
     deleted; nor was what the state says that it does not capture, whatever it is. Once it has gone on from the state,

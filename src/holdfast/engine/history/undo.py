@@ -129,7 +129,7 @@ def undo_run(
     """Take back what is left of a run, all of it or nothing, after what is there was saved. Needs the lock.
 
     Raises `NotFoundError` if nothing is left, or cannot be had any more; `RefusedError` if the run is still going on,
-    or somebody else's changes would be taken back with it (``recorded_only``: might be), or (``steps_forgotten``) the
+    or changes of others would be taken back with it (``recorded_only``: might be), or (``steps_forgotten``) the
     log has forgotten steps of it, so that ignored files which they changed would stay so; and what `reverse_steps`
     raises.
     """
@@ -138,8 +138,8 @@ def undo_run(
     save_rescue(
         context, progress, touched=tuple if start else partial(touched_paths, service, [step.id for step in chosen])
     )
-    walk = HistoryNavigator(context, service, force=force, progress=progress)
-    before = walk.now()
+    navigator = HistoryNavigator(context, service, force=force, progress=progress)
+    before = navigator.current_state()
     done: list[RestoreResult] = []
     if chosen:
         assert service is not None
@@ -152,7 +152,7 @@ def undo_run(
         try:
             done.append(_restore_start(context, start, progress))
         except HoldfastError as error:
-            raise walk.forward_again(before, done, error) from error
+            raise navigator.bring_forward_again(before, done, error) from error
     result = merge_results(done)
     if start is not None and chosen:
         again = REDO_COMMAND + step_options(sorted(result.steps))
@@ -213,7 +213,7 @@ def _is_forgotten(
     context: Context, service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]
 ) -> bool:
     """Whether the undo log has given up steps of a run: it says so, or a step that the run ended with is not there; or
-    of a run that nobody saw the end of, there is no log at all any more, or one was set aside since.
+    of a run whose end was not seen, there is no log at all any more, or one was set aside since.
     """
     if service is None:
         return not _has_ended(events) or any(event.steps for event in events)
@@ -267,7 +267,7 @@ def _refuse_edits(
     context: Context, service: UndoService | None, events: Sequence[HistoryEvent], of_run: Sequence[StepInfo]
 ) -> None:
     """Raise `RefusedError` if what there is now is not what a run has left, but for what its own steps explain:
-    somebody else has edited it since, by hand perhaps, and the checkpoint would take that back as well (I8).
+    others have edited it since, by hand perhaps, and the checkpoint would take that back as well (I8).
     """
     missing = f"the undo log does not hold all of the run {events[-1].run} any more"
     end = kept_checkpoint(context, events[0]) if _has_ended(events) else None
@@ -384,35 +384,35 @@ def undo(
 
     What steps did is reversed by the undo log, ignored files included. Raises `NotFoundError` with code
     ``nothing_to_undo`` if there are not that many, and the hint names the checkpoint that holds what was not saved
-    before; `RefusedError` if somebody else has changed the same since (``force`` goes ahead), or with ``recorded_only``
+    before; `RefusedError` if others have changed the same since (``force`` goes ahead), or with ``recorded_only``
     if one of the changes was made by neither a step nor Holdfast itself. Then all is as it was; if what was taken back
     until then cannot be brought forward again, ``data`` has its steps (``taken_back``) and how many changes `redo` is
     to bring forward (``redo``). An undo that was cut short is finished first, and counts.
     """
     check_count(count)
-    with _open_log(context, progress, dry_run=dry_run) as (service, caught_up):
+    with _open_log(context, progress, dry_run=dry_run) as (service, finished):
         begin = partial(HistoryNavigator, context, service, force=force, progress=progress, recorded_only=recorded_only)
         if dry_run:
-            if caught_up is not None:
-                return caught_up.result
+            if finished is not None:
+                return finished.result
             with naming_processes(service):
-                return begin().foresee(count)
-        done = _results_of("undo", caught_up)
+                return begin().preview_back(count)
+        done = _results_of("undo", finished)
         if len(done) == count:
             return done[0]
         count -= len(done)
         with quieten(service):
-            walk = begin()  # what a server changes between this and the save would be taken for others'
+            navigator = begin()  # what a server changes between this and the save would be taken for others'
             cursor = context.catalog.cursor(context.workspace.id)
             refuse_unfinished(context.folder)
             recreate_root(context)
             if not only_unignored_files(context, cursor):
-                walk.refuse_unsaved()
-                saved = save_rescue(context, progress, touched=partial(walk.touched, cursor))
+                navigator.refuse_unsaved()
+                saved = save_rescue(context, progress, touched=partial(navigator.touched, cursor))
                 # What only went out of sight is no change to take back: the state before it is.
-                count += walk.is_out_of_sight(cursor, saved)
-                walk.new = saved if saved.id != cursor.head else None
-            return merge_results([*done, walk.back(count)])
+                count += navigator.is_only_hidden(cursor, saved)
+                navigator.rescue = saved if saved.id != cursor.head else None
+            return merge_results([*done, navigator.back(count)])
 
 
 def undo_steps(
@@ -440,11 +440,11 @@ def undo_steps(
             error.data = {**(error.data or {}), "stopped": process_details(stopped)}
             raise
         return done._replace(stopped=stopped)
-    with _open_log(context, progress, dry_run=dry_run) as (service, caught_up):
+    with _open_log(context, progress, dry_run=dry_run) as (service, finished):
         refuse_set_aside_steps(context, service, steps)
         if dry_run:
-            if caught_up is not None:
-                return caught_up.result
+            if finished is not None:
+                return finished.result
             with naming_processes(service):
                 if steps:
                     return preview_steps(context, require_service(service), steps, backward=True, force=force)
@@ -454,11 +454,11 @@ def undo_steps(
         with quieten(service):
             refuse_unfinished(context.folder)
             recreate_root(context)
-            for finished in _results_of("undo", caught_up):
-                its_run = find_steps(require_service(service), finished.steps)[0].run
+            for done in _results_of("undo", finished):
+                its_run = find_steps(require_service(service), done.steps)[0].run
                 run = run or ("" if steps else its_run)
-                if set(finished.steps) == set(steps) or (not steps and run == its_run and not _is_left(service, run)):
-                    return finished
+                if set(done.steps) == set(steps) or (not steps and run == its_run and not _is_left(service, run)):
+                    return done
             if steps:
                 chosen = reversible_steps(require_service(service), steps, backward=True)
                 save_rescue(context, progress, touched=partial(touched_paths, service, steps))
@@ -488,14 +488,14 @@ def redo(
     counts.
     """
     check_count(count)
-    with _open_log(context, progress, dry_run=dry_run) as (service, caught_up), quieten(service):
+    with _open_log(context, progress, dry_run=dry_run) as (service, finished), quieten(service):
         done: list[RestoreResult] = []
         if dry_run:
-            if caught_up is not None:
-                return caught_up.result
+            if finished is not None:
+                return finished.result
         else:
             refuse_unfinished(context.folder)
-            done = _results_of("redo", caught_up)
+            done = _results_of("redo", finished)
             if len(done) == count:
                 return done[0]
             count -= len(done)
@@ -505,16 +505,16 @@ def redo(
         onward = redo_chain(context, cursor.position, cursor.redo_tip)
         if count > len(onward):
             raise nothing_error("redo")
-        walk = HistoryNavigator(context, service, force=force, progress=progress)
-        if not only_unignored_files(context, cursor) and walk.has_changed(scan_tree(context).changes()):
+        navigator = HistoryNavigator(context, service, force=force, progress=progress)
+        if not only_unignored_files(context, cursor) and navigator.has_changed(scan_tree(context).changes()):
             raise RefusedError(
                 "the tree has changed since the undo, so there is nothing to redo onto it",
                 hint="`holdfast undo` saves those changes and takes them back; `holdfast log` lists every state",
                 code="changed_since_undo",
             )
         if dry_run:
-            return walk.foresee_forward(onward[:count])
-        return merge_results([*done, walk.forward(onward[:count])])
+            return navigator.preview_forward(onward[:count])
+        return merge_results([*done, navigator.forward(onward[:count])])
 
 
 def redo_steps(
@@ -529,16 +529,16 @@ def redo_steps(
 
     Where the same was asked for before and cut short, that is finished.
     """
-    with _open_log(context, progress, dry_run=dry_run) as (service, caught_up), quieten(service):
+    with _open_log(context, progress, dry_run=dry_run) as (service, finished), quieten(service):
         refuse_set_aside_steps(context, service, steps)
         if dry_run:
-            if caught_up is not None:
-                return caught_up.result
+            if finished is not None:
+                return finished.result
             return preview_steps(context, require_service(service), steps, backward=False, force=force)
         refuse_unfinished(context.folder)
-        for finished in _results_of("redo", caught_up):
-            if set(finished.steps) == set(steps):
-                return finished
+        for done in _results_of("redo", finished):
+            if set(done.steps) == set(steps):
+                return done
         recreate_root(context)
         save_rescue(context, progress, touched=partial(touched_paths, service, steps))
         return reapply_steps(context, require_service(service), steps, force=force, progress=progress)
@@ -552,7 +552,7 @@ def _open_log(
     what would be finished first).
     """
     room = nullcontext() if dry_run else with_disk_reserve(context)
-    with context.lock(as_found=True), room, open_service(context, looking=dry_run) as service:
+    with context.lock(as_found=True), room, open_service(context, read_only=dry_run) as service:
         if read_undo_note(context.folder) is None:
             yield service, None
             return
@@ -564,8 +564,8 @@ def _open_log(
         yield service, preview_finish(context, service) if dry_run else finish_interrupted(context, service, progress)
 
 
-def _results_of(operation: Literal["undo", "redo"], caught_up: FinishedOperation | None) -> list[RestoreResult]:
-    return [caught_up.result] if caught_up is not None and caught_up.operation == operation else []
+def _results_of(operation: Literal["undo", "redo"], finished: FinishedOperation | None) -> list[RestoreResult]:
+    return [finished.result] if finished is not None and finished.operation == operation else []
 
 
 def _is_left(service: UndoService | None, run: str) -> bool:

@@ -14,11 +14,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine.hosting._launcher import Launch, Launcher
-from holdfast.engine.opening.child_environment import inherited_environment
 from holdfast.engine.running.run import new_run_id
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log, inherited
 from holdfast.model.paths import display
+from holdfast.processes.child_environment import inherited_environment
 from holdfast.sandbox.channel import Channel
 from holdfast.undo.service import OFF
 

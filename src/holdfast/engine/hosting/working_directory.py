@@ -451,7 +451,7 @@ class HostedDirectory:
             opener.close()
 
     def _reached(self, context: Context, *, always: bool = False) -> AbstractContextManager[UndoService | None]:
-        return open_service(context, always=always, told=self._told, own_limits=self._limits)
+        return open_service(context, always=always, on_report=self._told, own_limits=self._limits)
 
     def _take_notice(self, context: Context) -> None:
         from holdfast.undo.reports.unreported_rollbacks import take

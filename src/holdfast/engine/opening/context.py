@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, suppress
 
-from holdfast.engine.opening.home import LOCK, UNDO_LOG, WATCH_SOCKET, folder_in
+from holdfast.engine.opening.home import LOCK, UNDO_LOG, WATCH_SOCKET, workspace_folder
 from holdfast.files.linux.process_lock import exclusive
 from holdfast.model.checkpoint import HistoryEvent
 from holdfast.model.errors import HoldfastError, LockedError, StorageError
@@ -59,7 +59,7 @@ class HomeContext(NamedTuple):
 
     def folder_of(self, workspace: Workspace) -> bytes:
         """See `Shared.folder_of`."""
-        return folder_in(self.home, workspace)
+        return workspace_folder(self.home, workspace)
 
 
 class Context:

@@ -156,7 +156,7 @@ def refuse_unmounted(folder: bytes, directory: bytes) -> None:
 
 
 def claim_layers(folder: bytes) -> int | None:
-    """The lock of whoever serves the fork, as an open file to be kept; None if another process has it."""
+    """The lock of the process that serves the fork, as an open file to be kept; None if another process has it."""
     path = os.path.join(folder, FORK_LOCK)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     for left in reversed(range(_TRIES)):
@@ -167,7 +167,7 @@ def claim_layers(folder: bytes) -> int | None:
             if not left:
                 os.close(fd)
                 return None
-            time.sleep(_PAUSE)  # it may be somebody who just looks whether it is held
+            time.sleep(_PAUSE)  # it may be a process that just looks whether it is held
     with suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)
@@ -198,7 +198,7 @@ class ForkNote(NamedTuple):
     pin: int
     """Of the catalog: keeps that."""
     changed_at: int
-    """Of all that nobody has changed, in microseconds since 1970."""
+    """Of all that is unchanged, in microseconds since 1970."""
     uid: int
     gid: int
     root_permissions: int

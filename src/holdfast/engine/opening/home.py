@@ -47,7 +47,7 @@ def forks_directory(home: bytes, settings: Settings) -> bytes:
 
 
 def make_private(path: bytes) -> None:
-    """Make the directory ``path`` with mode 0700 if there is none; refuse one that belongs to somebody else."""
+    """Make the directory ``path`` with mode 0700 if there is none; refuse one that belongs to another user."""
     try:
         if not os.path.isdir(path):
             _make_durably(path)
@@ -109,7 +109,7 @@ UNDO_LOG = b"undo"
 FORK_NOTE = b"fork"
 """There if the workspace is a fork by mount: docs/formats/mounted-fork.md."""
 FORK_LOCK = b"fork.lock"
-"""Held by whoever serves such a fork, for as long as it lives; the file holds its pid."""
+"""Held by the process that serves such a fork, for as long as it lives; the file holds its pid."""
 OVERLAY = b"overlay"
 """The directory of such a fork's layers."""
 LAYER = b"layer"
@@ -122,7 +122,7 @@ WATCH_LOCK = b"watch.lock"
 """Held by the one watcher of the workspace for as long as it lives; the file holds its pid."""
 
 
-def folder_in(home: bytes, workspace: Workspace) -> bytes:
+def workspace_folder(home: bytes, workspace: Workspace) -> bytes:
     """The folder of a workspace in the home."""
     return os.path.join(home, b"workspaces", workspace.id.encode())
 
@@ -189,7 +189,7 @@ def open_process_log(folder: bytes, name: bytes) -> int:
         raise StorageError(f"cannot open {display(path)}: {error.strerror}") from error
 
 
-# Which directories may become a workspace: not the ones that nobody means.
+# Which directories may become a workspace: not the ones that are hardly meant.
 
 _SYSTEM = frozenset(
     b"/bin /boot /dev /etc /home /lib /lib32 /lib64 /media /mnt /opt /proc /root /run /sbin /snap /srv /sys /tmp /usr "
@@ -212,7 +212,7 @@ def check_root(path: bytes, *, home: bytes, user_home: bytes | None, force: bool
         if real == kernel or real.startswith(kernel + b"/"):
             raise RefusedError(f"{display(real)} belongs to the kernel; there is nothing to remember in it")
     refuse_own(real, home)
-    reason = _unlikely(real, user_home)
+    reason = _reason_against(real, user_home)
     if reason is not None and not force:
         raise RefusedError(
             f"{display(real)} is {reason}; remembering all of it is hardly what you mean",
@@ -228,7 +228,7 @@ def refuse_own(real: bytes, home: bytes) -> None:
         raise RefusedError(f"{display(real)} is Holdfast's own home; it never captures itself")
 
 
-def _unlikely(real: bytes, user_home: bytes | None) -> str | None:
+def _reason_against(real: bytes, user_home: bytes | None) -> str | None:
     if real == b"/":
         return "the root of the file system"
     if user_home is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections import deque
 from contextlib import suppress
 
 from holdfast.engine.opening.home import DISK, OWN_MOUNT, ROOT_BIRTH
@@ -17,11 +16,14 @@ from holdfast.model.paths import MERGED, display
 from holdfast.store.catalog_records import seen_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
     from holdfast.engine.opening.context import Context
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.catalog_records import Workspace
+
+
+_LOG = Log(__name__)
 
 
 # Whether the file system that a workspace was on is there: a device number alone is soon another's.
@@ -107,7 +109,7 @@ def _uuid(directory: bytes) -> str:
 
 # Whether a workspace is a mount of its own, a disk or a container's volume: then whatever is mounted there is it.
 #
-# It is noted where somebody says what the workspace is, and not by a visit: one that comes before the disk is mounted,
+# It is noted where a user says what the workspace is, and not by a visit: one that comes before the disk is mounted,
 # as after a restart, must not make a stranger of that disk.
 
 
@@ -139,9 +141,6 @@ def is_overlaid(folder: bytes, root: bytes) -> bool:
         return type_mounted_at(root) == FILE_SYSTEM and not is_own_mount_remembered(folder)
     except OSError:
         return False
-
-
-_LOG = Log(__name__)
 
 
 def recognise_workspace(
@@ -289,10 +288,10 @@ def _birth_time(path: bytes) -> int | None:
 
 def check_fork_directory(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bool, anew: bool) -> None:
     """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and what is at its
-    path is not what was made for that. Any other workspace may be made again at its path by whoever has it; what
+    path is not what was made for that. Any other workspace may be made again at its path by its user; what
     `refuse_other_mount` refuses is the workspace ``anew`` only.
 
-    An empty directory is let through, which is filled by whoever opens the session, and one in a home that was copied
+    An empty directory is let through, which the session fills when it is opened, and one in a home that was copied
     as a whole; and so is what a promotion that was killed as it swapped has put there: that has its own proof of what
     it is. Of a fork ``by_mount`` nothing is in the directory itself: that may be any, with nothing else mounted over.
     """
@@ -392,8 +391,8 @@ def refuse_replaced_fork(path: bytes, fork: str) -> None:
 
 
 def recreate_root(context: Context) -> None:
-    """Make the workspace's directory again if it is gone, and note at once which one it is now: nobody else's would be
-    taken for a fork's.
+    """Make the workspace's directory again if it is gone, and note at once which one it is now: that of another user
+    would be taken for a fork's.
     """
     path = context.workspace.path
     was_there = os.path.lexists(path)
@@ -406,86 +405,3 @@ def recreate_root(context: Context) -> None:
         return  # the tree is not of this machine
     context.catalog.move_workspace(context.workspace.id, path, about.st_dev, about.st_ino)
     remember_root(context.folder, path)
-
-
-# Which workspaces are gone: their directory was deleted, and not just moved somewhere without being used since.
-
-MOST_LOOKED_AT = 500_000
-"""Directory entries that are looked at for moved workspaces, the nearest first: a second or two."""
-NEARBY = 2000
-"""Where somebody waits for an answer: some milliseconds."""
-
-
-def is_missing(workspace: Workspace, folder: bytes) -> bool:
-    """True if the directory is not where it was seen last, though the file system that it was on is surely there.
-
-    ``folder`` is the workspace's own in the home, which tells of that. One that another workspace has taken the place
-    of (see `catalog_records.aside`) is missing from there, too.
-    """
-    from holdfast.engine.opening.fork_layers import is_served
-
-    path = seen_at(workspace.path)
-    if is_served(folder):
-        return False  # it is mounted, where this process cannot see it
-    if path == workspace.path and os.path.lexists(path):
-        return False
-    nearest = _nearest(path)
-    return os.stat(nearest).st_dev == workspace.device and is_disk_there(folder, nearest)
-
-
-def find_moved(
-    missing: Iterable[Workspace],
-    folder_of: Callable[[Workspace], bytes],
-    *,
-    most: int | None = None,
-) -> Mapping[str, bytes]:
-    """Where those of the ``missing`` workspaces are that were moved within their file system, by id.
-
-    Looked for by inode number and time of birth, from where each was seen last outwards, through no link and into no
-    other file system, and given up after ``most`` entries (`MOST_LOOKED_AT` of them): a directory that is hidden far
-    away is not found.
-    """
-    left = MOST_LOOKED_AT if most is None else most
-    wanted: dict[tuple[int, int], list[Workspace]] = {}
-    todo: deque[bytes] = deque()
-    queued: set[bytes] = set()
-    for workspace in missing:
-        wanted.setdefault((workspace.device, workspace.inode), []).append(workspace)
-        at = _nearest(seen_at(workspace.path))
-        while at not in queued:
-            queued.add(at)
-            todo.append(at)
-            at = os.path.dirname(at)
-    devices = {device for device, _ in wanted}
-    inodes = {inode for _, inode in wanted}
-    found: dict[str, bytes] = {}
-    while todo and left > 0 and wanted:
-        at = todo.popleft()
-        with suppress(OSError):
-            if os.lstat(at).st_dev not in devices:
-                continue
-            with os.scandir(at) as entries:
-                for entry in entries:
-                    left -= 1
-                    if left < 0:
-                        break
-                    if not entry.is_dir(follow_symlinks=False):
-                        continue
-                    if entry.inode() in inodes:
-                        about = os.lstat(entry.path)
-                        for workspace in wanted.get((about.st_dev, about.st_ino), ()):
-                            if could_be(folder_of(workspace), entry.path):
-                                found[workspace.id] = entry.path
-                        if all(one.id in found for one in wanted.get((about.st_dev, about.st_ino), ())):
-                            wanted.pop((about.st_dev, about.st_ino), None)
-                    if entry.path not in queued:
-                        todo.append(entry.path)
-    return found
-
-
-def _nearest(path: bytes) -> bytes:
-    """The nearest directory above ``path``."""
-    path = os.path.dirname(path)
-    while not os.path.isdir(path):
-        path = os.path.dirname(path)
-    return path

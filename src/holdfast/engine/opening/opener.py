@@ -12,18 +12,18 @@ from functools import partial
 
 from holdfast.engine.opening import identity
 from holdfast.engine.opening.context import Context, HomeContext
-from holdfast.engine.opening.current_run import forbid_inside_run, refuse_hidden
+from holdfast.engine.opening.current_run import forbid_inside_run, refuse_hidden_home
 from holdfast.engine.opening.home import (
     DIRECTORIES,
     FORK_NOTE,
     INDEX,
     check_root,
     default_home,
-    folder_in,
     forks_directory,
     make_private,
     own_directories,
     refuse_own,
+    workspace_folder,
 )
 from holdfast.model.clock import SystemClock
 from holdfast.model.config.settings import Settings
@@ -209,7 +209,7 @@ class Opener:
         nearby: bool = False,
     ) -> None:
         """``nearby``: a workspace that is not where it was is looked for some milliseconds long, and not some seconds:
-        somebody waits, and another one looks further.
+        a person waits, and another command looks further.
         """
         self._environ = os.environ if environ is None else environ
         self.home = os.path.abspath(home) if home is not None else default_home(self._environ)
@@ -288,7 +288,7 @@ class Opener:
     def store(self) -> Store:
         """The store of the home, opened on first use (and made, mode 0700, if there is none)."""
         if self._store is None:
-            refuse_hidden(self.home)
+            refuse_hidden_home(self.home)
             make_private(self.home)
             try:
                 self._store = self._open_store()
@@ -303,7 +303,7 @@ class Opener:
         return self.open_store()
 
     def open_store(self, *, claim: bool = True) -> Store:
-        """The store of the home once more, for whoever closes it: see `Store.open`."""
+        """The store of the home once more, for the caller to close: see `Store.open`."""
         return Store.open(self.home, self.settings(None), clock=self._clock, random=self._random, claim=claim)
 
     def close(self) -> None:
@@ -315,7 +315,7 @@ class Opener:
     def init(self, path: bytes, *, force: bool = False, source: CheckpointId | None = None) -> tuple[Context, bool]:
         """Begin to remember the directory ``path``; returns its context and whether it is new. Idempotent.
 
-        Raises `RefusedError` for a root that nobody means (see `check_root`), that is mounted over a workspace
+        Raises `RefusedError` for a root that is hardly meant (see `check_root`), that is mounted over a workspace
         (``mounted_over``), or is the mount point of one that is not mounted (``not_mounted``). With ``force`` all are
         meant, and what is there now is what the workspace is from now on.
         """
@@ -378,7 +378,7 @@ class Opener:
             catalog.adopt(name)
         path = seen_at(record.path)
         if not os.path.lexists(path):
-            from holdfast.engine.opening.identity import MOST_LOOKED_AT, NEARBY, find_moved
+            from holdfast.engine.opening.missing_workspaces import MOST_LOOKED_AT, NEARBY, find_moved
 
             most = NEARBY if self._nearby else MOST_LOOKED_AT
             path = find_moved([record], self._folder, most=most).get(name, path)
@@ -494,11 +494,11 @@ class Opener:
         known = self._known(real) if os.path.isdir(self.home) else None
         if known is None or not self._is_by_mount(known):
             raise NotFoundError(f"{display(real)} is no fork by mount", code="no_fork")
-        # (Its own file of settings is of no account here, and cannot be read where nobody serves it any more.)
+        # (Its own file of settings is of no account here, and cannot be read where no process serves it any more.)
         return self._context(known, (self.settings(None), None))
 
     def _new(self, root: bytes, source: CheckpointId | None) -> Workspace:
-        """A workspace in the directory ``root`` that nobody knows of yet."""
+        """A workspace in the directory ``root`` that is not known yet."""
         about = os.stat(root)
         return Workspace(
             id=new_workspace_id(self._random),
@@ -573,7 +573,7 @@ class Opener:
             self._refuse_unmounted(workspace)
 
     def _folder(self, workspace: Workspace) -> bytes:
-        return folder_in(self.home, workspace)
+        return workspace_folder(self.home, workspace)
 
     def _context(self, workspace: Workspace, given: tuple[Settings, ConfigError | None] | None = None) -> Context:
         folder = self._folder(workspace)

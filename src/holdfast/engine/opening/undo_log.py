@@ -89,17 +89,17 @@ def open_service(
     context: Context,
     *,
     always: bool = False,
-    looking: bool = False,
-    told: Callable[[UndoReport], object] | None = None,
+    read_only: bool = False,
+    on_report: Callable[[UndoReport], object] | None = None,
     own_limits: Limits | None = None,
 ) -> Generator[UndoService | None]:
     """The workspace's undo log; None if it has none (``always``: it is made, as by `prepare_log`), or its directory is
     gone.
 
-    What a killed keeper left is rolled back first, and reported: to the log, and to ``told``. ``own_limits`` hold for a
-    log that has no keeper (None: what the settings say). With ``looking`` nothing is changed, nor may the caller: what
-    a killed keeper left is only told of, and the log is as it was found. Raises
-    `VersionMismatchError`, `StorageError`, and `LockedError` if another process has the log without answering for it.
+    What a killed keeper left is rolled back first, and reported: to the log, and to ``on_report``. ``own_limits`` hold
+    for a log that has no keeper (None: what the settings say). With ``read_only`` nothing is changed, nor may the
+    caller: what a killed keeper left is only told of, and the log is as it was found. Raises `VersionMismatchError`,
+    `StorageError`, and `LockedError` if another process has the log without answering for it.
     """
     directory = log_directory(context)
     if always and os.path.isdir(context.workspace.path):
@@ -107,7 +107,7 @@ def open_service(
     elif not _is_there(context, directory):
         yield None
         return
-    if not looking:
+    if not read_only:
         # The tree changes from here on, behind the back of an early scan: what a killed keeper left is rolled back, and
         # the caller may reverse steps, which a keeper does in its own process.
         end_early()
@@ -117,13 +117,15 @@ def open_service(
     while True:
         keeper = visit(directory)
         if keeper is not None:
-            with keeper, _remember_service(context, None if looking else keeper):
+            with keeper, _remember_service(context, None if read_only else keeper):
                 yield keeper
             return
         wait = context.clock.monotonic() < deadline
-        own = _open_log(context, directory, told, own_limits or log_limits(context), wait=wait, looking=looking)
+        own = _open_log(
+            context, directory, on_report, own_limits or log_limits(context), wait=wait, read_only=read_only
+        )
         if own is not None:
-            with own as service, _remember_service(context, None if looking else service):
+            with own as service, _remember_service(context, None if read_only else service):
                 yield service
             return
         time.sleep(_PAUSE)
@@ -133,7 +135,7 @@ def recover_log(context: Context, found: bytes, *, noted: bool) -> None:
     """Roll back what a killed keeper has left half done, and finish what it was reversing, in the log ``found``; say
     so, and if ``noted``, leave word for the next session. Nothing while a keeper lives. Needs the lock.
 
-    Nobody is kept from anything where that cannot be done: it is said once, as is that the caller has not the right to.
+    Where that cannot be done, or the caller has not the right to, it is said once, and keeps no command from its work.
     """
     from holdfast.undo.journal.log_ownership import VersionMismatchError, check_version, is_half_done, is_kept
 
@@ -155,7 +157,7 @@ def recover_log(context: Context, found: bytes, *, noted: bool) -> None:
         failure = f"any command that may write to {display(context.home)} does that first"
     else:
         try:
-            with open_service(context, told=_rollback_note(found) if noted else None):
+            with open_service(context, on_report=_rollback_note(found) if noted else None):
                 pass
         except VersionMismatchError as error:
             _LOG.debug("%s", error)  # (what needs the log says so)
@@ -212,7 +214,7 @@ def open_if_running(context: Context) -> Generator[UndoService | None]:
 def open_and_quieten(context: Context) -> Generator[None]:
     """For what brings the tree to a checkpoint, with the lock: `quieten`, and the log reached, if that can be done.
 
-    Nobody is kept from going back by a log of another version, or one for which there is no room.
+    A log of another version, or one for which there is no room, keeps no user from going back.
     """
     from holdfast.undo.journal.log_ownership import VersionMismatchError
 
@@ -239,9 +241,9 @@ def _remember_service(context: Context, service: UndoService | None) -> Generato
 
 def list_steps(context: Context) -> Sequence[StepInfo]:
     """All steps in the undo log, oldest first; none without a log."""
-    if context.undo_log is not None:  # (which nobody else could open meanwhile)
+    if context.undo_log is not None:  # (which no other process could open meanwhile)
         return context.undo_log.steps()
-    with open_service(context, looking=True) as service:
+    with open_service(context, read_only=True) as service:
         return [] if service is None else service.steps()
 
 
@@ -252,7 +254,7 @@ def any_step_since(context: Context, event: HistoryEvent | Journal) -> bool:
     try:
         found = list_steps(context)
     except HoldfastError as error:
-        _LOG.warning("what steps have changed cannot be told: %s", error.message)
+        _LOG.warning("what steps have changed cannot be on_report: %s", error.message)
         return True
     return any(step.paths and step.state != "undone" and not has_ended(step, event) for step in found)
 
@@ -270,7 +272,7 @@ def has_ended(step: StepInfo, by: HistoryEvent | Journal) -> bool:
 
 def step_changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathChange]]:
     """One step, and what it did. Raises `NotFoundError`."""
-    with open_service(context, looking=True) as service:
+    with open_service(context, read_only=True) as service:
         service = require_service(service)
         (found,) = find_steps(service, [step])
         return found, service.changes(step)
@@ -278,12 +280,12 @@ def step_changes(context: Context, step: int) -> tuple[StepInfo, Sequence[PathCh
 
 def step_conflicts(context: Context, step: int) -> Sequence[ConflictInfo]:
     """What was left as it is when the step was last undone, redone or rolled back. Raises `NotFoundError`."""
-    with open_service(context, looking=True) as service:
+    with open_service(context, read_only=True) as service:
         return require_service(service).conflicts(step)
 
 
 def find_open_step(service: UndoService, run: str) -> StepInfo | None:
-    """The explicit step that takes in what the run changes now: its own, or that of somebody outside."""
+    """The explicit step that takes in what the run changes now: its own, or that of a user outside."""
     opened = [step for step in service.steps() if step.kind == "explicit" and step.state == "open"]
     return next((step for step in opened if step.run in (run, "")), None)
 
@@ -310,7 +312,7 @@ def touched_paths(service: UndoService | None, steps: Iterable[int]) -> set[byte
 
 def list_barriers(context: Context) -> Sequence[BarrierInfo]:
     """The edits by others that the undo log knows of, oldest first."""
-    with open_service(context, looking=True) as service:
+    with open_service(context, read_only=True) as service:
         return [] if service is None else service.barriers()
 
 
@@ -399,7 +401,7 @@ def _is_in_the_tree(context: Context, directory: bytes) -> bool:
 
 
 def _check_own(directory: bytes) -> None:
-    """A log in the tree may have come with the tree, from somebody else: only one that we made is believed."""
+    """A log in the tree may have come with the tree, from another user: only one that we made is believed."""
     for path, others in ((os.path.dirname(directory), 0o022), (directory, 0o077)):
         try:
             found = os.lstat(path)
@@ -427,11 +429,11 @@ def _is_other_mount(folder: bytes, root: bytes) -> bool:
 def _open_log(
     context: Context,
     directory: bytes,
-    told: Callable[[UndoReport], object] | None,
+    on_report: Callable[[UndoReport], object] | None,
     within: Limits,
     *,
     wait: bool,
-    looking: bool,
+    read_only: bool,
 ) -> AbstractContextManager[UndoService] | None:
     """The log opened by this process; None if another one has it and there is time to ``wait``."""
     from holdfast.undo.log import UndoLog
@@ -456,7 +458,7 @@ def _open_log(
         from holdfast.undo.reports.step_views import undo_report
 
         try:
-            if looking:
+            if read_only:
                 left = outstanding(log)
                 log_outstanding(left)
                 # (Steps that have ended, and are not in the log yet, are no change to the tree, and would not be seen.)
@@ -465,8 +467,8 @@ def _open_log(
                     log.journal.withdraw()
                     return
             recovered = recover(log)
-            if told is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:
-                told(undo_report(log.quarantine, [recovered.rolled_back]))
+            if on_report is not None and recovered.rolled_back is not None and recovered.rolled_back.steps:
+                on_report(undo_report(log.quarantine, [recovered.rolled_back]))
             yield LocalUndoService(log, own=own_directories(context.home, context.settings))
         finally:
             log.close()
@@ -489,7 +491,7 @@ _ENTRY_BYTES = 32
 def report_saved(context: Context) -> Generator[Callable[[Hash], None]]:
     """To be entered before the tree is looked at: what it yields is called with the manifest of what was seen.
 
-    A step can then still be undone when somebody has changed its files and a checkpoint has brought them back. What was
+    A step can then still be undone when others have changed its files and a checkpoint has brought them back. What was
     saved is saved, also if the log cannot be told.
     """
     with ExitStack() as reached:

@@ -52,7 +52,7 @@ def connect(
 ) -> WatchClient | None:
     """The watcher of the workspace whose folder in the home this is; None if none is there to be asked.
 
-    With another ``name`` it is whoever answers there (see `holdfast.engine.opening.current_run`).
+    With another ``name`` it is the process that answers there (see `holdfast.engine.opening.current_run`).
     """
     connection = private_socket.connect(folder, name, _CONNECT_WAIT)
     if connection is None:
@@ -108,7 +108,7 @@ class WatchClient:
             self._wait = usual
 
     def checkpoint(self, request: Request) -> CheckpointResult:
-        """Have the watcher take a checkpoint. Raises `LockedError` while somebody else holds a pause."""
+        """Have the watcher take a checkpoint. Raises `LockedError` while another process holds a pause."""
         return unpack_result(self._ask(WatchCall("checkpoint", request)))
 
     def status(self) -> Status:
@@ -137,8 +137,8 @@ class WatchClient:
 
     @contextmanager
     def hush(self) -> Generator[None]:
-        """Keep the watcher from saving by itself for the length of the block, or of this process; whoever asks it to
-        save is served.
+        """Keep the watcher from saving by itself for the length of the block, or of this process; a command that asks
+        it to save is served.
         """
         try:
             self._ask(WatchCall("hush"))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.engine.history.checkpoint import HistoryEntry, create_checkpoint_locked
 from holdfast.engine.history.outside_policy import check_policy, remember_policy
 from holdfast.engine.history.recovery import finish_interrupted, log_failure
-from holdfast.engine.opening.child_environment import inherited_environment
 from holdfast.engine.opening.current_run import RUN_VARIABLE, forbid_inside_run
 from holdfast.engine.opening.home import own_directories
 from holdfast.engine.opening.undo_log import has_ended, known_numbers, open_service, prepare_log
@@ -26,6 +25,7 @@ from holdfast.model.errors import HoldfastError, UnsupportedError
 from holdfast.model.log import Log, inherited
 from holdfast.model.message_text import listed
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
+from holdfast.processes.child_environment import inherited_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -140,7 +140,7 @@ def run(
     check_policy(outside)
     with context.lock(as_found=True):
         log = prepare_log(context)
-        with open_service(context, told=told) as service:
+        with open_service(context, on_report=told) as service:
             # What a killed keeper left is brought to its end, and told, before any save.
             finish_interrupted(context, service)
             forgotten = () if service is None else service.forgotten()
@@ -278,7 +278,7 @@ def end_run(
     """Save what the run left, and note that it is over; returns its steps. What the undo log has forgotten is said, but
     for the runs ``forgotten`` before.
     """
-    with context.lock(as_found=True), open_service(context, told=told) as service:
+    with context.lock(as_found=True), open_service(context, on_report=told) as service:
         with log_failure():
             finish_interrupted(context, service)
         steps = [] if service is None else [step for step in service.steps() if step.run == identity]

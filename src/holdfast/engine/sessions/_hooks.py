@@ -9,11 +9,11 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.engine.opening.child_environment import inherited_environment
 from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, HOOK_VARIABLE, SESSION_VARIABLE
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
 from holdfast.model.message_text import visible
+from holdfast.processes.child_environment import inherited_environment
 
 if TYPE_CHECKING:
     import subprocess

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from holdfast.engine.opening.child_environment import inherited_environment, without_git_repository
 from holdfast.engine.sessions import _quotas as quotas
 from holdfast.engine.sessions.identifiers import check_agent, check_metadata
 from holdfast.engine.sessions.state import journal
@@ -17,6 +16,7 @@ from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.session_types import CommandEntry, Counted, Leaving, Merging
+from holdfast.processes.child_environment import inherited_environment, without_git_repository
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence

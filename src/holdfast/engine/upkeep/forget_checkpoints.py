@@ -9,7 +9,7 @@ from holdfast.engine.forks.unmount_to_directory import discard
 from holdfast.engine.history.mount_pins import release_dead_pins
 from holdfast.engine.history.retention import remove_checkpoints, select_checkpoints, thinning_rule
 from holdfast.engine.opening.context import retry_with_reserve
-from holdfast.engine.opening.identity import find_moved, is_missing
+from holdfast.engine.opening.missing_workspaces import find_moved, is_missing
 from holdfast.model.command_results import Forgotten
 from holdfast.model.errors import ConfigError, RefusedError
 from holdfast.model.paths import display

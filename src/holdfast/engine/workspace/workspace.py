@@ -10,7 +10,7 @@ from holdfast.engine.opening.context import ask_watcher, pause_watcher
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.home import RESTORE_JOURNAL
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.workspace.home import OpenedWorkspace
+from holdfast.engine.workspace.home import WorkspaceFace
 from holdfast.model.checkpoint import Kind, Provenance
 from holdfast.model.errors import NotFoundError, UsageError
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -59,11 +59,8 @@ if TYPE_CHECKING:
     )
 
 
-# The part of a workspace's public face that looks: at its checkpoints, into them, and at how two states differ.
-
-
-class WorkspaceQueries(OpenedWorkspace):
-    """See the module."""
+class WorkspaceQueries(WorkspaceFace):
+    """What a workspace answers about its checkpoints, what they hold, and how two states differ."""
 
     def log(self, limit: int | None = None, *, everything: bool = False) -> Log:
         """The checkpoints, newest first, and what happened to the tree. ``everything``: of all workspaces in the
@@ -99,7 +96,7 @@ class WorkspaceQueries(OpenedWorkspace):
 
         target = None if b is None else self.resolve(b)
         base = self.resolve("@" if a is None else a)
-        return diff(self._context, base, target, paths=encoded(paths), renames=renames)
+        return diff(self._context, base, target, paths=encode_paths(paths), renames=renames)
 
     def patch(self, diff: Diff, *, context: int = 3, binary: bool = False) -> Iterator[bytes]:
         """The unified text of a diff, as ``git apply`` takes it; ``binary`` includes the content of binary files."""
@@ -125,18 +122,15 @@ class WorkspaceQueries(OpenedWorkspace):
         return DiffContents(self._context, diff)
 
 
-def encoded(paths: Sequence[str | bytes]) -> list[bytes]:
+def encode_paths(paths: Sequence[str | bytes]) -> list[bytes]:
     """Paths as the engine has them. One path where a list is meant would be taken for its letters."""
     if isinstance(paths, (str, bytes)):
         raise UsageError(f"{paths!r} is not a list of paths")
     return [os.fsencode(path) for path in paths]
 
 
-# The part of a workspace's public face that shows, groups and answers what its undo log holds.
-
-
-class WorkspaceSteps(OpenedWorkspace):
-    """See the module."""
+class WorkspaceSteps(WorkspaceFace):
+    """What a workspace shows of the steps in its undo log, and how they are grouped and answered."""
 
     def steps(self) -> Sequence[StepInfo]:
         """The steps in the undo log, oldest first."""
@@ -240,8 +234,8 @@ def init(
 
     Nothing is written into the directory, unless ``write_ignore`` asks for a ``.checkpointignore`` with the default
     patterns (an existing one is left as it is). ``home`` is where everything is kept (default: ``$HOLDFAST_HOME``,
-    else the XDG data directory). Raises `RefusedError` for a directory that nobody means, such as ``/`` or ``$HOME``,
-    unless ``force``.
+    else the XDG data directory). Raises `RefusedError`, unless ``force``, for a directory that is hardly
+    meant, such as ``/`` or ``$HOME``.
     """
     opener = Opener(home=None if home is None else os.fsencode(home), flags=flags)
     try:
@@ -267,10 +261,10 @@ def open(  # noqa: A001 - `holdfast.open` reads as what it does
     """Open the workspace at ``path`` or the nearest one above it; raises `NotFoundError` if there is none.
 
     With ``lenient`` a workspace's ``holdfast.toml`` that is wrong is obeyed as it was saved last, where otherwise
-    `ConfigError` is raised: whoever broke it must not stop anybody from going back. `Workspace.misconfigured` tells.
-    What a killed keeper has left in the middle of a step is rolled back first, and logged (I3).
-    ``freeing`` is for who comes to forget or collect: on a disk that is too full even to open the catalog, the little
-    that is kept back for that is used.
+    `ConfigError` is raised: a process that broke it must not keep the user from going back. `Workspace.misconfigured`
+    tells. What a killed keeper has left in the middle of a step is rolled back first, and logged (I3). ``freeing`` is
+    for who comes to forget or collect: on a disk that is too full even to open the catalog, the little that is kept
+    back for that is used.
     """
     opener = Opener(home=None if home is None else os.fsencode(home), flags=flags, lenient=lenient, freeing=freeing)
     try:
@@ -341,7 +335,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         """Save the tree's present state. Atomic, and durable when it returns (I4).
 
         If nothing changed there is no new checkpoint, and ``created`` is False; the one that holds this state becomes a
-        manual one, with the label, author, message and command as far as nobody has given it any (``labelled`` tells
+        manual one, with the label, author, message and command as far as none was given (``labelled`` tells
         of the label, the record of the rest). ``author`` defaults to
         ``identity.author`` of the settings. ``full_hash`` reads every file again instead of trusting what is
         remembered of unchanged ones. Where a watcher runs, it does the work, at the cost of what changed. An undo or a
@@ -428,7 +422,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return restore(
             self._context,
             name,
-            encoded(paths),
+            encode_paths(paths),
             dry_run=dry_run,
             as_state=as_state,
             expected=None if expected is None else self.resolve(expected),
@@ -497,7 +491,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         return give(self._context, self._context.clock, name, token, dict(answer), self.id)
 
     def restore_continue(self, *, as_state: bool = False, progress: Progress | None = None) -> RestoreResult:
-        """Finish a restore or fork that was cut short. What somebody has changed since is left alone, and in
+        """Finish a restore or fork that was cut short. What others have changed since is left alone, and in
         ``skipped`` with how to get the other version. Raises `NotFoundError` if there is none. For ``as_state`` see
         `restore`.
         """
@@ -542,7 +536,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         it. ``stop`` ends what is left of the ``run`` first: SIGTERM to its processes alone, then SIGKILL.
 
         What steps of a `run` did is reversed exactly, ignored files included; the rest goes by checkpoints. Raises
-        `RefusedError` if somebody else has changed the same since, unless ``force``. With ``recorded_only`` nothing is
+        `RefusedError` if others have changed the same since, unless ``force``. With ``recorded_only`` nothing is
         taken back but what steps and Holdfast itself did: that is refused, as a whole, which would take others' changes
         back, be they saved or not.
         """
@@ -617,7 +611,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
 
         It has this process's terminal, directory and environment (with ``HOLDFAST_RUN``), unless others are given. The
         state is saved before and after. ``one_step``: all of it is one step. ``guard``: a person is asked before mass
-        deletion and large overwrites, by ``ask`` on another thread (None: whoever calls `answer` elsewhere).
+        deletion and large overwrites, by ``ask`` on another thread (None: by a call of `answer` elsewhere).
         ``isolation``: what it sees and reaches of the machine (None: as the settings say). ``bridge``: it is served by
         a mount instead of being supervised. ``outside``: whether undo of it stops at what others have changed (None: as
         the settings say). Raises `UnsupportedError` where the system cannot supervise, mount, or
@@ -629,7 +623,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         thresholds = configured_thresholds(self._context.settings.safeguard, guard=guard)
         return run(
             self._context,
-            Invocation(encoded(command), where, environment, one_step=one_step),
+            Invocation(encode_paths(command), where, environment, one_step=one_step),
             RunPolicy(isolation, bridge, thresholds=thresholds, outside=outside),
             ask=ask,
         )
@@ -737,7 +731,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
     # -- watching -----------------------------------------------------------------------------------------------
 
     def check_watchable(self) -> None:
-        """Raise `RefusedError` where nobody may begin to watch: inside of a run."""
+        """Raise `RefusedError` inside of a run, where watching may not begin."""
         forbid_inside_run(self._context, "watching")
 
     def watch(self, *, ready: Callable[[Watcher], None] | None = None) -> str | None:

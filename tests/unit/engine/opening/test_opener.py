@@ -14,6 +14,7 @@ import holdfast
 from holdfast.engine.opening import identity
 from holdfast.engine.opening.home import check_root, default_home
 from holdfast.engine.opening.opener import Opener
+from holdfast.files.linux.syscalls import birth_time
 from holdfast.model.errors import ConfigError, EscapeError, NotFoundError, RefusedError
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def test_a_directory_that_was_moved_and_left_a_link_is_known_again(
 def test_who_waits_for_an_answer_looks_nearby_alone(
     workspace: Workspace, tree: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.engine.opening.identity.NEARBY", 1)
+    monkeypatch.setattr("holdfast.engine.opening.missing_workspaces.NEARBY", 1)
     elsewhere = tree.parent / "much/deeper/elsewhere"
     elsewhere.parent.mkdir(parents=True)
     tree.rename(elsewhere)
@@ -191,7 +192,7 @@ def test_where_no_birth_is_known_the_inode_number_must_do(home: Path, tree: Path
     (tree / "root").write_bytes(b"nonsense")
     assert identity.could_be(folder, folder)
     (tree / "root").write_bytes(b"17\n")
-    assert identity.could_be(folder, folder) == (identity._birth_time(folder) is None)
+    assert identity.could_be(folder, folder) == (birth_time(folder) is None)
     identity.remember_root(b"/nowhere/at/all", folder)
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.engine.diffs import git_patch
 from holdfast.engine.merging.reapply._strategy import Answer, Declined
-from holdfast.engine.opening.child_environment import inherited_environment
 from holdfast.model.message_text import visible
 from holdfast.model.paths import display
+from holdfast.processes.child_environment import inherited_environment
 
 if TYPE_CHECKING:
     import subprocess

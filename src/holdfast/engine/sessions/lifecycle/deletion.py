@@ -111,7 +111,7 @@ def what_goes(opener: Opener, record: SessionRecord, *, look: bool) -> Deleted:
     """What would go with a session now. ``look``: also what no checkpoint holds of a fork's directory, for which all of
     that is walked. Deletes nothing. Raises `RefusedError` (``mounted_over``) if something is mounted over that.
     """
-    from holdfast.engine.opening.identity import find_moved
+    from holdfast.engine.opening.missing_workspaces import find_moved
 
     if record.purpose != "session":
         _refuse_mounted_over(opener, record)

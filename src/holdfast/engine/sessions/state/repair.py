@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from holdfast.engine.opening import identity
-from holdfast.engine.opening.identity import is_missing
+from holdfast.engine.opening.missing_workspaces import is_missing
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log

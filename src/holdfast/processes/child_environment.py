@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, AnyStr
 
-from holdfast.store.postgresql.catalog_url import without_secrets
+from holdfast.model.store_location import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
