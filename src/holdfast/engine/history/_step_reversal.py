@@ -237,7 +237,8 @@ def reverse_steps(
 ) -> RestoreResult:
     """Undo steps from the state that the tree was just saved in, and save what that leaves. Needs the lock.
 
-    Raises what `UndoService.undo` raises; then nothing is touched. Killed in between, `catch_up` does the rest.
+    Raises what `UndoService.undo` raises; then nothing is touched. Killed in between, `finish_interrupted` does the
+    rest.
     """
     steps = sorted(steps, key=lambda step: step.acted, reverse=True)
     note = _make_note(context, "undo", steps)
@@ -276,7 +277,8 @@ def redo_to_state(
 ) -> RestoreResult:
     """Redo the steps of the state that the tree is in, which leads to ``target``. Needs the lock.
 
-    Raises what `UndoService.redo` raises; then nothing is touched. Killed in between, `catch_up` does the rest.
+    Raises what `UndoService.redo` raises; then nothing is touched. Killed in between, `finish_interrupted` does the
+    rest.
     """
     position = context.catalog.cursor(context.workspace.id).position
     assert position is not None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from contextlib import closing
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from holdfast.cli.status_log_show_cat import _log_lines
 from holdfast.engine.forks.checkpoint_mount import newest_at
 from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.history.retention import Policy, Thinning, decide
@@ -143,11 +144,6 @@ def test_what_is_listed_and_kept_goes_by_the_order_of_recording(bench):
     assert newest_at(bench.context, bench.clock.now()) == found[0].id
 
 
-class Plain:
-    def paint(self, text, *_styles):
-        return text
-
-
 def test_the_log_shows_moves_where_they_happened(bench):
     (bench.tree / "f").write_text("1")
     first = bench.workspace.checkpoint("first").checkpoint
@@ -159,7 +155,8 @@ def test_the_log_shows_moves_where_they_happened(bench):
     bench.set_clock()
     (bench.tree / "f").write_text("3")
     bench.workspace.checkpoint("third")
-    lines = list(_log_lines(cast("Any", Plain()), bench.workspace.log(), placed=False))
+    command = [sys.executable, "-m", "holdfast", "--home", bench.workspace.home, "-w", bench.tree, "log"]
+    lines = subprocess.run(command, capture_output=True, check=True, text=True).stdout.splitlines()
     assert ["third" in line for line in lines[:1]] == [True]
     assert f"restore to {first.id[:12]}" in lines[1]
     assert "second" in lines[2]
