@@ -9,7 +9,6 @@ from holdfast.engine.opening.undo_log import has_ended, log_directory
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
-from holdfast.model.log import Log
 from holdfast.model.message_text import named_processes, named_steps, process_details
 from holdfast.model.paths import display, parents
 from holdfast.store.manifests import manifest
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     from holdfast.store.manifests.manifest import Pages
     from holdfast.undo.service import GoingOn, StepInfo, UndoService
 
-_LOG = Log(__name__)
-
 _SHOWN = 5
+_MAX_HELD_PATHS_SHOWN = 3
+_MAX_PATHS = 100
 
 
 def reverse_past_edits(
@@ -40,13 +39,9 @@ def reverse_past_edits(
         change(steps, force=force)
     except RefusedError as error:
         # (What stands in the way besides is refused before this is.)
-        if error.code != "barrier":
-            raise
-        from holdfast.engine.history.outside_policy import allows_overwriting, warn_of_overwriting, where_kept
+        from holdfast.engine.history.outside_policy import warn_of_overwriting, where_kept
 
-        if not allows_overwriting(context, service, steps):
-            raise
-        kept = where_kept(context, error, forward=change == service.redo)
+        kept = where_kept(context, service, steps, error, forward=change == service.redo)
         change(steps, force=True)
         warn_of_overwriting(error, f"was overwritten, as undo.outside is warn; {kept}")
 
@@ -56,24 +51,16 @@ def check_reversal(context: Context, service: UndoService, steps: Sequence[int],
     try:
         service.foresee(steps, forward=forward)
     except RefusedError as error:
-        if error.code != "barrier":
-            raise
-        from holdfast.engine.history.outside_policy import allows_overwriting, warn_of_overwriting, where_kept
+        from holdfast.engine.history.outside_policy import warn_of_overwriting, where_kept
 
-        if not allows_overwriting(context, service, steps):
-            raise
-        kept = where_kept(context, error, forward=forward)
+        kept = where_kept(context, service, steps, error, forward=forward)
         warn_of_overwriting(error, f"would be overwritten, as undo.outside is warn; {kept}")
 
 
-# Steps that are not at their end, as of a server that a run has left: what they hold, by which processes, and how
-# those are ended.
-
-_MOST_PATHS_SHOWN = 3
-
-
 class RunningSteps:
-    """What steps hold that are going on: undo and redo by checkpoints leave it as it is."""
+    """What steps hold that are not at their end, as of a server that a run has left: undo and redo by checkpoints leave
+    it as it is.
+    """
 
     def __init__(self, service: UndoService | None, *, force: bool = False) -> None:
         """With ``force`` nothing is held."""
@@ -108,7 +95,7 @@ class RunningSteps:
         if steps:
             found = step_open_error(self._service, steps)
             raise RefusedError(
-                f"others have changed {', '.join(map(display, sorted(edited)[:_MOST_PATHS_SHOWN]))} too; "
+                f"others have changed {', '.join(map(display, sorted(edited)[:_MAX_HELD_PATHS_SHOWN]))} too; "
                 f"{found.message}",
                 hint=found.hint,
                 code="barrier",
@@ -128,9 +115,9 @@ class RunningSteps:
         in_place |= {path: holders[above] for path in made for above in parents(path) if above in files}
         if in_place and self._service is not None:
             found = step_open_error(self._service, [*in_place.values()])
-            shown = ", ".join(map(display, sorted(in_place)[:_MOST_PATHS_SHOWN]))
+            shown = ", ".join(map(display, sorted(in_place)[:_MAX_HELD_PATHS_SHOWN]))
             raise RefusedError(
-                f"{shown}{', …' if len(in_place) > _MOST_PATHS_SHOWN else ''} would come in the "
+                f"{shown}{', …' if len(in_place) > _MAX_HELD_PATHS_SHOWN else ''} would come in the "
                 f"place of what a step holds; {found.message}",
                 hint=found.hint,
                 code=found.code,
@@ -151,8 +138,8 @@ def step_open_error(service: UndoService, steps: Sequence[GoingOn]) -> RefusedEr
     step = max(steps, key=lambda one: one.begun)
     found = service.processes(step.run) if step.run else ()
     found = [one for one in found if one.step == step.step] or found
-    paths = ", ".join(display(path) for path in step.paths[:_MOST_PATHS_SHOWN]) + (
-        ", …" if len(step.paths) > _MOST_PATHS_SHOWN else ""
+    paths = ", ".join(display(path) for path in step.paths[:_MAX_HELD_PATHS_SHOWN]) + (
+        ", …" if len(step.paths) > _MAX_HELD_PATHS_SHOWN else ""
     )
     by = f": {named_processes(found)} may change {paths} at any time" if found else f", and has changed {paths}"
     stop = f"`holdfast undo --run {step.run} --stop` ends it, and takes back all of its run; " if found else ""
@@ -332,8 +319,6 @@ def _set_aside_error(what: str, way: str = "") -> Exception:
 
 
 # Which steps of the undo log the changes belong to that lie between two states of the history.
-
-_MAX_PATHS = 100
 
 
 def steps_since(context: Context, service: UndoService | None, state: HistoryEvent) -> list[StepInfo]:

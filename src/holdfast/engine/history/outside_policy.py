@@ -24,18 +24,17 @@ _SHOWN = 5
 _POLICY_FILE = b"outside-warn"
 """In the workspace's folder: the runs that began with `warn`. docs/formats/undo-log.md specifies it."""
 
-
-def check_policy(policy: str) -> None:
-    """Raise `RefusedError` for what cannot be had."""
-    if policy == "lock":
-        raise RefusedError(f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", hint=LOCK_HINT)
-
-
 WHY_NO_LOCK = (
     "the kernel asks a watcher before a file is opened, but not before a name is made, removed or moved; and a mount "
     "that is read-only for others leaves out a process that has a file or a directory of the workspace open already"
 )
 LOCK_HINT = "set it to barrier (undo stops at what others change) or warn (it is only listed)"
+
+
+def check_policy(policy: str) -> None:
+    """Raise `RefusedError` for what cannot be had."""
+    if policy == "lock":
+        raise RefusedError(f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", hint=LOCK_HINT)
 
 
 def remember_policy(context: Context, run: str, policy: str) -> None:
@@ -44,7 +43,7 @@ def remember_policy(context: Context, run: str, policy: str) -> None:
         _permissive_runs(context).add(run)
 
 
-def allows_overwriting(context: Context, service: UndoService, steps: Sequence[int]) -> bool:
+def _allows_overwriting(context: Context, service: UndoService, steps: Sequence[int]) -> bool:
     """Whether the undo or redo of these steps may overwrite what others have changed."""
     if context.settings.undo.outside == "warn":
         return True
@@ -55,6 +54,7 @@ def allows_overwriting(context: Context, service: UndoService, steps: Sequence[i
 
 
 def warn_of_overwriting(error: RefusedError, what: str) -> None:
+    """Tell what others have changed, and what becomes of it."""
     _LOG.warning("%s; that %s", error.message, what, paths=_paths(error))
 
 
@@ -62,8 +62,14 @@ def _paths(error: RefusedError) -> list[str]:
     return cast("list[str]", (error.data or {}).get("paths", []))
 
 
-def where_kept(context: Context, error: RefusedError, *, forward: bool) -> str:
-    """What holds the content that the ``error`` is about, in words: it is about to be overwritten."""
+def where_kept(
+    context: Context, service: UndoService, steps: Sequence[int], error: RefusedError, *, forward: bool
+) -> str:
+    """What holds the content that the ``error`` is about, in words, if the undo or redo of these steps may overwrite
+    it; else raises the ``error``.
+    """
+    if error.code != "barrier" or not _allows_overwriting(context, service, steps):
+        raise error
     head = context.catalog.cursor(context.workspace.id).head
     back = "undo" if forward else "redo"
     named = [parse_display(shown) for shown in _paths(error)]
