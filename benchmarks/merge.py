@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import holdfast
-from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.history.derived_state import create_derived_checkpoint
 from holdfast.engine.merging import deltas, stacked_plan
 from holdfast.engine.merging.tree_merge import store_contents
 from holdfast.model.checkpoint import Provenance
@@ -91,7 +91,9 @@ def measure(root: Path, files: int, production: Edits, fork: Edits, turns: int) 
                 ]
                 with context.lock():
                     real = [one for one in changes if one.before != one.after]
-                    at = put_together(context, at, real, Provenance(), content=store_contents(context, new))
+                    at = create_derived_checkpoint(
+                        context, at, real, Provenance(), content=store_contents(context, new)
+                    )
             return at
 
         ours, theirs = line(production), line(fork)

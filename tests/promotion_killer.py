@@ -35,8 +35,8 @@ CALLS = (
 
 AFTER = {
     "exchanged": (swap, "exchange"),
-    "put-together": (fork_merge, "put_together"),
-    "captured": (in_place_update, "put_together"),
+    "put-together": (fork_merge, "create_derived_checkpoint"),
+    "captured": (in_place_update, "create_derived_checkpoint"),
     "forgotten": (cleanup, "_forget_plan"),
 }
 """Where to die when a function has done its work, and nobody knows of that yet."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.history import undo as history
-from holdfast.engine.history.checkpoint import take
+from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.history.status import status
 from holdfast.engine.opening.context import Context
 from holdfast.engine.opening.opener import Opener
@@ -177,7 +177,7 @@ class Space(NamedTuple):
 
     def save(self, label: str = "", **options: object) -> CheckpointId:
         request = Request(label=label, **options)  # type: ignore[arg-type]
-        result = take(self.context, request)
+        result = create_checkpoint(self.context, request)
         assert result.created
         return result.checkpoint.id
 
@@ -215,6 +215,7 @@ class House:
         if self.kind == "directory":
             os.mkdir(path)
             context, _ = self.opener.init(path, source=source)
+            store, workspace, settings, folder = context.store, context.workspace, context.settings, context.folder
             edit: Directory | MemoryTree = Directory(path)
             tree = Meddled(context.tree)
         else:
@@ -225,18 +226,17 @@ class House:
             store.catalog.add_workspace(workspace)
             edit = MemoryTree()
             tree = Meddled(edit)
-            folder = self.place / "home" / "workspaces" / workspace.id
-            folder.mkdir(parents=True)
-            context = Context(
-                workspace=workspace,
-                make_tree=lambda: tree,
-                store=store,
-                settings=self.opener.settings(None),
-                folder=bytes(folder),
-                clock=self.clock,
-                random=os.urandom,
-            )
-        context._tree = tree
+            settings, folder = self.opener.settings(None), bytes(self.place / "home" / "workspaces" / workspace.id)
+            os.makedirs(folder)
+        context = Context(
+            workspace=workspace,
+            make_tree=lambda: tree,
+            store=store,
+            settings=settings,
+            folder=folder,
+            clock=self.clock,
+            random=os.urandom,
+        )
         return Space(edit, tree, context, self.clock)
 
 

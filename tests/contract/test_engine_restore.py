@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.engine.history import undo as history
-from holdfast.engine.history.interrupted_operations import abandon, resume, unfinished
+from holdfast.engine.history.recovery import abandon, resume, unfinished
 from holdfast.engine.history.restore import restore
 from holdfast.engine.history.status import status
 from holdfast.engine.opening.context import Context

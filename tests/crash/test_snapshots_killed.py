@@ -137,7 +137,10 @@ def test_what_forks_of_a_git_repository_borrow(tmp_path: Path) -> None:
     assert total > 8
 
 
-OWN = tuple((checkpoint_provider, name) for name in ("take_locked", "fork_mounted", "fork", "discard", "remove_whole"))
+OWN = tuple(
+    (checkpoint_provider, name)
+    for name in ("create_checkpoint_locked", "fork_mounted", "fork", "discard", "remove_whole")
+)
 
 
 @pytest.mark.parametrize("first", some([1, 5], 1))

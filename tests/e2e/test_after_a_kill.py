@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.engine.history.checkpoint import take
+from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.opening.undo_log import log_directory
 from holdfast.model.command_results import Request
 from holdfast.testing.tree_state import Seen, differences, photograph
@@ -92,7 +92,7 @@ def test_what_others_have_had_open_since_before_the_kill_saves_nothing_half_done
     """As the watcher has, and what serves: nobody there is told, so the next session is, or whoever looks first."""
     with holdfast.open(bench.root) as workspace, context_of(workspace) as context:
         before = kill_in_a_step(bench)
-        assert not take(context, Request(kind="auto")).created
+        assert not create_checkpoint(context, Request(kind="auto")).created
         assert differences(before, photograph(bench.root)) == []
         assert [report.steps for report in unreported_rollbacks.take_rollbacks(log_directory(context))] == [(1,)]
 

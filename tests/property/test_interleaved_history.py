@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 import holdfast
-from holdfast.engine.history.checkpoint import take_locked
-from holdfast.engine.opening.undo_log import limits, make_log
+from holdfast.engine.history.checkpoint import create_checkpoint_locked
+from holdfast.engine.opening.undo_log import log_limits, make_log
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.command_results import Request
 from holdfast.model.errors import NotFoundError, RefusedError
@@ -63,7 +63,7 @@ class Model(RuleBasedStateMachine):
         context, chance = self.workspace._context, self.chance
         runs = [begin_run(context, "do") for _ in range(2)]
         root = os.open(self.tree, os.O_RDONLY | os.O_DIRECTORY)
-        log = UndoLog(make_log(context), root, context.clock, limits=limits(context))
+        log = UndoLog(make_log(context), root, context.clock, limits=log_limits(context))
         recover(log)
         service = LocalUndoService(log)
         open_: list[Actor] = []
@@ -83,7 +83,7 @@ class Model(RuleBasedStateMachine):
                 close(chance.choice(open_))
             elif way < 0.4:
                 with context.lock():
-                    take_locked(context, Request(kind="auto"))
+                    create_checkpoint_locked(context, Request(kind="auto"))
                 self.changes += 1
             else:
                 self._act(chance.choice(open_))

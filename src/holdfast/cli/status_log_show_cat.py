@@ -27,9 +27,9 @@ def _status(console: Console, arguments: argparse.Namespace) -> int:
         result = workspace.status()
         ignored = workspace.ignored() if arguments.ignored else None
         if not (console.json or arguments.ignored) and result.not_captured:
-            from holdfast.engine.history.status import without_told
+            from holdfast.engine.history.status import without_reported
 
-            result = result._replace(not_captured=without_told(workspace.folder, result.not_captured))
+            result = result._replace(not_captured=without_reported(workspace.folder, result.not_captured))
     if console.json:
         console.give(
             workspace_json.status(result) if ignored is None else workspace_json.status_and_ignored(result, ignored)

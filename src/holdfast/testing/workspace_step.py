@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opening.undo_log import least, limits, ready_log
+from holdfast.engine.opening.undo_log import known_numbers, log_limits, prepare_log
 from holdfast.testing.tree_actor import Actor
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def do_step(context: Context, work: Callable[[Actor], object], *, run: str = "", ends: bool = True) -> StepId:
     """Open the log, do ``work`` in a new step, and close both; unless it ``ends``, the keeper is as good as killed."""
     root = os.open(context.workspace.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    log = UndoLog(ready_log(context), root, context.clock, limits=limits(context), least=least(context))
+    log = UndoLog(prepare_log(context), root, context.clock, limits=log_limits(context), least=known_numbers(context))
     try:
         recover(log)
         desk = LocalUndoService(log)

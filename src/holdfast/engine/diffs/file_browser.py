@@ -1,4 +1,4 @@
-"""Looking at a workspace's files for somebody who may be anybody: bounded, and never outside of it (I7)."""
+"""Looking at a workspace's files for a peer that is not trusted: bounded, and never outside of it (I7)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_LINKS = 40
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY
 
 
-class Item(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """What a directory holds."""
 
     name: bytes
@@ -46,10 +46,10 @@ class Item(NamedTuple):
     """Of a link."""
 
 
-class Listing(NamedTuple):
+class DirectoryListing(NamedTuple):
     """A part of what a directory holds."""
 
-    items: Sequence[Item]
+    items: Sequence[DirectoryEntry]
     """Sorted by name."""
     total: int
     """How many the directory holds."""
@@ -59,7 +59,7 @@ class Listing(NamedTuple):
 
 def list_directory(
     root: bytes, path: bytes, *, own: Sequence[bytes] = (), after: bytes = b"", limit: int | None = None
-) -> Listing:
+) -> DirectoryListing:
     """What the directory ``path`` (empty: the root) holds, behind the name ``after``, at most ``limit`` items of it.
 
     What is Holdfast's own, the directories ``own`` among it, is left out. However much the directory holds, memory is
@@ -67,7 +67,7 @@ def list_directory(
     Raises `NotFoundError`, `EscapeError` for a path that leads out, `RefusedError` for what is no directory.
     """
     out_of_reach = find_own(own)
-    fd = _opened(root, path, os.O_RDONLY | os.O_DIRECTORY, out_of_reach)
+    fd = _open_entry(root, path, os.O_RDONLY | os.O_DIRECTORY, out_of_reach)
     try:
         total = 0
 
@@ -81,7 +81,7 @@ def list_directory(
         names = sorted(behind()) if limit is None else heapq.nsmallest(limit + 1, behind())
         shown = names[:limit]
         items = [item for item in (_item(fd, name) for name in shown) if item is not None]
-        return Listing(items, total, shown[-1] if len(shown) < len(names) else None)
+        return DirectoryListing(items, total, shown[-1] if len(shown) < len(names) else None)
     except OSError as error:
         raise _translated(path, error) from error
     finally:
@@ -103,10 +103,10 @@ def _names(fd: int, own: Own) -> Iterator[bytes]:
 def find_directory(root: bytes, path: bytes, *, own: Sequence[bytes] = ()) -> bytes:
     """The absolute path of the directory that ``path`` leads to in the workspace, with no link in it.
 
-    Who goes there does so by name: what somebody puts into its place meanwhile is what they find. Raises as
+    A caller goes there by name: what others put into its place meanwhile is what it finds. Raises as
     `list_directory`.
     """
-    fd = _opened(root, path, _DIRECTORY, find_own(own))
+    fd = _open_entry(root, path, _DIRECTORY, find_own(own))
     try:
         return os.fsencode(os.readlink(f"/proc/self/fd/{fd}"))
     finally:
@@ -119,7 +119,7 @@ def read_file(
     """At most ``limit`` bytes of the file ``path`` from ``offset``. Raises as `list_directory`, and `UsageError`."""
     if offset < 0 or not 0 <= limit <= MAX_READ_BYTES:
         raise UsageError(f"offset is a number from 0, limit one from 0 to {MAX_READ_BYTES}")
-    fd = _opened(root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, find_own(own))
+    fd = _open_entry(root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, find_own(own))
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
@@ -144,7 +144,7 @@ def _hash(content: bytearray) -> Hash:
     return hasher.hash()
 
 
-def _item(fd: int, name: bytes) -> Item | None:
+def _item(fd: int, name: bytes) -> DirectoryEntry | None:
     try:
         found = os.stat(name, dir_fd=fd, follow_symlinks=False)
         target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(found.st_mode) else None
@@ -158,13 +158,13 @@ def _item(fd: int, name: bytes) -> Item | None:
     elif stat.S_ISREG(found.st_mode):
         kind = "file"
     size = found.st_size if kind == "file" else 0
-    return Item(name, kind, size, stat.S_IMODE(found.st_mode), found.st_mtime_ns, target)
+    return DirectoryEntry(name, kind, size, stat.S_IMODE(found.st_mode), found.st_mtime_ns, target)
 
 
-def _opened(root: bytes, path: bytes, flags: int, own: Own) -> int:
+def _open_entry(root: bytes, path: bytes, flags: int, own: Own) -> int:
     """What ``path`` leads to, beneath the root, and in nothing that is Holdfast's own.
 
-    The directory that holds it is opened and looked at first, and the rest is done from there: nobody can move it
+    The directory that holds it is opened and looked at first, and the rest is done from there: no process can move it
     elsewhere in between. A link at the end is followed in the same way.
     """
     if b"\0" in path:
@@ -179,13 +179,13 @@ def _opened(root: bytes, path: bytes, flags: int, own: Own) -> int:
             head, _, name = at.rstrip(b"/").rpartition(b"/")
             if at.startswith(b"/") or name in (b"", b".", b".."):
                 head, name = at, b""
-            directory = _beneath(base, head, _DIRECTORY)
+            directory = _open_beneath(base, head, _DIRECTORY)
             try:
                 _check(base, directory, name, path, own)
                 if not name:
-                    return _beneath(directory, b"", flags)
+                    return _open_beneath(directory, b"", flags)
                 try:
-                    fd = _beneath(directory, name, flags | os.O_NOFOLLOW)
+                    fd = _open_beneath(directory, name, flags | os.O_NOFOLLOW)
                 except OSError as error:
                     if (target := _target(directory, name, error)) is None:
                         raise
@@ -201,7 +201,7 @@ def _opened(root: bytes, path: bytes, flags: int, own: Own) -> int:
         os.close(base)
 
 
-def _beneath(base: int, path: bytes, flags: int) -> int:
+def _open_beneath(base: int, path: bytes, flags: int) -> int:
     for _ in range(_TRIES):
         try:
             return openat2(base, path or b".", flags | os.O_CLOEXEC, _RULES)

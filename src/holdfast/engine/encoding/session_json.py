@@ -56,7 +56,7 @@ def executed(session: str, value: CommandEntry, directory: str, too_long: Sequen
 
 
 def history(session: str, values: Sequence[CommandEntry], dropped: int | None) -> Json:
-    """What `session history` lists, newest first, and how many older ones are not kept (None: nobody has looked)."""
+    """What `session history` lists, newest first, and how many older ones are not kept (None: not looked at)."""
     return {"session": session, "commands": [command(value) for value in values], "dropped": dropped}
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, TypeAlias
 
-    from holdfast.engine.diffs.file_browser import Item
+    from holdfast.engine.diffs.file_browser import DirectoryEntry
     from holdfast.engine.merging.fork_merge import ForkMerge
     from holdfast.engine.upkeep.doctor import Finding
     from holdfast.model import json_types
@@ -231,10 +231,10 @@ def _paths(changes: Sequence[Change]) -> json_types.Paths:
     return out
 
 
-# Directories and files as JSON objects; see `holdfast.engine.encoding.workspace_json`.
+# Directories and files.
 
 
-def entry(value: Item) -> json_types.Entry:
+def entry(value: DirectoryEntry) -> json_types.Entry:
     """What a directory holds."""
     return {
         "name": display(value.name),
@@ -246,7 +246,7 @@ def entry(value: Item) -> json_types.Entry:
     }
 
 
-def listing(path: bytes, items: Sequence[Item]) -> json_types.Listing:
+def listing(path: bytes, items: Sequence[DirectoryEntry]) -> json_types.Listing:
     """A directory, or a part of it."""
     return {"path": display(path), "entries": [entry(each) for each in items]}
 
@@ -280,7 +280,7 @@ def _as_text(value: Read) -> tuple[bytes, str | None]:
     return (content, text) if content or not value.content else (value.content, None)
 
 
-# Merges as JSON objects; see `holdfast.engine.encoding.workspace_json`.
+# Merges.
 
 
 def merged(found: ForkMerge) -> dict[str, Any]:

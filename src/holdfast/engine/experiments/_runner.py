@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.engine.experiments import scores
 from holdfast.engine.experiments.attempts import AttemptProgress, Outcome
-from holdfast.engine.history.status import only_there, only_uncaptured
+from holdfast.engine.history.status import only_in_directory, only_uncaptured_paths
 from holdfast.engine.sessions.shell.execution import Streams, execute
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import HoldfastError
@@ -161,7 +161,9 @@ class AttemptRunner:
             try:
                 with self._open(fork.id) as session:
                     outcome = self._in_fork(session, outcome)
-                    outcome = outcome._replace(not_captured=only_there(session.root, self._root, session.not_captured))
+                    outcome = outcome._replace(
+                        not_captured=only_in_directory(session.root, self._root, session.not_captured)
+                    )
             except HoldfastError as error:
                 outcome = outcome._replace(phase="failed", error=error.message)
         self.report(attempt, outcome.phase)
@@ -202,11 +204,11 @@ class AttemptRunner:
         changes = fork.workspace.diff(self._began, tree, renames=False).changes
         if not changes or fork.context.settings.capture == self._capture:
             return bool(changes)
-        left_out = only_uncaptured(fork.context, tree, changes)
+        left_out = only_uncaptured_paths(fork.context, tree, changes)
         rest = [one for one in changes if one.path not in left_out]
         if any(one.before is not None for one in rest):
             return True
-        return bool(only_there(fork.root, self._root, [NotCaptured(one.path, "") for one in rest]))
+        return bool(only_in_directory(fork.root, self._root, [NotCaptured(one.path, "") for one in rest]))
 
     def _command(self, session: Session, attempt: Attempt, phase: Phase, command: str) -> CommandEntry:
         self.report(attempt, phase)

@@ -11,8 +11,8 @@ from holdfast.engine.experiments import _ranks as ranks
 from holdfast.engine.experiments._attempt_forks import AttemptForks, clipped
 from holdfast.engine.experiments._runner import AttemptRunner
 from holdfast.engine.experiments.attempts import Comparison
-from holdfast.engine.history.derived_state import put_together
-from holdfast.engine.history.status import only_uncaptured
+from holdfast.engine.history.derived_state import create_derived_checkpoint
+from holdfast.engine.history.status import only_uncaptured_paths
 from holdfast.engine.merging.tree_merge import merge_provenance
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -56,12 +56,12 @@ def adopt(session: Session, began: CheckpointId, outcome: Outcome, message: str)
     if diff(context, began, ours, renames=False).changes:
         raise _changed(session, outcome)
     differing = diff(context, ours, outcome.after, renames=False).changes
-    spared = only_uncaptured(context, outcome.after, differing)
+    spared = only_uncaptured_paths(context, outcome.after, differing)
     changes = [one for one in differing if one.path not in spared]
     why = merge_provenance(session.agent, message, outcome.attempt.command)
     # (A checkpoint of its own: that of the fork goes with it.)
     with context.lock():
-        target = put_together(context, ours, changes, why) if changes else ours
+        target = create_derived_checkpoint(context, ours, changes, why) if changes else ours
     try:
         restored, point = session.bring(target, expected=ours, message=message)
     except RefusedError as error:
@@ -133,7 +133,7 @@ class Experiment:
         if outcome.after is None:
             return None
         found = self._session.workspace.diff(self._began, outcome.after)
-        spared = only_uncaptured(self._session.context, outcome.after, found.changes)
+        spared = only_uncaptured_paths(self._session.context, outcome.after, found.changes)
         return found._replace(changes=[one for one in found.changes if one.path not in spared])
 
 

@@ -19,8 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from holdfast.engine.exports._export_worker import ExportWorker
-from holdfast.engine.opening.home import folder_in
-from holdfast.engine.opening.identity import find_moved
+from holdfast.engine.opening.home import workspace_folder
+from holdfast.engine.opening.missing_workspaces import find_moved
 from holdfast.engine.sessions.idle.idle_schedule import IdleSaver
 from holdfast.engine.upkeep.housekeeping import collect
 from holdfast.files.tree import ROOT_GONE
@@ -80,7 +80,7 @@ class MissingExportFinder:
                 continue
             if not os.path.lexists(seen_at(record.path)):
                 records.append(record)
-        for path in find_moved(records, lambda one: folder_in(opener.home, one)).values():
+        for path in find_moved(records, lambda one: workspace_folder(opener.home, one)).values():
             opener.open(path)  # which notes that it is there
 
 

@@ -17,11 +17,11 @@ from holdfast.engine.forks.fork import fork
 from holdfast.engine.forks.mount_server_client import MountOrder, MountServer
 from holdfast.engine.forks.mounted_forks import fork_mounted, mount_again
 from holdfast.engine.forks.unmount_to_directory import discard
-from holdfast.engine.history.checkpoint import take_locked
-from holdfast.engine.history.mount_pins import release_dead
-from holdfast.engine.opening.context import freeing
+from holdfast.engine.history.checkpoint import create_checkpoint_locked
+from holdfast.engine.history.mount_pins import release_dead_pins
+from holdfast.engine.opening.context import retry_with_reserve
 from holdfast.engine.opening.current_run import current_run
-from holdfast.engine.opening.fork_layers import taken
+from holdfast.engine.opening.fork_layers import claim_layers
 from holdfast.engine.opening.opener import Opener
 from holdfast.files.directories.removal_obstacles import refuse_others
 from holdfast.files.directories.replication import make_read_only, remove_whole
@@ -104,7 +104,7 @@ class OwnCheckpoints:
             context = opener.open(self._workspace.path) if place is None else self._fork(opener, place)
             request = Request(kind="auto", provenance=Provenance(message=message or keeper))
             with context.lock():  # until it is pinned, the workspace stands on it, and so it stays
-                checkpoint = take_locked(context, request).checkpoint
+                checkpoint = create_checkpoint_locked(context, request).checkpoint
                 context.catalog.pin(checkpoint.root, keeper, checkpoint=checkpoint.id)
             return checkpoint.id
 
@@ -159,7 +159,7 @@ class OwnCheckpoints:
     def let_go(self, keeper: str) -> None:
         """See `Checkpoints.let_go`."""
         with self._opened() as home:
-            freeing(home, partial(home.store.catalog.unpin_all, keeper))
+            retry_with_reserve(home, partial(home.store.catalog.unpin_all, keeper))
             # (Also if there was no pin: the process that took it away may have been killed.)
             self._forget_unused(home)
 
@@ -171,7 +171,7 @@ class OwnCheckpoints:
                 keepers = [reason.by for reason in reasons if reason.kind == "pin" and KEEPER.match(reason.by)]
                 if keepers and self._is_in_ours(catalog, checkpoint):
                     for keeper in keepers:
-                        freeing(home, partial(catalog.unpin_all, keeper))
+                        retry_with_reserve(home, partial(catalog.unpin_all, keeper))
             self._forget_unused(home)
 
     # -- the rest -----------------------------------------------------------------------------------------------------
@@ -238,13 +238,13 @@ class OwnCheckpoints:
         gone = [one for one in catalog.workspaces() if not one.live and self._is_ours(one)]
         if not gone:
             return
-        release_dead(home)
+        release_dead_pins(home)
         protected = catalog.protections()
         for workspace in gone:
             for checkpoint in catalog.checkpoints(workspace.id):
                 if not any(reason.hard for reason in protected.get(checkpoint.id, ())):
                     with suppress(RefusedError):  # something has come to stand on it just now
-                        freeing(home, partial(catalog.forget, (checkpoint.id,)))
+                        retry_with_reserve(home, partial(catalog.forget, (checkpoint.id,)))
 
     def _is_in_ours(self, catalog: Catalog, checkpoint: CheckpointId) -> bool:
         """Whether a checkpoint is the workspace's, or of a fork or a view of this provider."""
@@ -264,9 +264,9 @@ def _forget_fork(home: HomeContext, forked: Workspace) -> None:
     """Have nothing of a fork, which no process serves, but its checkpoints. It is let go last: so what was begun is
     found again, and done once more, by the next process after a kill.
     """
-    freeing(home, partial(discard, home, forked))
+    retry_with_reserve(home, partial(discard, home, forked))
     remove_whole(home.folder_of(forked))
-    freeing(home, partial(home.store.catalog.let_go, forked.id))
+    retry_with_reserve(home, partial(home.store.catalog.let_go, forked.id))
 
 
 def _unmount(path: bytes) -> None:
@@ -300,7 +300,7 @@ def _end(folder: bytes, path: bytes) -> int | None:
     _unmount(path)
     deadline = time.monotonic() + _SECONDS  # (unmounting has written all of a disk back, which may have taken longer)
     while os.path.isdir(folder):
-        lock = taken(folder)
+        lock = claim_layers(folder)
         if lock is not None:
             _unmount(path)
             return lock
@@ -323,6 +323,6 @@ def _wait_for_view(home: HomeContext, path: bytes) -> None:
         protections = home.store.catalog.protections().values()
         if not any(one.by == reason for reasons in protections for one in reasons):
             return
-        release_dead(home)
+        release_dead_pins(home)
         time.sleep(_PAUSE)
     _LOG.info("the process that served %s goes on: somebody still uses what was mounted", display(path))

@@ -9,7 +9,14 @@ from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
 from holdfast.bridge.mount.fuse_device import clear_dead, detach
 from holdfast.bridge.mount.overlayfs import attributes_for, detach_overlays, mount_overlay, unmount_overlay
 from holdfast.engine.forks.checkpoint_mount import ServedCheckpoint
-from holdfast.engine.opening.fork_layers import lower_of, make_layers, merged_of, taken, upper_of, work_of
+from holdfast.engine.opening.fork_layers import (
+    claim_layers,
+    lower_path,
+    make_layers,
+    merged_path,
+    upper_path,
+    work_path,
+)
 from holdfast.model.errors import LockedError, RefusedError, StorageError
 from holdfast.model.ids import Hash
 from holdfast.model.log import Log
@@ -32,21 +39,21 @@ class ServedFork:
         self.directory = directory
         folder = context.folder
         make_layers(folder, note)
-        lock = taken(folder)
+        lock = claim_layers(folder)
         if lock is None:
             raise LockedError(f"the fork {display(context.workspace.path)} is mounted already")
         self._lock = lock
-        lower = lower_of(folder)
+        lower = lower_path(folder)
         try:
             _refuse_other_attributes(folder, note)
             clear_dead(lower)
-            detach_overlays(merged_of(folder))  # no process serves what a killed one has left there
+            detach_overlays(merged_path(folder))  # no process serves what a killed one has left there
             looks = CheckpointAppearance(note.uid, note.gid, note.changed_at, note.root_permissions, note.permissions)
             self._served = ServedCheckpoint(
                 context.store, Hash(bytes.fromhex(note.root)), looks, lower, allow_other=False
             )
             try:
-                mount_overlay(lower, upper_of(folder), work_of(folder), directory, note.attributes)
+                mount_overlay(lower, upper_path(folder), work_path(folder), directory, note.attributes)
             except BaseException:
                 self._served.close()
                 raise

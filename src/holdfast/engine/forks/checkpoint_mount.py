@@ -11,8 +11,8 @@ from holdfast.bridge.mount.fuse_device import clear_dead, mount
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.engine.forks._file_ownership import shown_ownership
 from holdfast.engine.forks._stored_content import StoredContent
-from holdfast.engine.history.mount_pins import RENEWED, MountPin, release_dead
-from holdfast.engine.opening.context import with_ballast
+from holdfast.engine.history.mount_pins import RENEWED, MountPin, release_dead_pins
+from holdfast.engine.opening.context import with_disk_reserve
 from holdfast.engine.opening.home import refuse_own
 from holdfast.model.errors import NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
@@ -70,7 +70,7 @@ class Mounted:
         self.path = directory
         """Where it is, the real path."""
         self._served: ServedCheckpoint | None = None
-        with with_ballast(context):
+        with with_disk_reserve(context):
             self._pin = MountPin(context, checkpoint, directory)
         self._made = False
         try:
@@ -142,7 +142,7 @@ def mount_checkpoint(
     place = os.path.join(os.path.realpath(above), name)
     if clear_dead(place):
         _LOG.info("%s was a mount whose process had ended; it is cleared away", display(place))
-    release_dead(context)
+    release_dead_pins(context)
     real = os.path.realpath(place)
     refuse_own(real, home)
     for workspace in context.catalog.workspaces():

@@ -10,7 +10,7 @@ from holdfast.engine.forks._served_fork import ServedFork
 from holdfast.engine.forks.checkpoint_mount import mount_checkpoint
 from holdfast.engine.forks.mount_server_client import decode_order
 from holdfast.engine.opening import fork_layers
-from holdfast.engine.opening.home import open_log
+from holdfast.engine.opening.home import open_process_log
 from holdfast.engine.opening.opener import Opener
 from holdfast.model.errors import HoldfastError, NotFoundError, unexpected
 from holdfast.model.ids import CheckpointId
@@ -60,7 +60,7 @@ def _serve(opener: Opener, order: MountOrder) -> None:
 def _serve_fork(opener: Opener, order: MountOrder) -> None:
     context = opener.open_fork(order.root)
     _log_to(context.folder, order.log_level)
-    note = fork_layers.read(context.folder)
+    note = fork_layers.read_note(context.folder)
     if note is None:
         raise NotFoundError("this is no fork by mount any more", code="no_fork")
     with ServedFork(context, note, order.directory) as served:
@@ -71,7 +71,7 @@ def _serve_fork(opener: Opener, order: MountOrder) -> None:
 
 def _log_to(folder: bytes, level: Level) -> None:
     """From now on what there is to say goes to the log in the workspace's folder."""
-    log = open_log(folder, LOG)
+    log = open_process_log(folder, LOG)
     os.dup2(log, 2)
     os.close(log)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.bridge.mount.overlayfs import refuse_without_privilege, unmount_overlay
 from holdfast.engine.forks._served_fork import ServedFork
 from holdfast.engine.opening import fork_layers, identity
-from holdfast.engine.opening.fork_layers import is_mounted, is_served, merged_of, overlay_of
+from holdfast.engine.opening.fork_layers import is_mounted, is_served, merged_path, overlay_path
 from holdfast.engine.opening.home import INDEX, LAYER
 from holdfast.model.errors import HoldfastError, RefusedError, StorageError
 from holdfast.model.log import Log
@@ -20,7 +20,7 @@ from holdfast.snapshot.kill_on_exit import run
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.engine.opening.context import Context, Shared
+    from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.engine.opening.fork_layers import ForkNote
     from holdfast.store.catalog_records import Workspace
 
@@ -49,7 +49,7 @@ def materialise(context: Context, note: ForkNote, mount_again: Callable[[], obje
         _copy(context, note, copy)
         about = os.stat(copy)
         became = note._replace(became=(about.st_dev, about.st_ino))
-        fork_layers.write(context.folder, became)
+        fork_layers.write_note(context.folder, became)
         os.rename(copy, path)  # the mount point is an empty directory
     except (HoldfastError, OSError) as error:
         shutil.rmtree(copy, ignore_errors=True)
@@ -67,30 +67,30 @@ def finish(context: Context, note: ForkNote) -> None:
         with suppress(OSError):
             os.unlink(os.path.join(context.folder, name))
     discard(context, context.workspace)
-    identity.recognise(context.catalog, context.folder_of, context.workspace.path)
+    identity.recognise_workspace(context.catalog, context.folder_of, context.workspace.path)
     _LOG.debug("no fork by mount any more", checkpoint=note.checkpoint)
 
 
-def discard(context: Shared, workspace: Workspace) -> None:
+def discard(context: StoreContext, workspace: Workspace) -> None:
     """Let go of a fork's layers, and of its base, if the workspace is a fork by mount. What was changed is lost.
 
     Idempotent: the note goes last, so that cut short it is done again by the next process.
     """
     folder = context.folder_of(workspace)
-    note = fork_layers.read(folder)
+    note = fork_layers.read_note(folder)
     if note is None:
         context.store.catalog.unpin_all(
-            fork_layers.pinned_for(workspace.path)
+            fork_layers.pin_reason(workspace.path)
         )  # of one that was killed before its note
         return
-    shutil.rmtree(overlay_of(folder), ignore_errors=True)
+    shutil.rmtree(overlay_path(folder), ignore_errors=True)
     context.store.catalog.unpin(note.pin)
-    fork_layers.remove(folder)
+    fork_layers.remove_note(folder)
 
 
 def _copy(context: Context, note: ForkNote, copy: bytes) -> None:
     """Copy all that the fork holds into the directory ``copy``, durably."""
-    merged = merged_of(context.folder)
+    merged = merged_path(context.folder)
     os.makedirs(merged, 0o700, exist_ok=True)
     os.mkdir(copy, 0o700)
     with ServedFork(context, note, merged):

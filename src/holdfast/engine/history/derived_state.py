@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.store.blobs.content_writer import Written
 
 
-def put_together(
+def create_derived_checkpoint(
     context: Context,
     ours: CheckpointId,
     changes: Sequence[Change],
@@ -32,9 +32,9 @@ def put_together(
     """A checkpoint of the workspace with the state ``ours`` and ``changes`` to it. Moves nothing. Needs the lock.
 
     Durable when it returns, and with it that it has ``taken_in`` another line. ``name`` is the new id that it is to
-    have, for whoever notes it before there is anything to be left behind (None: any). All content that ``changes`` name
-    must be stored, or be the ``content`` that was written just now: raises `RefusedError` (code ``vanished``) if it was
-    collected meanwhile.
+    have, for a caller that notes it before there is anything to be left behind (None: any). All content that
+    ``changes`` name must be stored, or be the ``content`` that was written just now: raises `RefusedError` (code
+    ``vanished``) if it was collected meanwhile.
     """
     from holdfast.store.blobs.content_writer import Written, write_pages
     from holdfast.store.codecs.changeset import encode_changeset

@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from holdfast.engine.hosting.launcher import wait_for
-from holdfast.engine.opening.undo_log import open_step
+from holdfast.engine.opening.undo_log import find_open_step
 from holdfast.files.protected_directories import find_own
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError
 from holdfast.model.paths import display
@@ -115,7 +115,7 @@ class EnclosingRun:
         """Open a step, or share the one that is open; its id."""
         with self._lock:
             if not self._users:
-                opened = open_step(keeper, self.run)
+                opened = find_open_step(keeper, self.run)
                 self._is_ours = opened is None
                 self._step = keeper.begin(label.encode("utf-8", "replace").decode()) if opened is None else opened.id
             self._users += 1
@@ -131,7 +131,7 @@ class EnclosingRun:
             is_denied = False
             if self._is_ours and not self._users:
                 try:
-                    opened = open_step(keeper, self.run)
+                    opened = find_open_step(keeper, self.run)
                     if take_back and opened is not None and opened.id == step and opened.paths:
                         keeper.rollback(step)
                     else:

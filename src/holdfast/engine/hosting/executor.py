@@ -14,11 +14,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.engine.hosting.launcher import Launch, Launcher
-from holdfast.engine.opening.child_environment import handed_on
 from holdfast.engine.running.run import new_run_id
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log, inherited
 from holdfast.model.paths import display
+from holdfast.processes.child_environment import inherited_environment
 from holdfast.sandbox.channel import Channel
 from holdfast.undo.service import OFF
 
@@ -107,7 +107,7 @@ class CommandExecutor:
         self._flags = dict(flags or {})
         self._isolation = isolation
         self._thresholds = thresholds
-        self._environment = handed_on(os.environb)
+        self._environment = inherited_environment(os.environb)
         self._inside = inside
         self._turn = threading.Lock()
         """Held by the thread that starts, stops, or has a command run."""

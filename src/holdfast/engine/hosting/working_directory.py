@@ -14,8 +14,8 @@ from holdfast.engine.hosting.monitor import HostWarning, Monitor, StepsRolledBac
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.home import own_directories
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.opening.undo_log import limits as configured_limits
-from holdfast.engine.opening.undo_log import log_directory, make_log, reached, ready_log, required
+from holdfast.engine.opening.undo_log import log_directory, make_log, open_service, prepare_log, require_service
+from holdfast.engine.opening.undo_log import log_limits as configured_limits
 from holdfast.engine.running.run import configured_thresholds
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
@@ -210,7 +210,7 @@ class HostedDirectory:
 
     def recover(self) -> None:
         """Finish what a killed keeper has left. All that was rolled back and not reported yet is an event; so
-        is, once, an undo log of another version, which is set aside, or raises `VersionMismatchError` (`ready_log`).
+        is, once, an undo log of another version, which is set aside, or raises `VersionMismatchError` (`prepare_log`).
         """
         from holdfast.undo.journal.log_ownership import VersionMismatchError
 
@@ -223,7 +223,7 @@ class HostedDirectory:
                     self._is_mismatched = True
                     self._notify(self, VersionMismatch(error))
                 with context.lock(as_found=True):
-                    ready_log(context)
+                    prepare_log(context)
         self._is_mismatched = False
 
     def stop(self) -> None:
@@ -288,7 +288,7 @@ class HostedDirectory:
 
     def list_directory(
         self, path: bytes = b"", *, after: bytes = b"", limit: int | None = None
-    ) -> file_browser.Listing:
+    ) -> file_browser.DirectoryListing:
         """See `file_browser.list_directory`."""
         return file_browser.list_directory(self.path, path, own=self._own, after=after, limit=limit)
 
@@ -315,8 +315,8 @@ class HostedDirectory:
                 file.write(content)
             with self._opened() as (_, context), self._reached(context, always=True) as log:
                 if self._inside is not None:
-                    return self._inside.write(required(log), path, fd, expected)
-                return required(log).write(path, fd, expected=expected, run=self.run)
+                    return self._inside.write(require_service(log), path, fd, expected)
+                return require_service(log).write(path, fd, expected=expected, run=self.run)
         finally:
             os.close(fd)
 
@@ -394,7 +394,7 @@ class HostedDirectory:
         wait any more: another keeper counts its tickets anew, and a late answer must not meet one of those.
         """
         with self.undo_log() as found:
-            log = required(found)
+            log = require_service(found)
             if not any(held.id == ticket and held.asked_at == asked_at for held in log.held()):
                 raise NotFoundError("nothing waits for this answer, or not any more")
             return log.answer(ticket, allow=allow)
@@ -451,7 +451,7 @@ class HostedDirectory:
             opener.close()
 
     def _reached(self, context: Context, *, always: bool = False) -> AbstractContextManager[UndoService | None]:
-        return reached(context, always=always, told=self._told, own_limits=self._limits)
+        return open_service(context, always=always, on_report=self._told, own_limits=self._limits)
 
     def _take_notice(self, context: Context) -> None:
         from holdfast.undo.reports.unreported_rollbacks import take_rollbacks

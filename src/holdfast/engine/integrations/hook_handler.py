@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.opener import Opener
-from holdfast.engine.opening.undo_log import open_step, reached
+from holdfast.engine.opening.undo_log import find_open_step, open_service
 from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
@@ -67,7 +67,7 @@ def _save(workspace: Workspace, client: str, event: HookEvent, run: str | None) 
 
 
 def _group(context: Context, client: str, action: Action, event: HookEvent, run: str) -> str:
-    with reached(context) as service:
+    with open_service(context) as service:
         if service is None or not _serves(service, run):
             raise RefusedError(
                 f"the run {run} records nothing here: its steps are those of another workspace",
@@ -76,7 +76,7 @@ def _group(context: Context, client: str, action: Action, event: HookEvent, run:
             )
         session = f"[{client}:{_name(event.session)}/"
         mark = f"{session}{_name(event.call)}]"
-        opened = open_step(service, run)
+        opened = find_open_step(service, run)
         if action == "begin":
             if opened is not None:
                 return f"step {opened.id} is open: the call belongs to it"

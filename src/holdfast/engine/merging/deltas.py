@@ -12,8 +12,8 @@ from collections import OrderedDict
 from threading import Lock
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from holdfast.engine.diffs.tree_diff import Contents, diff
-from holdfast.engine.history.status import only_uncaptured
+from holdfast.engine.diffs.tree_diff import DiffContents, diff
+from holdfast.engine.history.status import only_uncaptured_paths
 from holdfast.engine.merging.three_way import SideChanges, changes_by_path
 from holdfast.model.command_results import Diff
 from holdfast.model.errors import RefusedError
@@ -113,7 +113,7 @@ def compare_fork(
     """What a fork has done, as `compare`, and the paths that it captures no more, of which it has done nothing."""
     found = compare(context, base, target, changes)
     all_ = _all_changes(found)
-    spared = only_uncaptured(context, target, all_)
+    spared = only_uncaptured_paths(context, target, all_)
     if spared:
         found = _detect_renames(context, base, target, [one for one in all_ if one.path not in spared])
     return found, spared
@@ -127,7 +127,7 @@ def compare_production(context: Context, base: CheckpointId, target: CheckpointI
     if not found.renamed:
         return found
     all_ = _all_changes(found)
-    kept = only_uncaptured(context, target, all_)
+    kept = only_uncaptured_paths(context, target, all_)
     if not any(one.before_path in kept for one in found.renamed):
         return found
     rest = _detect_renames(context, base, target, [one for one in all_ if one.path not in kept])
@@ -145,7 +145,7 @@ def _detect_renames(
         return SideChanges(changes)
     from holdfast.engine.diffs.renames import detect
 
-    return SideChanges(*detect(changes, Contents(context, Diff(base, target, changes, [], 0)).read_small))
+    return SideChanges(*detect(changes, DiffContents(context, Diff(base, target, changes, [], 0)).read_small))
 
 
 def find_bases(

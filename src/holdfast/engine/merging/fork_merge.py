@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from holdfast.engine.history import operations
-from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.history.derived_state import create_derived_checkpoint
 from holdfast.engine.history.revisions import resolve_name
 from holdfast.engine.merging import stacked_plan
 from holdfast.engine.merging.three_way import Decision
@@ -142,7 +142,7 @@ def prepare(
             context.catalog.note_taken_in(production, taken_in)
         return PreparedMerge(plan, records, production)
     with context.lock():
-        merged = put_together(
+        merged = create_derived_checkpoint(
             context,
             production,
             plan.stacked.plan.changes,
@@ -274,10 +274,10 @@ def find_source(opener: Opener, into: Context, name: str) -> MergeSource:
 
 def _newest(into: Context, context: Context, called: str) -> MergeSource:
     from holdfast.engine.history.operations import save
-    from holdfast.engine.history.status import only_there
+    from holdfast.engine.history.status import only_in_directory
 
     if context.workspace.id == into.workspace.id:
         raise RefusedError("a workspace cannot be merged into itself", code="itself")
     made = save(context)
-    missed = only_there(context.workspace.path, into.workspace.path, made.not_captured)
+    missed = only_in_directory(context.workspace.path, into.workspace.path, made.not_captured)
     return MergeSource(made.checkpoint.id, called, missed)

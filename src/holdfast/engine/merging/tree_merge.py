@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.history import operations
 from holdfast.engine.history.checkpoint import make_room
-from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.history.derived_state import create_derived_checkpoint
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.content import SMALL_BLOB_BYTES
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -124,7 +124,7 @@ def merge_into(
     taken_in = TakenIn(theirs, base) if whole else None
     if plan.changes and not plan.conflicts and not dry_run:
         with context.lock():
-            merged = put_together(context, ours, plan.changes, provenance, taken_in=taken_in)
+            merged = create_derived_checkpoint(context, ours, plan.changes, provenance, taken_in=taken_in)
         restored = operations.restore(context, merged, expected=ours) if bring is None else bring(merged, ours)
     elif taken_in is not None and not plan.conflicts and not dry_run and base not in (ours, theirs):
         context.catalog.note_taken_in(ours, taken_in)

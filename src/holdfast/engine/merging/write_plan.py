@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.history import operations
 from holdfast.engine.history.checkpoint import make_room_for
-from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.history.derived_state import create_derived_checkpoint
 from holdfast.model.content import CHUNK_BYTES, SMALL_BLOB_BYTES
 from holdfast.model.entries import Change, file_entry, symlink_entry
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
@@ -97,7 +97,7 @@ def carry_out(
         ]
         if not changes:
             return WrittenPlan(ours.id, ours.id, None, errors)
-        state = put_together(context, ours.id, changes, provenance, content=written)
+        state = create_derived_checkpoint(context, ours.id, changes, provenance, content=written)
     restored = operations.restore(context, state, expected=ours.id, progress=progress)
     return WrittenPlan(ours.id, state, restored, [*errors, *restored.skipped])
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from holdfast.engine.opening.home import RESTORE_JOURNAL, UNDO_NOTE
 from holdfast.files.note_file import NoteFile
+from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING, Literal, cast
 from holdfast.model.ids import CheckpointId
@@ -14,7 +15,7 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display, parse_display
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 Operation = Literal["restore", "undo", "redo", "fork"]
 
@@ -74,16 +75,16 @@ class JournalNotes:
     def opening(self, modes: Mapping[bytes, int]) -> None:
         """See `Notes.opening`."""
         self._journal = self._journal._replace(opened=tuple(modes.items()))
-        write(self._folder, self._journal)
+        write_journal(self._folder, self._journal)
 
     def in_place(self, path: bytes) -> None:
         """See `Notes.in_place`; said to the user as well."""
         _LOG.warning("%s is a mount point: it is written in place", display(path))
         self._journal = self._journal._replace(in_place=(*self._journal.in_place, path))
-        write(self._folder, self._journal)
+        write_journal(self._folder, self._journal)
 
 
-def write(folder: bytes, journal: Journal) -> None:
+def write_journal(folder: bytes, journal: Journal) -> None:
     """Put the note in place: atomic and durable when it returns. Replaces an earlier one."""
     import json
 
@@ -94,15 +95,33 @@ def write(folder: bytes, journal: Journal) -> None:
     _FILE.write(folder, json.dumps(fields, sort_keys=True).encode() + b"\n")
 
 
-def read(folder: bytes) -> Journal | None:
+def read_journal(folder: bytes) -> Journal | None:
     """The note, or None if there is none. Raises `FormatError` if it is damaged or of a newer version."""
     body = _FILE.read(folder)
     return None if body is None else _decode(folder, body)
 
 
-def remove(folder: bytes) -> None:
+def remove_journal(folder: bytes) -> None:
     """Take the note away: the restore is complete. Durable; a missing one is no error."""
     _FILE.remove(folder)
+
+
+def refuse_unfinished(folder: bytes) -> None:
+    """Raise `RefusedError` if a restore in the workspace with this ``folder`` was cut short and neither finished nor
+    taken back.
+    """
+    journal = read_journal(folder)
+    if journal is not None:
+        raise RefusedError(
+            f"a {journal.operation} to {journal.target[:12]} was cut short; the tree may be half way",
+            hint="`holdfast restore --continue` finishes it, `holdfast restore --abort` goes back to what was before",
+            code="unfinished_restore",
+        )
+
+
+def new_nonce(random: Callable[[int], bytes]) -> str:
+    """A fresh nonce for the names of temporary files."""
+    return random(8).hex()
 
 
 def _decode(folder: bytes, body: bytes) -> Journal:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from holdfast.engine.forks.workspace_providers import providers_of
-from holdfast.engine.history.restore_plan import Stored
-from holdfast.engine.history.status import present
-from holdfast.engine.opening.context import saved_in
+from holdfast.engine.history.status import scan_tree
+from holdfast.engine.opening.context import saved_state
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build_directory import AFTER_APPLY, BEFORE_COPY, save_stamps
 from holdfast.engine.promotion._build_isolation import environment_of, make_box, signal_reset_prefix
@@ -26,6 +25,7 @@ from holdfast.model.ids import CheckpointId
 from holdfast.model.paths import display
 from holdfast.sandbox.limited_command import CommandLimits, run_contained
 from holdfast.snapshot.provider_selection import choose
+from holdfast.store.blobs.content_supply import StoredContent
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def copy_production(job: PromotionJob) -> PromotionAnswer | Literal["changed"] |
     job.save()
     copied = tree_at(job, tree)
     ours, merged = (context.catalog.checkpoint(CheckpointId(one)) for one in (facts.ours, facts.merged))
-    scan = copied.scan(HashSink(), saved=saved_in(context, ours))
+    scan = copied.scan(HashSink(), saved=saved_state(context, ours))
     held = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     if held.root != ours.root:
         return "changed"
     changes = manifest.diff(context.store.pages, ours.root, merged.root)
-    supply = Stored(context.store.reader)
+    supply = StoredContent(context.store.reader)
     applied = copied.apply(
         [change for change in changes if change.after is None],
         ((change, supply) for change in changes if change.after is not None),
@@ -85,7 +85,7 @@ def copy_production(job: PromotionJob) -> PromotionAnswer | Literal["changed"] |
     )
     if applied.skipped:
         with context.lock():
-            now = present(context)
+            now = scan_tree(context)
         if now.root != ours.root:
             return "changed"
         path, reason = applied.skipped[0]

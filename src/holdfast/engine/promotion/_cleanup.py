@@ -8,7 +8,7 @@ import subprocess
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opening.context import watcher_of
+from holdfast.engine.opening.context import connect_watcher
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build import last_output, output_path
 from holdfast.engine.promotion._build_directory import AFTER_APPLY, AT_SWAP, BEFORE_COPY, load_stamps
@@ -94,7 +94,7 @@ def remove_old(job: PromotionJob) -> None:
 def _watcher(job: PromotionJob) -> int:
     """The pid of production's watcher, if there is one: it goes to the new directory by itself. Else 0."""
     with suppress(HoldfastError):
-        watcher = watcher_of(job.context)
+        watcher = connect_watcher(job.context)
         if watcher is not None:
             with watcher:
                 return watcher.ping().pid

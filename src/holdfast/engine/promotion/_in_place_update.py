@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.derived_state import put_together
-from holdfast.engine.history.interrupted_operations import resume
+from holdfast.engine.history.derived_state import create_derived_checkpoint
+from holdfast.engine.history.recovery import resume
 from holdfast.engine.history.restore import restore
-from holdfast.engine.history.status import on_disk
-from holdfast.engine.opening import operation_journal
-from holdfast.engine.opening.context import saved_in
+from holdfast.engine.history.status import files_on_disk
+from holdfast.engine.opening.context import saved_state
+from holdfast.engine.opening.operation_journal import read_journal
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build import tree_at
 from holdfast.engine.promotion._build_directory import AFTER_APPLY, BEFORE_COPY, load_stamps
@@ -45,7 +45,7 @@ def update_in_place(job: PromotionJob) -> Literal["changed"] | None:
     context, facts = job.context, job.facts
     target = _captured(job, context)
     skipped: Sequence[NotCaptured] = ()
-    journal = operation_journal.read(context.folder)
+    journal = read_journal(context.folder)
     if journal is not None and journal.target == target:
         skipped = resume(context).skipped
     elif not _stands_on(context, target):
@@ -86,7 +86,7 @@ def _captured(job: PromotionJob, context: Context) -> CheckpointId:
     writer = LazyWriter(context.store.writer)
     ours = context.catalog.checkpoint(CheckpointId(job.facts.ours))
     try:
-        scan = tree_at(job, build_directory.tree_of(job)).scan(writer, saved=saved_in(context, ours), full_hash=True)
+        scan = tree_at(job, build_directory.tree_of(job)).scan(writer, saved=saved_state(context, ours), full_hash=True)
         content = writer.finish()
     except BaseException:
         writer.abort()
@@ -94,13 +94,13 @@ def _captured(job: PromotionJob, context: Context) -> CheckpointId:
     held = manifest.build((path, entry) for path, entry in sorted(scan.changes.items()) if entry is not None)
     differing = manifest.diff(context.store.pages_with(held.new_pages), ours.root, held.root)
     # (What is ignored from now on is in the copy still, and was not deleted.)
-    there = on_disk(build_directory.tree_of(job), [one.path for one in differing if one.after is None])
+    there = files_on_disk(build_directory.tree_of(job), [one.path for one in differing if one.after is None])
     changes = [one for one in differing if one.path not in there]
     name = new_checkpoint_id(context.random)
     job.facts.plans.append(name)  # killed before it is the target, it is forgotten like every other plan
     job.save()
     with context.lock():
-        put_together(
+        create_derived_checkpoint(
             context, ours.id, changes, Provenance(spec.author, spec.message, spec.command), content=content, name=name
         )
     context.catalog.pin(context.catalog.checkpoint(name).root, job.pins, checkpoint=name)

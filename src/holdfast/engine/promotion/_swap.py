@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.engine.history.checkpoint import Recorded, take_locked
-from holdfast.engine.history.restore import refuse_unfinished
-from holdfast.engine.history.status import present
+from holdfast.engine.history.checkpoint import HistoryEntry, create_checkpoint_locked
+from holdfast.engine.history.status import scan_tree
 from holdfast.engine.opening import identity
-from holdfast.engine.opening.context import paused
-from holdfast.engine.opening.undo_log import kept_still, tell_brought_back
+from holdfast.engine.opening.context import pause_watcher
+from holdfast.engine.opening.operation_journal import refuse_unfinished
+from holdfast.engine.opening.undo_log import open_and_quieten, report_restored
 from holdfast.engine.promotion import _build_directory as build_directory
 from holdfast.engine.promotion._build_directory import AT_SWAP, BEFORE_COPY, load_stamps, save_stamps
 from holdfast.engine.promotion._in_place_update import update_in_place
@@ -50,7 +50,7 @@ def swap(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
     `HoldfastError`: before the swap production is untouched then; after it, the next call goes on.
     """
     context = job.context
-    with context.lock(), paused(context):
+    with context.lock(), pause_watcher(context):
         if job.row.phase == "swapping" and not has_begun(job):
             job.save("building")
         if job.row.phase == "building":
@@ -64,7 +64,7 @@ def swap(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
             if done is not None:
                 return done
     if job.row.phase == "swapping":  # in place: by a restore, which takes the lock itself
-        with paused(context):
+        with pause_watcher(context):
             return update_in_place(job)
     record(job)
     return None
@@ -84,7 +84,7 @@ def record(job: PromotionJob) -> None:
         return
     spec = job.spec
     provenance = Provenance(spec.author, spec.message, spec.command)
-    with context.lock(), kept_still(context):
+    with context.lock(), open_and_quieten(context):
         cursor = context.catalog.cursor(context.workspace.id)
         event = HistoryEvent(0, 0, "promote", CheckpointId(""), cursor.position)
         # (If another command has saved it meanwhile, that is the state; undo goes back to the one before either way.)
@@ -93,13 +93,13 @@ def record(job: PromotionJob) -> None:
             first, done = False, left
             _LOG.warning("somebody has brought %s elsewhere since the swap, and it stays there", spec.path)
         else:
-            done = take_locked(
+            done = create_checkpoint_locked(
                 context,
                 Request(kind="manual" if first else "auto", provenance=provenance),
-                recorded=Recorded(event, None) if first else None,
+                recorded=HistoryEntry(event, None) if first else None,
             ).checkpoint
         ours = context.catalog.checkpoint(CheckpointId(facts.ours))
-        tell_brought_back(context, manifest.diff(context.store.pages, ours.root, done.root))
+        report_restored(context, manifest.diff(context.store.pages, ours.root, done.root))
         note_taken_in(context, done.id, job.row.theirs, CheckpointId(facts.base), facts.record)
         facts.answer = PromotionAnswer(
             result="promoted",
@@ -129,7 +129,7 @@ def _prepare(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
     context, facts = job.context, job.facts
     root, tree = context.workspace.path, build_directory.tree_of(job)
     refuse_running(context)
-    refuse_unfinished(context)
+    refuse_unfinished(context.folder)
     if not same_place(place_of(root), _place(facts.old)):
         return "changed"
     own = build_directory.own_entries(job, root)
@@ -137,7 +137,7 @@ def _prepare(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
         before = load_stamps(job, BEFORE_COPY)
         for _ in range(_ROUNDS):
             now = stamps(root, without=own)
-            seen = present(context)
+            seen = scan_tree(context)
             if seen.head is None or seen.head.id != facts.ours or seen.root != seen.head.root:
                 return "changed"
             paths = _uncaptured(job, touched(before, now))
@@ -228,7 +228,7 @@ def _note_directory(context: Context, root: bytes) -> None:
     """Note which directory production is now."""
     about = os.lstat(root)
     context.catalog.move_workspace(context.workspace.id, root, about.st_dev, about.st_ino)
-    identity.remember(context.folder, root)
+    identity.remember_root(context.folder, root)
 
 
 def _place(fields: tuple[int, int, int | None] | None) -> Place | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.checkpoint import take_locked
-from holdfast.engine.history.restore import refuse_unfinished
+from holdfast.engine.history.checkpoint import create_checkpoint_locked
 from holdfast.engine.merging import fork_merge
 from holdfast.engine.merging.reapply.resolver import ladder_of
 from holdfast.engine.merging.stacked_plan import describe
-from holdfast.engine.opening.undo_log import kept
+from holdfast.engine.opening.operation_journal import refuse_unfinished
+from holdfast.engine.opening.undo_log import open_if_running
 from holdfast.engine.promotion._build_isolation import environment_of
 from holdfast.engine.promotion.spec import OverlappingFile, PlanCounts, PromotionAnswer
 from holdfast.model.checkpoint import Provenance
@@ -130,9 +130,9 @@ def plan(job: PromotionJob) -> PromotionAnswer | None:
     context, facts, spec = job.context, job.facts, job.spec
     provenance = Provenance(spec.author, spec.message, spec.command)
     with context.lock():
-        refuse_unfinished(context)
+        refuse_unfinished(context.folder)
         refuse_running(context)
-        ours = take_locked(context, Request(kind="auto")).checkpoint.id
+        ours = create_checkpoint_locked(context, Request(kind="auto")).checkpoint.id
     # (Noted before there is such a checkpoint: killed in between, the next process knows what to forget.)
     name = new_checkpoint_id(context.random)
     facts.plans.append(name)
@@ -183,7 +183,7 @@ def plan_answer(combined: CombinedState) -> PromotionAnswer:
 
 def refuse_running(context: Context) -> None:
     """Raise `RefusedError` while what runs supervised in the workspace has a keeper: it would be left behind."""
-    with kept(context) as service:
+    with open_if_running(context) as service:
         if service is not None:
             raise RefusedError(
                 f"something runs supervised in {display(context.workspace.path)}, and would be left in the old "

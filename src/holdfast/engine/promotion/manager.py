@@ -6,7 +6,7 @@ import os
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from holdfast.engine.opening.context import watcher_of
+from holdfast.engine.opening.context import connect_watcher
 from holdfast.engine.opening.current_run import forbid_inside_run
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.promotion import _build_directory as build_directory
@@ -182,11 +182,11 @@ class Promotions:
             context, _, theirs = _resolve(opener, fork, to)
             forbid_inside_run(context, "a promotion")
             check_settings(context.settings.promote)
-            from holdfast.engine.history.checkpoint import take_locked
+            from holdfast.engine.history.checkpoint import create_checkpoint_locked
             from holdfast.model.command_results import Request
 
             with context.lock():
-                ours = take_locked(context, Request(kind="auto")).checkpoint.id
+                ours = create_checkpoint_locked(context, Request(kind="auto")).checkpoint.id
             return target_state.plan_answer(combine(context, ours, theirs, None))
 
     def resume(self, name: str = "") -> Promotion:
@@ -316,7 +316,7 @@ def _resolve(
     opener: Opener, fork: str | bytes | os.PathLike[str], to: str | bytes | os.PathLike[str] | ProductionRef | None
 ) -> tuple[Context, str, CheckpointId]:
     """Production, the workspace that is promoted (empty for none), and its state."""
-    from holdfast.engine.history.checkpoint import take
+    from holdfast.engine.history.checkpoint import create_checkpoint
     from holdfast.engine.history.revisions import resolve_name
     from holdfast.model.command_results import Request
 
@@ -327,7 +327,7 @@ def _resolve(
         return production, "" if promoted.workspace == to.workspace else promoted.workspace, promoted.id
     if os.path.isdir(directory):
         side = opener.open(directory)
-        theirs = take(side, Request(kind="auto")).checkpoint.id
+        theirs = create_checkpoint(side, Request(kind="auto")).checkpoint.id
         if to is None:
             origin = side.workspace.source
             if origin is None:
@@ -436,7 +436,7 @@ def _without_auto_save(context: Context) -> AbstractContextManager[None]:
     """Nothing is saved by itself while it builds: not even in production, which is only copied."""
     watcher = None
     with suppress(HoldfastError):
-        watcher = watcher_of(context)
+        watcher = connect_watcher(context)
     return nullcontext() if watcher is None else watcher.hush()
 
 

@@ -8,12 +8,12 @@ import threading
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.checkpoint import take
-from holdfast.engine.opening import watch_messages
-from holdfast.engine.opening.current_run import socket_of
+from holdfast.engine.history.checkpoint import create_checkpoint
+from holdfast.engine.opening.current_run import run_socket
 from holdfast.engine.watching.listener import ClientLimits, SocketListener
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
+from holdfast.wire import watch_messages
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -50,7 +50,7 @@ class _Server:
             self._wake, self._waker = (undo.enter_context(end) for end in socket.socketpair())
             self._selector.register(self._wake, selectors.EVENT_READ)
             self._listener = SocketListener(
-                context.folder, self._selector, context.clock, self._answer, self._left, ClientLimits(), socket_of(run)
+                context.folder, self._selector, context.clock, self._answer, self._left, ClientLimits(), run_socket(run)
             )
             undo.callback(self._listener.hang_up)
             undo.callback(self._listener.close)
@@ -84,8 +84,8 @@ class _Server:
     def _left(self, _client: ClientConnection) -> None:
         """A client holds nothing."""
 
-    def _perform(self, call: watch_messages.Call) -> watch_messages.Json:
+    def _perform(self, call: watch_messages.WatchCall) -> watch_messages.Json:
         if call.request is None:
             raise RefusedError(f"the launcher of a run takes checkpoints only: {call.operation}", code="inside_run")
         kind = "auto" if call.request.kind == "auto" else "manual"
-        return watch_messages.pack_result(take(self._context, call.request._replace(kind=kind)))
+        return watch_messages.pack_result(create_checkpoint(self._context, call.request._replace(kind=kind)))

@@ -9,11 +9,11 @@ from __future__ import annotations
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.engine.opening.child_environment import handed_on
 from holdfast.engine.sessions.identifiers import AGENT_VARIABLE, HOOK_VARIABLE, SESSION_VARIABLE
 from holdfast.model.errors import RefusedError
 from holdfast.model.log import Log
 from holdfast.model.message_text import visible
+from holdfast.processes.child_environment import inherited_environment
 
 if TYPE_CHECKING:
     import subprocess
@@ -181,7 +181,7 @@ def _environment(about: Mapping[str, object], word: str) -> dict[str, str]:
         own[SESSION_VARIABLE] = session
     if isinstance(agent := about.get("agent"), str):
         own[AGENT_VARIABLE] = agent
-    return {**handed_on(os.environ), **own}
+    return {**inherited_environment(os.environ), **own}
 
 
 def _errors_of(child: subprocess.Popen[bytes], given: bytes, door: RequestServer | None) -> bytes:

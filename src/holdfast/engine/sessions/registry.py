@@ -324,7 +324,7 @@ class Sessions:
         Raises `NotFoundError` (``no_session``), `RefusedError` (``not_owner``, ``has_forks``, ``mounted_over``),
         `LockedError` (``session_busy``).
         """
-        from holdfast.engine.opening.context import freeing
+        from holdfast.engine.opening.context import retry_with_reserve
         from holdfast.engine.sessions.identifiers import check_is_owner
         from holdfast.engine.sessions.lifecycle.deletion import delete, preview_deletion
 
@@ -345,7 +345,7 @@ class Sessions:
                 remove_lock(path)
                 return gone
 
-        return freeing(home, held)
+        return retry_with_reserve(home, held)
 
     def sweep(self) -> Swept:
         """Move old states to their tiers, remove what was cut short, and forks that have expired. Idempotent."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from holdfast.engine.opening.child_environment import handed_on, of_no_repository
 from holdfast.engine.sessions import _quotas as quotas
 from holdfast.engine.sessions.identifiers import check_agent, check_metadata
 from holdfast.engine.sessions.state import journal
@@ -17,6 +16,7 @@ from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.session_types import CommandEntry, Counted, Leaving, Merging
+from holdfast.processes.child_environment import inherited_environment, without_git_repository
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -69,8 +69,8 @@ class Session:
         self._states = StateHistory(scope, line, self.door)
         self._door: RequestServer | None = None
         self._is_asked = False
-        base = handed_on(scope.opener.environ)
-        self._base = of_no_repository(base) if line.record.provider else base
+        base = inherited_environment(scope.opener.environ)
+        self._base = without_git_repository(base) if line.record.provider else base
         self._commands = CommandJournal(scope.context, line, self._states, self._base, stack)
         self.too_long: list[str] = []
         """What its commands have exported since it was opened and no program can be started with."""

@@ -16,9 +16,10 @@ import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
 
-from holdfast.engine.history.undo_guards import INSTEAD, WHY_NO_LOCK
+from holdfast.engine.history.outside_policy import LOCK_HINT, WHY_NO_LOCK
 from holdfast.engine.opening.current_run import current_run
 from holdfast.engine.opening.opener import Opener
+from holdfast.engine.opening.operation_journal import read_journal, read_undo_note
 from holdfast.model.errors import HoldfastError, NotFoundError, UnsupportedError, unexpected
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.message_text import named_steps, plural, size
@@ -380,15 +381,14 @@ def _workspace(opener: Opener, directory: bytes) -> Iterator[Finding]:
     yield _unfinished(context)
     yield from _cut_short_undo(context)
     if context.settings.undo.outside == "lock":
-        yield Finding("workspace", "wrong", f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", INSTEAD)
+        yield Finding("workspace", "wrong", f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", LOCK_HINT)
     yield _sharing(context)
     yield _removal(context)
 
 
 def _unfinished(context: Context) -> Finding:
-    from holdfast.engine.opening import operation_journal
 
-    unfinished = operation_journal.read(context.folder)
+    unfinished = read_journal(context.folder)
     if unfinished is None:
         return Finding("workspace", "good", "no restore was cut short in it")
     text = f"a {unfinished.operation} was cut short, and files may be half way"
@@ -397,9 +397,8 @@ def _unfinished(context: Context) -> Finding:
 
 
 def _cut_short_undo(context: Context) -> Iterator[Finding]:
-    from holdfast.engine.opening import operation_journal
 
-    if (note := operation_journal.read_undo_note(context.folder)) is not None:
+    if (note := read_undo_note(context.folder)) is not None:
         text = f"the {note.operation} of {named_steps(note.steps)} was cut short"
         yield Finding("workspace", "limited", text, "the next command that changes anything finishes it first")
 

@@ -17,7 +17,7 @@ from holdfast.store.verification.session_check import session_key
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from holdfast.engine.opening.context import Shared
+    from holdfast.engine.opening.context import StoreContext
     from holdfast.model.session_types import SessionCheckpoint, SessionHash
     from holdfast.store.catalog.session_records import StoredCheckpoint, Tier
     from holdfast.store.objects.object_store import ObjectStore
@@ -32,7 +32,7 @@ _TRIES = 3
 class SessionCheckpointTiers:
     """The session checkpoints of one tenant, wherever they are."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: StoreContext) -> None:
         self.rows = SessionRows(shared.store.catalog)
         self._store = shared.store
         self._settings = shared.settings.session

@@ -9,10 +9,9 @@ from holdfast.model.config.settings import default
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display
-from holdfast.model.store_location import local_directory
+from holdfast.model.store_location import local_directory, without_secrets
 from holdfast.store.identity import store_identity
 from holdfast.store.objects.configured_store import assemble, key_id
-from holdfast.store.postgresql.catalog_url import without_secrets
 from holdfast.store.store import OBJECTS, Store
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.home import WATCH_LOCK, WATCH_SOCKET
-from holdfast.engine.opening.watch_messages import MAX_CALL_BYTES, encode_failure
 from holdfast.files.linux.private_socket import address, peer
 from holdfast.model.errors import FormatError, LockedError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.wire.watch_messages import MAX_CALL_BYTES, encode_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

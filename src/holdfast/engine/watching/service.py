@@ -12,7 +12,6 @@ import socket
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.engine.opening import watch_messages
 from holdfast.engine.watching._pending_changes import PendingChanges
 from holdfast.engine.watching._schedule import Pace, Scheduler
 from holdfast.engine.watching.listener import ClientConnection, ClientLimits, SocketListener, hold_watch_lock
@@ -24,6 +23,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.processes.stop_signals import stopped_by_signals
+from holdfast.wire import watch_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -48,7 +48,7 @@ class Saver(Protocol):
     """The engine of one workspace, as far as the service needs it; it got the `DirtySource` when it was opened."""
 
     def checkpoint(self, request: Request) -> CheckpointResult:
-        """See `holdfast.engine.history.checkpoint.take`."""
+        """See `holdfast.engine.history.checkpoint.create_checkpoint`."""
         ...
 
     def status(self) -> Status:
@@ -397,7 +397,7 @@ class WatchService:
             _log.exception("a call failed")
             return watch_messages.encode_failure(HoldfastError(f"the watcher failed: {error!r}", code="internal"))
 
-    def _perform(self, client: ClientConnection, call: watch_messages.Call) -> watch_messages.Json:
+    def _perform(self, client: ClientConnection, call: watch_messages.WatchCall) -> watch_messages.Json:
         match call.operation:
             case "ping":
                 return watch_messages.pack_watching(self._watching())
@@ -450,8 +450,8 @@ class WatchService:
                 client.keeps = False
                 self._scheduler.resume()
 
-    def _watching(self) -> watch_messages.Watching:
-        return watch_messages.Watching(
+    def _watching(self) -> watch_messages.WatcherState:
+        return watch_messages.WatcherState(
             pid=os.getpid(),
             root=display(self._setup.root),
             backend=self._watcher.backend,

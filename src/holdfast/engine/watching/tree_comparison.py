@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.status import present
-from holdfast.engine.opening.context import changes_of
+from holdfast.engine.history.status import scan_tree
+from holdfast.engine.opening.context import checkpoint_changes
 from holdfast.model.errors import FormatError, IntegrityError, NotFoundError
 from holdfast.model.log import Log
 
@@ -35,9 +35,9 @@ class TreeComparison:
         self._pages: Mapping[Hash, bytes] = {}
 
     def compare(self) -> None:
-        """Look at the tree. Needs the workspace's lock; raises what `present` does."""
+        """Look at the tree. Needs the workspace's lock; raises what `scan_tree` does."""
         with self._context.lock():
-            now = present(self._context)
+            now = scan_tree(self._context)
         if not self._known:
             self._known, self._root = True, None if now.head is None else now.head.root
         self._compare(now.root, now.new_pages)
@@ -49,7 +49,7 @@ class TreeComparison:
             self._compare(checkpoint.root, {})
             self._root, self._pages = checkpoint.root, {}
         else:
-            self._told(lambda: changes_of(self._context, checkpoint))
+            self._told(lambda: checkpoint_changes(self._context, checkpoint))
 
     def forget(self) -> None:
         """Remember nothing: who asks next begins at the last checkpoint again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.history.checkpoint import take
+from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.history.status import status
 from holdfast.engine.upkeep.forget_checkpoints import forget
 from holdfast.engine.upkeep.housekeeping import collect
@@ -57,7 +57,7 @@ class WorkspaceSaver:
 
     def checkpoint(self, request: Request) -> CheckpointResult:
         """Save the tree's present state."""
-        return take(self._context, request)
+        return create_checkpoint(self._context, request)
 
     def prepare(self, paths: Sequence[bytes], *, last: bool) -> None:
         """Work ahead for files that have changed: see `holdfast.engine.watching._read_ahead`."""

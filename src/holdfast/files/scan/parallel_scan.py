@@ -15,7 +15,7 @@ A short command spends most of its time on loading modules and opening the store
 with nothing but the index's file to go by (`start_early`). The first scan of the command adopts it if the index and the
 root are the same (`adopt_early`). What it has marked by then is older than the scan. So it has to be ended before the
 command changes the tree (`end_early`): `holdfast.files.local_tree.LocalTree` does that for its own changes, and
-`holdfast.engine.opening.undo_log.reached` for those of the undo log, which another process may make.
+`holdfast.engine.opening.undo_log.open_service` for those of the undo log, which another process may make.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine.opening.undo_log import reached
+from holdfast.engine.opening.undo_log import open_service
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.errors import FormatError, NotFoundError
 
@@ -18,7 +18,7 @@ def test_killed_between_the_undo_and_its_record_nothing_is_undone_twice(bench, m
     def killed(*_args, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.engine.history._step_reversal.take_touched", killed)
+    monkeypatch.setattr("holdfast.engine.history._step_reversal.create_checkpoint_or_part", killed)
     with pytest.raises(KeyboardInterrupt):
         bench.workspace.undo()
     monkeypatch.undo()
@@ -71,7 +71,7 @@ def test_killed_in_the_middle_of_the_undo_of_a_run(bench, cut_short):
 def test_what_an_undo_that_was_cut_short_left_is_saved_by_somebody(bench, cut_short):
     bench.step(lambda actor: (actor.unlink(b"f"), actor.write(b"cache/new", b"1")))
     cut_short(bench.workspace.undo)
-    with reached(bench.context):
+    with open_service(bench.context):
         pass
     (bench.tree / "f").write_text("by hand")
     bench.workspace.checkpoint()
@@ -253,7 +253,7 @@ def test_what_it_leaves_alone_is_told_with_where_the_other_lies(bench, cut_short
     edited = "cache/old" if operation == "redo" else "f"
     (bench.tree / edited).write_text("by hand")
     if by == "somebody else":
-        with reached(bench.context):
+        with open_service(bench.context):
             pass
         caplog.clear()
     done = getattr(bench.workspace, operation)()

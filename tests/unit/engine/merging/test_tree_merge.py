@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.history.derived_state import put_together
+from holdfast.engine.history.derived_state import create_derived_checkpoint
 from holdfast.engine.merging.deltas import find_bases
 from holdfast.engine.merging.tree_merge import merge_into
 from holdfast.engine.workspace.workspace import Workspace
@@ -151,6 +151,6 @@ def test_content_that_is_gone_cannot_be_put_together(workspace: Workspace, tree:
     ours = workspace.checkpoint().checkpoint.id
     lost = Change(b"b", None, file_entry(hash_bytes(b"lost"), 4, 0o644))
     with context_of(workspace) as context, context.lock(), pytest.raises(RefusedError) as caught:
-        put_together(context, ours, [lost], WHY)
+        create_derived_checkpoint(context, ours, [lost], WHY)
     assert caught.value.code == "vanished"
     assert workspace.resolve("@") == ours

@@ -105,7 +105,7 @@ def test_a_client_is_cheap_to_start() -> None:
     code = f"import sys; {connecting}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRON, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
-    assert "holdfast.engine.opening.watch_messages" in loaded
+    assert "holdfast.wire.watch_messages" in loaded
     assert not loaded & {
         "socket",
         "json",

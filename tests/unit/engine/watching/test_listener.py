@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.engine.opening import watch_messages
 from holdfast.engine.opening.home import WATCH_LOCK, WATCH_SOCKET
 from holdfast.engine.opening.watch_client import connect
 from holdfast.engine.watching.listener import ClientLimits, hold_watch_lock
@@ -23,6 +22,7 @@ from holdfast.model.clock import SystemClock
 from holdfast.model.command_results import Request
 from holdfast.model.entries import Change
 from holdfast.model.errors import FormatError, HoldfastError, LockedError
+from holdfast.wire import watch_messages
 
 from ....waiting import wait_until
 
@@ -89,7 +89,7 @@ def test_whoever_does_not_read_blocks_nobody(setup: WatchSetup) -> None:
         many = [Change(b"%d" % number * 20, None, ENTRY) for number in range(30_000)]
         run.saver.status_answer = STATUS._replace(changes=many)
         deaf = raw(setup)
-        deaf.sendall(watch_messages.encode_call(watch_messages.Call("status")))
+        deaf.sendall(watch_messages.encode_call(watch_messages.WatchCall("status")))
         with reach(setup) as watcher:
             assert watcher.ping()
             assert watcher.status().changes == many  # a long answer arrives whole where it is read
@@ -148,7 +148,7 @@ def test_a_client_that_dies_before_its_answer(setup: WatchSetup) -> None:
     with running(setup) as run:
         run.saver.gate = threading.Event()
         connection = raw(setup)
-        connection.sendall(watch_messages.encode_call(watch_messages.Call("checkpoint", Request())))
+        connection.sendall(watch_messages.encode_call(watch_messages.WatchCall("checkpoint", Request())))
         connection.close()
         run.saver.gate.set()
         with reach(setup) as watcher:
@@ -167,7 +167,7 @@ def test_a_watcher_that_does_not_answer(setup: WatchSetup) -> None:
 
 def test_a_request_too_long_is_not_sent() -> None:
     with pytest.raises(FormatError):
-        watch_messages.encode_call(watch_messages.Call("checkpoint", Request("manual", "x" * 70_000)))
+        watch_messages.encode_call(watch_messages.WatchCall("checkpoint", Request("manual", "x" * 70_000)))
 
 
 # -- its place ----------------------------------------------------------------------------------------------------

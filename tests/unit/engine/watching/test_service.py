@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from holdfast.engine.opening import watch_messages
 from holdfast.engine.watching._pending_changes import PendingChanges
 from holdfast.engine.watching._schedule import Pace
 from holdfast.engine.watching.listener import ClientLimits
@@ -20,6 +19,7 @@ from holdfast.files.tree import Dirty
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.command_results import CheckpointResult, Request
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
+from holdfast.wire import watch_messages
 
 from ....waiting import wait_until
 from .watch_service import RECORD, STATUS, Nothing, Running, everything_read, raw, reach, running
@@ -380,7 +380,7 @@ def test_nothing_is_saved_during_a_pause(setup: WatchSetup) -> None:
 def test_the_pause_of_a_client_that_dies_ends(setup: WatchSetup) -> None:
     with running(setup), reach(setup) as watcher:
         connection = raw(setup)
-        connection.sendall(watch_messages.encode_call(watch_messages.Call("pause")))
+        connection.sendall(watch_messages.encode_call(watch_messages.WatchCall("pause")))
         assert json.loads(connection.recv(1000))["ok"]
         assert watcher.ping().paused
         connection.close()

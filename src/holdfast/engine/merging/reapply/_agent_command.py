@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.engine.diffs import git_patch
 from holdfast.engine.merging.reapply._strategy import Declined, NewContent
-from holdfast.engine.opening.child_environment import handed_on
 from holdfast.model.message_text import visible
 from holdfast.model.paths import display
+from holdfast.processes.child_environment import inherited_environment
 
 if TYPE_CHECKING:
     import subprocess
@@ -83,7 +83,7 @@ class CommandRung:
             child = subprocess.Popen(
                 [*watch_command(ended, CommandLimits(0, 0, self._most, grace=0)), *self._words],
                 cwd=directory,
-                env=handed_on(os.environ) if self._environment is None else self._environment,
+                env=inherited_environment(os.environ) if self._environment is None else self._environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.engine.diffs.git_patch import changed_regions, is_binary, split_lines
+from holdfast.engine.diffs.git_patch import is_binary, split_lines
+from holdfast.engine.diffs.line_diff import changed_regions
 from holdfast.engine.merging.reapply._strategy import Declined, NewContent
 from holdfast.model.fast_namedtuple import NamedTuple
 

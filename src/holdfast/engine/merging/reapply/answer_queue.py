@@ -20,7 +20,7 @@ from holdfast.store.catalog.reapply_rows import ReapplyRow, ReapplyRows
 
 if TYPE_CHECKING:
     from holdfast.engine.merging.reapply._strategy import RungName, RungOutcome
-    from holdfast.engine.opening.context import Shared
+    from holdfast.engine.opening.context import StoreContext
     from holdfast.model.clock import Clock
     from holdfast.model.config.settings import Merge
     from holdfast.store.store import Store
@@ -90,7 +90,7 @@ def sweep(store: Store, now: int) -> int:
 
 
 def list_waiting(
-    shared: Shared, now: int, *, limit: int = 100, workspace: WorkspaceId | None = None
+    shared: StoreContext, now: int, *, limit: int = 100, workspace: WorkspaceId | None = None
 ) -> list[dict[str, Any]]:
     """What waits, of merges into ``workspace`` or any, without content, the oldest first: ``id``, ``workspace``,
     ``path``, ``held``, ``deadline``.
@@ -107,7 +107,7 @@ def list_waiting(
     ]
 
 
-def take(shared: Shared, clock: Clock, token: str, workspace: WorkspaceId | None = None) -> dict[str, Any] | None:
+def take(shared: StoreContext, clock: Clock, token: str, workspace: WorkspaceId | None = None) -> dict[str, Any] | None:
     """The change that waits longest, of merges into ``workspace`` or any, as `_agent_command.question` tells it; None
     if none does.
 
@@ -129,7 +129,7 @@ def take(shared: Shared, clock: Clock, token: str, workspace: WorkspaceId | None
 
 
 def answer(
-    shared: Shared,
+    shared: StoreContext,
     clock: Clock,
     name: str,
     token: str,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 import msgspec
 
-from holdfast.engine.opening import watch_messages
 from holdfast.engine.sessions.holder.lock import socket_name
 from holdfast.engine.sessions.holder.request_server import LATER
 from holdfast.engine.sessions.identifiers import HOOK_VARIABLE
@@ -17,6 +16,7 @@ from holdfast.model.errors import FormatError, HoldfastError, LockedError, Refus
 from holdfast.model.paths import parse_display
 from holdfast.model.session_results import ForkResult
 from holdfast.model.session_types import SessionHash, SessionId, SessionRef
+from holdfast.wire import watch_messages
 from holdfast.wire.session_requests import (
     MAX_ANSWER_BYTES,
     BranchRequest,

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.opening import watch_messages
 from holdfast.engine.sessions.holder.lock import socket_name
 from holdfast.engine.sessions.identifiers import check_may_use
 from holdfast.engine.watching.listener import ClientLimits, SocketListener
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
+from holdfast.wire import watch_messages
 from holdfast.wire.session_requests import (
     BranchRequest,
     ForkRequest,

@@ -10,10 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.bridge.mount.overlayfs import detach_all
-from holdfast.engine.history.status import only_there
+from holdfast.engine.history.status import only_in_directory
 from holdfast.engine.opening import identity
 from holdfast.engine.opening.home import SNAPSHOTS
-from holdfast.engine.opening.identity import refuse
+from holdfast.engine.opening.identity import refuse_replaced_fork
 from holdfast.engine.sessions.state.repair import known_providers, open_mounted, provider_of_fork, resume
 from holdfast.files.directories.removal_obstacles import mounted_at, refuse_others, what_to_do
 from holdfast.files.directories.replication import remove_whole
@@ -51,18 +51,18 @@ def only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) ->
         _LOG.debug("a directory could not be looked at: %s", error)
     head = catalog.cursor(record.workspace).head
     missed = [] if head is None else catalog.not_captured(head)
-    return only_there(seen_at(catalog.workspace(record.workspace).path), here or _origin(opener, record), missed)
+    return only_in_directory(seen_at(catalog.workspace(record.workspace).path), here or _origin(opener, record), missed)
 
 
 def find_only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
     """`only_in` of a live session; raises `HoldfastError` or `OSError` where it cannot be looked at."""
-    from holdfast.engine.history.status import present
+    from holdfast.engine.history.status import scan_tree
 
     assert record.workspace is not None, "it is live"
     context = open_mounted(opener, record.workspace)
     with context.lock():
-        missed = present(context).not_captured
-    return only_there(context.workspace.path, here or _origin(opener, record), missed)
+        missed = scan_tree(context).not_captured
+    return only_in_directory(context.workspace.path, here or _origin(opener, record), missed)
 
 
 def _origin(opener: Opener, record: SessionRecord) -> bytes | None:
@@ -108,7 +108,7 @@ def preview_deletion(opener: Opener, record: SessionRecord, *, look: bool) -> De
     """What would go with a session now. ``look``: also what no checkpoint holds of a fork's directory, for which all of
     that is walked. Deletes nothing. Raises `RefusedError` (``mounted_over``) if something is mounted over that.
     """
-    from holdfast.engine.opening.identity import find_moved
+    from holdfast.engine.opening.missing_workspaces import find_moved
 
     if record.purpose != "session":
         _refuse_mounted_over(opener, record)
@@ -148,7 +148,7 @@ def _is_at(opener: Opener, path: bytes, workspace: Workspace) -> bool:
         return False
     if os.path.ismount(path):
         return True
-    return os.lstat(path).st_ino == workspace.inode and identity.may_be(opener.open_home().folder_of(workspace), path)
+    return os.lstat(path).st_ino == workspace.inode and identity.could_be(opener.open_home().folder_of(workspace), path)
 
 
 def _workspaces(opener: Opener, record: SessionRecord) -> list[Workspace]:
@@ -240,7 +240,7 @@ def _refuse_others(opener: Opener, record: SessionRecord, workspaces: Iterable[W
         if not os.path.lexists(path) or _is_at(opener, path, one):
             continue
         if os.path.islink(path) or not os.path.isdir(path) or os.listdir(path):
-            refuse(path, record.id)
+            refuse_replaced_fork(path, record.id)
 
 
 def _let_go(opener: Opener, workspace: Workspace) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.engine.history.tree_copy import first_checkpoint
+from holdfast.engine.history.tree_copy import create_first_checkpoint
 from holdfast.engine.opening.home import INDEX
 from holdfast.engine.sessions._quotas import check_name
 from holdfast.engine.sessions.holder.lock import holding, lock_path, remove_lock
@@ -304,7 +304,7 @@ def _provided(scope: SessionScope, point: SessionCheckpoint, providers: _Provide
     if carries:
         inherit_index(scope.context, context, saved.root, begun=begun)
     with context.lock():
-        first = first_checkpoint(context, saved)
+        first = create_first_checkpoint(context, saved)
     # What carries everything holds the state as it is, or is changed at this moment: the next look at it tells.
     if not (now and carries):
         catalog, workspace = context.catalog, Workspace(scope.opener, context)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from holdfast.engine.opening import identity
-from holdfast.engine.opening.identity import is_missing
+from holdfast.engine.opening.missing_workspaces import is_missing
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
@@ -113,7 +113,7 @@ def recreate_directory(context: Context, workspace: Workspace, record: SessionRe
     # It is another directory than the one that is remembered, and ours: the one that deletes the session has to know.
     about = os.stat(root)
     context.catalog.move_workspace(context.workspace.id, root, about.st_dev, about.st_ino)
-    identity.remember(context.folder, root)
+    identity.remember_root(context.folder, root)
     _LOG.warning("%s was gone; it was made again as it was saved last", display(root))
     if record.provider == "git" and record.purpose != "session":
         _LOG.warning("its repository of Git is gone, with what was committed there, and Git finds none in it now")

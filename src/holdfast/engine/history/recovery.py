@@ -1,30 +1,41 @@
 """Restores, undos and redos that were cut short: each is brought to its end and entered in the history.
 
-Whoever is about to change the tree or the history does this first. What saves by itself does not: it keeps what there
-is, and the note that says what was under way.
+A command that is about to change the tree or the history does this first. What saves by itself does not: it keeps what
+there is, and the note that says what was under way.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 
-from holdfast.engine.history._step_reversal import enter_redone, enter_undone, foresee_steps, foreseen, told_again
+from holdfast.engine.history._restore_plan import Resumption
+from holdfast.engine.history._step_reversal import (
+    preview_steps,
+    record_redone,
+    record_undone,
+    repeat_result,
+    undo_effect,
+)
 from holdfast.engine.history.restore import (
     UNDO_COMMAND,
     carry_out,
-    refuse_unfinished,
-    result,
-    save_as,
-    save_as_its_own,
-    save_first,
+    record_result,
+    record_state,
+    restore_result,
+    save_rescue,
 )
-from holdfast.engine.history.restore_plan import Mending
-from holdfast.engine.history.status import present
-from holdfast.engine.opening import operation_journal
-from holdfast.engine.opening import operation_journal as journals
-from holdfast.engine.opening.context import with_ballast
-from holdfast.engine.opening.identity import make_root
-from holdfast.engine.opening.undo_log import any_since, kept_still, reached
+from holdfast.engine.history.status import scan_tree
+from holdfast.engine.opening.context import with_disk_reserve
+from holdfast.engine.opening.identity import recreate_root
+from holdfast.engine.opening.operation_journal import (
+    Journal,
+    UndoNote,
+    read_journal,
+    read_undo_note,
+    refuse_unfinished,
+    remove_undo_note,
+)
+from holdfast.engine.opening.undo_log import any_step_since, open_and_quieten, open_service
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -37,7 +48,6 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from holdfast.engine.opening.context import Context
-    from holdfast.engine.opening.operation_journal import Journal, UndoNote
     from holdfast.model.checkpoint import Checkpoint, HistoryEvent
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.content import Progress
@@ -50,53 +60,57 @@ _LOG = Log(__name__)
 _SHOWN = 3
 
 
-class CaughtUp(NamedTuple):
+class FinishedOperation(NamedTuple):
     """What had been cut short, and is done."""
 
     operation: Literal["undo", "redo"]
     result: RestoreResult
 
 
-def catch_up(context: Context, service: UndoService | None, progress: Progress | None = None) -> CaughtUp | None:
+def finish_interrupted(
+    context: Context, service: UndoService | None, progress: Progress | None = None
+) -> FinishedOperation | None:
     """Enter in the history what an undo or a redo that was cut short has left, once the undo log has finished it. Needs
-    the lock. What is entered, and was not told to anybody, is said all the same, and counts.
+    the lock. What is entered, and was told to no user, is said all the same, and counts.
 
     None if there was none, or it had not begun. Raises `FormatError` if the note of it is damaged, `RefusedError` while
     a restore is unfinished.
     """
-    note = operation_journal.read_undo_note(context.folder)
+    note = read_undo_note(context.folder)
     if note is None:
         return None
-    refuse_unfinished(context)
+    refuse_unfinished(context.folder)
     entry = _entry(context, note)
     if service is None or not _is_done(service, note) or not (entry or _is_next(context, note)):
-        operation_journal.remove_undo_note(context.folder)
+        remove_undo_note(context.folder)
         return None
     with service.quiet():
         if entry is not None:
-            result = told_again(context, service, note, entry)
+            result = repeat_result(context, service, note, entry)
         elif note.operation == "undo":
-            result = enter_undone(context, service, note, foreseen(service, note.steps), progress)
+            result = record_undone(context, service, note, undo_effect(service, note.steps), progress)
         else:
-            result = enter_redone(context, service, note, progress)
+            result = record_redone(context, service, note, progress)
     steps = f"{named_steps(note.steps)} {'was' if len(note.steps) == 1 else 'were'}"
-    alone = _left_alone(result.skipped)
+    alone = _skipped_text(result.skipped)
     if note.operation == "undo":
         said = f"an undo that was cut short is finished: {steps} taken back{alone}; `holdfast redo` brings it forward"
     else:
         said = f"a redo that was cut short is finished: {steps} brought forward{alone}; `holdfast undo` takes it back"
     _LOG.warning("%s again", said)
-    return CaughtUp(note.operation, result)
+    return FinishedOperation(note.operation, result)
 
 
-def foresee_catching_up(context: Context, service: UndoService | None) -> CaughtUp | None:
-    """What `catch_up` would do and return, once the undo log has finished it: said, and not done. Needs the lock."""
+def preview_finish(context: Context, service: UndoService | None) -> FinishedOperation | None:
+    """What `finish_interrupted` would do and return, once the undo log has finished it: said, and not done. Needs the
+    lock.
+    """
     from holdfast.undo.local_service.undo_service import LocalUndoService
 
-    note = operation_journal.read_undo_note(context.folder)
+    note = read_undo_note(context.folder)
     if note is None or service is None or not (_entry(context, note) or _is_next(context, note)):
         return None
-    refuse_unfinished(context)
+    refuse_unfinished(context.folder)
     pending = service.unfinished if isinstance(service, LocalUndoService) else ()
     if not set(note.steps).issubset(pending) and not _is_done(service, note):
         return None
@@ -105,17 +119,17 @@ def foresee_catching_up(context: Context, service: UndoService | None) -> Caught
         note.operation,
     )
     backward = note.operation == "undo"
-    return CaughtUp(note.operation, foresee_steps(context, service, note.steps, backward=backward, begun=True))
+    return FinishedOperation(note.operation, preview_steps(context, service, note.steps, backward=backward, begun=True))
 
 
-def finish_first(context: Context, progress: Progress | None = None) -> None:
-    """`catch_up`, for what has nothing else to do with the undo log."""
-    with context.lock(as_found=True), reached(context) as service:
-        catch_up(context, service, progress)
+def lock_and_finish(context: Context, progress: Progress | None = None) -> None:
+    """`finish_interrupted`, for what has nothing else to do with the undo log."""
+    with context.lock(as_found=True), open_service(context) as service:
+        finish_interrupted(context, service, progress)
 
 
 @contextmanager
-def nevertheless() -> Generator[None]:
+def log_failure() -> Generator[None]:
     """For saving, which must not fail because something else cannot be finished: that is said, and its note stays."""
     try:
         yield
@@ -126,8 +140,8 @@ def nevertheless() -> Generator[None]:
         )
 
 
-def _left_alone(skipped: Sequence[NotCaptured]) -> str:
-    """What a finished reversal has not brought back: whoever finished it may have told nobody who sees this."""
+def _skipped_text(skipped: Sequence[NotCaptured]) -> str:
+    """What a finished reversal has not brought back: the process that finished it may have told another user."""
     if not skipped:
         return ""
     shown = ", ".join(f"{display(item.path)} ({item.reason})" for item in skipped[:_SHOWN])
@@ -141,7 +155,7 @@ def _is_done(service: UndoService, note: UndoNote) -> bool:
 
 
 def _entry(context: Context, note: UndoNote) -> HistoryEvent | None:
-    """What the history has of it already: killed just after that was entered, nobody was told. Since then the tree may
+    """What the history has of it already: killed just after that was entered, it was not told. Since then the tree may
     have been saved, and nothing else has happened.
     """
     for event in context.catalog.events(context.workspace.id):
@@ -165,43 +179,43 @@ def _is_next(context: Context, note: UndoNote) -> bool:
 # The one way in which a restore that was cut short is finished, or taken back.
 #
 # `restore --continue` and `--abort` come here, undo and redo by checkpoints among what they mend, and so do sessions
-# for a checkout, a merge, a pick or an adoption of theirs. What somebody has changed since stays as it is, and is said
-# (`holdfast.engine.history.restore_plan`).
+# for a checkout, a merge, a pick or an adoption of theirs. What others have changed since stays as it is, and is said
+# (`holdfast.engine.history._restore_plan`).
 
 
 def unfinished(context: Context) -> Journal | None:
     """The restore that was cut short, if there is one. One that is still at work in another process is not."""
-    journal = journals.read(context.folder)
+    journal = read_journal(context.folder)
     if journal is None:
         return None
     try:
         with context.lock(timeout=0):
-            return journals.read(context.folder)
+            return read_journal(context.folder)
     except LockedError:
         return None
 
 
 def resume(context: Context, progress: Progress | None = None, *, as_state: bool = False) -> RestoreResult:
     """Finish a restore or fork that was cut short. What the tree holds by now is saved first and stays in the
-    history. What somebody has changed since is left alone, and in ``skipped``. ``as_state`` as `restore` has it.
+    history. What others have changed since is left alone, and in ``skipped``. ``as_state`` as `restore` has it.
 
     Cut short in its turn, it is finished by another call. Raises `NotFoundError` (code ``nothing_unfinished``), also
     before anything is saved or changed if the checkpoint that it was going to is gone; it can be taken back then.
     """
-    with context.lock(), with_ballast(context), kept_still(context):
+    with context.lock(), with_disk_reserve(context), open_and_quieten(context):
         journal = _require_unfinished(context)
-        done = _mend(context, journal, progress)
+        done = _go_on(context, journal, progress)
         # (What it had done before it was cut short is not among what is done now.)
-        if as_state and journal.operation == "restore" and present(context).changes():
-            save_as_its_own(context, journal, progress)
+        if as_state and journal.operation == "restore" and scan_tree(context).changes():
+            record_result(context, journal, progress)
         return done
 
 
 def abandon(context: Context, progress: Progress | None = None) -> RestoreResult:
-    """Take a restore that was cut short back: the tree becomes what it was before it began, but for what somebody has
+    """Take a restore that was cut short back: the tree becomes what it was before it began, but for what others have
     changed since, which is left alone, and in ``skipped``. Otherwise as `resume`.
     """
-    with context.lock(), with_ballast(context), kept_still(context):
+    with context.lock(), with_disk_reserve(context), open_and_quieten(context):
         journal = _require_unfinished(context)
         if journal.rescue is None:
             raise RefusedError(
@@ -209,8 +223,8 @@ def abandon(context: Context, progress: Progress | None = None) -> RestoreResult
                 hint="finish it with `holdfast restore --continue`, or delete the directory",
             )
         if journal.taken_back is not None:
-            return _mend(context, journal, progress)  # that is what it was doing
-        return _mend(
+            return _go_on(context, journal, progress)  # that is what it was doing
+        return _go_on(
             context,
             journal._replace(
                 operation="undo", target=journal.rescue, state=journal.position, taken_back=journal.target
@@ -220,28 +234,28 @@ def abandon(context: Context, progress: Progress | None = None) -> RestoreResult
         )
 
 
-def _mend(context: Context, journal: Journal, progress: Progress | None, *, again: bool = True) -> RestoreResult:
+def _go_on(context: Context, journal: Journal, progress: Progress | None, *, again: bool = True) -> RestoreResult:
     """Bring the tree from wherever it is to the journal's target. Needs the lock."""
     target = _target(context, journal)
     kept = context.tree.clean(journal.nonce).kept
     if journal.operation == "fork":
         from holdfast.engine.history.tree_copy import write_out
 
-        done = result(journal, write_out(context, journal, progress))
+        done = restore_result(journal, write_out(context, journal, progress))
     else:
         apart = None
-        if any_since(context, journal):
-            make_root(context)
-            now, apart = save_as(context, "checkpoint", progress)
+        if any_step_since(context, journal):
+            recreate_root(context)
+            now, apart = record_state(context, "checkpoint", progress)
         else:
-            now = save_first(context, progress)
+            now = save_rescue(context, progress)
         # What has come to light or was made since was not there to be deleted when the restore began; on the way back
         # nothing is deleted but what the restore may have made.
         before = context.catalog.checkpoint(journal.rescue or journal.target)
         after, evidence = target.root, before.root
         if journal.taken_back is not None:
-            after = evidence = _root_taken_back(context, journal.taken_back, before)
-        mending = Mending(evidence, (before.root, after), again, apart)
+            after = evidence = _root_of(context, journal.taken_back, before)
+        mending = Resumption(evidence, (before.root, after), again, apart)
         done = carry_out(context, journal, now, target, progress, mending=mending)
         if apart is not None:
             undo_command = UNDO_COMMAND if done.written or done.deleted else None
@@ -268,9 +282,9 @@ def _target(context: Context, journal: Journal) -> Checkpoint:
         ) from error
 
 
-def _root_taken_back(context: Context, taken_back: CheckpointId, before: Checkpoint) -> Hash:
+def _root_of(context: Context, taken_back: CheckpointId, before: Checkpoint) -> Hash:
     """What ``taken_back`` holds, to which a restore was going from ``before``; of ``before`` if nothing is left of it:
-    what the restore did is then spared as if somebody had done it since.
+    what the restore did is then spared as if others had done it since.
     """
     try:
         return context.catalog.checkpoint(taken_back).root
@@ -279,7 +293,7 @@ def _root_taken_back(context: Context, taken_back: CheckpointId, before: Checkpo
     if pinned is not None:
         return pinned
     _LOG.warning(
-        "the checkpoint %s was forgotten: what the restore to it did cannot be told from what somebody has changed "
+        "the checkpoint %s was forgotten: what the restore to it did cannot be told from what others have changed "
         "since, and stays; `holdfast restore %s` takes all of it back",
         taken_back,
         before.id[:12],
@@ -288,7 +302,7 @@ def _root_taken_back(context: Context, taken_back: CheckpointId, before: Checkpo
 
 
 def _require_unfinished(context: Context) -> Journal:
-    journal = journals.read(context.folder)
+    journal = read_journal(context.folder)
     if journal is None:
         raise NotFoundError("no restore was cut short in this workspace", code="nothing_unfinished")
     return journal

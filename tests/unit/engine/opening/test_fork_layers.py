@@ -21,10 +21,10 @@ NOTE = ForkNote("c" * 26, "ab" * 16, 7, 1_700_000_000_000_000, 0, 5, 0o2755, 0o7
 
 @pytest.mark.parametrize("note", [NOTE, NOTE._replace(attributes="user", became=(1, 2**63 + 1))])
 def test_it_is_read_as_it_was_written(tmp_path: Path, note: ForkNote) -> None:
-    fork_layers.write(os.fsencode(tmp_path), note)
-    assert fork_layers.read(os.fsencode(tmp_path)) == note
-    fork_layers.remove(os.fsencode(tmp_path))
-    assert fork_layers.read(os.fsencode(tmp_path)) is None
+    fork_layers.write_note(os.fsencode(tmp_path), note)
+    assert fork_layers.read_note(os.fsencode(tmp_path)) == note
+    fork_layers.remove_note(os.fsencode(tmp_path))
+    assert fork_layers.read_note(os.fsencode(tmp_path)) is None
 
 
 @pytest.mark.parametrize(
@@ -43,14 +43,14 @@ def test_it_is_read_as_it_was_written(tmp_path: Path, note: ForkNote) -> None:
 def test_a_field_of_another_kind_is_named(tmp_path: Path, field: str, value: object) -> None:
     lay(tmp_path, json.dumps(NOTE._asdict() | {field: value}))
     with pytest.raises(FormatError, match=f"says something else than it should: .*{'' if field == 'root' else field}"):
-        fork_layers.read(os.fsencode(tmp_path))
+        fork_layers.read_note(os.fsencode(tmp_path))
 
 
 @pytest.mark.parametrize("body", ["", "null", "[]", "3", "{}", "[" * 4000, '{"pin": NaN}', "\udcff"])
 def test_what_is_no_note_is_an_error_of_format(tmp_path: Path, body: Any) -> None:
     lay(tmp_path, body)
     with pytest.raises(FormatError):
-        fork_layers.read(os.fsencode(tmp_path))
+        fork_layers.read_note(os.fsencode(tmp_path))
 
 
 def lay(folder: Path, body: str) -> None:

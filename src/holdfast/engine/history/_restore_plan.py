@@ -1,7 +1,7 @@
 """What a restore writes, where it comes from, and what stays: a database's logs, and what others changed (I8).
 
 The restore was on its way from one state to another, and replaces each path at once. So what is at a path is still the
-one, or already the other; whatever else is there was put there since, or taken away, by somebody.
+one, or already the other; whatever else is there was put there since, or taken away, by others.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ import os
 import stat
 
 from holdfast.files.ignore.sqlite_files import INDEX, LOGS, MAGIC, database_of, is_database, openers_of
-from holdfast.files.linux.reflink import SharedFile
 from holdfast.files.write.rooted_access import Root
-from holdfast.model.content import whole
-from holdfast.model.entries import NotCaptured, after_of
+from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import HoldfastError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.files.tree import Tree
-    from holdfast.model.content import Content, Located
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.blobs.content_reader import BlobReader
@@ -42,13 +38,13 @@ class Plan(NamedTuple):
     writes: Sequence[Change]
 
 
-class Mending(NamedTuple):
+class Resumption(NamedTuple):
     """What finishing a restore that was cut short, or taking it back, may change."""
 
     evidence: Hash
     """The manifest outside which nothing is deleted (I5)."""
     ends: tuple[Hash, Hash]
-    """The manifests that it was on its way between: what is at a path and in neither, somebody has put there."""
+    """The manifests that it was on its way between: what is at a path and in neither, others have put there."""
     again: bool
     """True if what it is doing was begun before."""
     apart: int | None
@@ -57,29 +53,30 @@ class Mending(NamedTuple):
     """
 
 
-class Sifted(NamedTuple):
+class SafePlan(NamedTuple):
     """A plan without what it may not touch."""
 
     plan: Plan
     spared: list[NotCaptured]
-    """What somebody has changed since, with how to get the other version of it."""
+    """What others have changed since, with how to get the other version of it."""
 
 
-def sift(
+def exclude_conflicts(
     pages: Pages,
     plan: Plan,
     first: Plan,
-    mending: Mending,
+    mending: Resumption,
     target: CheckpointId,
     *,
     empty: bool,
     half: Container[bytes],
-) -> Sifted:
+) -> SafePlan:
     """What may be done of ``plan``, which leads from what is there now to ``target``.
 
     ``first`` leads there from the manifest that ``mending`` has as evidence. ``empty``: there is no file at all, as in
-    a directory that was made again; then there is nothing that anybody could lose. ``half`` is what the restore itself
-    has left half written. What did not exist when the restore began, and is in nobody's way, stays without a word.
+    a directory that was made again; then there is nothing that could be lost. ``half`` is what the restore itself
+    has left half written. What did not exist when the restore began, and is in the way of nothing, stays without a
+    word.
     """
     paths = sorted({change.path for change in (*plan.deletes, *plan.writes)})
     either = [manifest.get_many(pages, root, paths) for root in mending.ends]
@@ -89,7 +86,7 @@ def sift(
     def may_go(change: Change) -> bool:
         if empty or change.path in half or any(change.before == entries.get(change.path) for entries in either):
             return True
-        spared.append(NotCaptured(change.path, _said(change, target)))
+        spared.append(NotCaptured(change.path, _reason(change, target)))
         return False
 
     deletes = {one.path: one for one in plan.deletes if known.get(one.path) is not None and may_go(one)}
@@ -98,11 +95,11 @@ def sift(
         # What was deleted before it was cut short may have left directories behind, which go with it.
         there = {change.path for change in plan.deletes}
         deletes |= {one.path: one for one in first.deletes if one.path not in there}
-    return Sifted(Plan(list(deletes.values()), writes), spared)
+    return SafePlan(Plan(list(deletes.values()), writes), spared)
 
 
-def half_written(
-    store: Store, writes: Sequence[Change], mending: Mending, in_place: Container[bytes]
+def half_written_paths(
+    store: Store, writes: Sequence[Change], mending: Resumption, in_place: Container[bytes]
 ) -> frozenset[bytes]:
     """Those of the paths ``in_place`` that hold nothing but bytes of the two versions that the restore was on its way
     between.
@@ -145,7 +142,7 @@ def _mixes(now: Iterator[bytes], before: Iterator[bytes], after: Iterator[bytes]
     return True
 
 
-def _said(change: Change, target: CheckpointId) -> str:
+def _reason(change: Change, target: CheckpointId) -> str:
     import shlex
 
     if change.after is None:
@@ -167,7 +164,7 @@ _LEAST_PAGE = 512
 """A database is a multiple of its page's size, which is a power of two from this on."""
 
 
-class WithLogs(NamedTuple):
+class PlanWithLogs(NamedTuple):
     """A plan in which each database goes with its logs."""
 
     plan: Plan
@@ -177,7 +174,7 @@ class WithLogs(NamedTuple):
     """The logs in the plan: whatever ignore rules say, they go with their databases."""
 
 
-def with_logs(
+def with_sqlite_logs(
     context: Context,
     plan: Plan,
     changes: Sequence[Change],
@@ -185,7 +182,7 @@ def with_logs(
     now: Hash,
     target: Hash,
     paths: Sequence[bytes],
-) -> WithLogs:
+) -> PlanWithLogs:
     """``plan``, the part of the ``changes`` from the manifest ``now``, which the tree holds, to ``target`` that is at
     ``paths``, with what belongs to its databases. Both are among ``pages``; ``now`` may not be stored yet.
     """
@@ -197,13 +194,13 @@ def with_logs(
         if base is not None and any(under(base, one) for one in paths):
             bases.add(base)  # it may be as it is to be itself
     if not bases:
-        return WithLogs(plan, [], frozenset())
+        return PlanWithLogs(plan, [], frozenset())
     spared: dict[bytes, str] = {}
     logs: set[bytes] = set()
     try:
         root = Root(context.workspace.path)
     except HoldfastError:
-        return WithLogs(plan, [], frozenset())  # nothing is there that a log could be left beside
+        return PlanWithLogs(plan, [], frozenset())  # nothing is there that a log could be left beside
     with root:
         for base in sorted(bases):
             if not _is_database(context, root, base, manifest.get_many(pages, target, [base]).get(base)):
@@ -216,7 +213,7 @@ def with_logs(
             chosen |= {path: by_path[path] for path in members}
             logs.update(path for path in members if path != base)
     left = [change for path, change in sorted(chosen.items()) if path not in spared]
-    return WithLogs(
+    return PlanWithLogs(
         Plan([one for one in left if one.after is None], [one for one in left if one.after is not None]),
         [NotCaptured(path, reason) for path, reason in sorted(spared.items())],
         frozenset(logs),
@@ -228,7 +225,7 @@ def _may_concern(change: Change) -> bool:
     return database_of(change.path) is not None or any(size and not size % _LEAST_PAGE for size in sizes)
 
 
-def kept_together(plan: Plan, logs: frozenset[bytes], spared: Iterable[NotCaptured]) -> Plan:
+def exclude_split_databases(plan: Plan, logs: frozenset[bytes], spared: Iterable[NotCaptured]) -> Plan:
     """``plan`` without what belongs to a database of ``logs`` of which a part is ``spared``."""
     bases = {database_of(log) for log in logs}
     parted = {base for path, _ in spared for base in (path, database_of(path)) if base is not None and base in bases}
@@ -286,53 +283,3 @@ def _look(root: Root, path: bytes) -> os.stat_result | None:
     except HoldfastError:
         return None
     return info if stat.S_ISREG(info.st_mode) else None
-
-
-# Content for a tree that is to be written: from the store, read when it is wanted, or read and verified before.
-
-
-class Stored:
-    """A `Supply` that reads from the store, which verifies what it gives."""
-
-    def __init__(self, reader: BlobReader, beside: Tree | None = None) -> None:
-        """Large files that the tree ``beside`` holds as they were saved are given as `SharedFile`."""
-        self._reader = reader
-        self._beside = beside
-
-    def fetch(self, changes: Iterable[Change]) -> Iterator[Content]:
-        """See `Supply.fetch`."""
-        if self._beside is None:
-            return self._reader.fetch(map(after_of, changes))
-        return self._shared(list(changes), self._beside)
-
-    def _shared(self, changes: Sequence[Change], beside: Tree) -> Iterator[Content]:
-        for change, content in zip(changes, self._reader.fetch(map(after_of, changes)), strict=True):
-            fd = None if isinstance(content, bytes) else beside.share(change.path, after_of(change))
-            yield content if fd is None or isinstance(content, bytes) else SharedFile(fd, content)
-
-    def locate(self, changes: Sequence[Change]) -> Located:
-        """See `Supply.locate`."""
-        read = self._reader.locate([after_of(change) for change in changes])
-        return lambda chosen: read([after_of(change).hash for change in chosen])
-
-
-class Held:
-    """A `Supply` of content that is in memory."""
-
-    def __init__(self, contents: dict[Hash, bytes]) -> None:
-        self._contents = contents
-
-    def fetch(self, changes: Iterable[Change]) -> Iterator[Content]:
-        """See `Supply.fetch`."""
-        return (self._contents[after_of(change).hash] for change in changes)
-
-    def locate(self, changes: Sequence[Change]) -> Located:  # noqa: ARG002 - all of it is here
-        """See `Supply.locate`."""
-        contents = self._contents
-        return lambda chosen: {(name := after_of(change).hash): contents[name] for change in chosen}
-
-
-def hold(supply: Stored, changes: Sequence[Change]) -> Held:
-    """What ``supply`` has for ``changes``, all of it verified, in memory."""
-    contents = zip(changes, supply.fetch(changes), strict=True)
-    return Held({after_of(change).hash: whole(content) for change, content in contents})

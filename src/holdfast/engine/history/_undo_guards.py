@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 
-from holdfast.engine.history.status import left_out, present
+from holdfast.engine.history.status import ignored_paths, scan_tree
 from holdfast.engine.opening.undo_log import has_ended, log_directory
 from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
-from holdfast.model.fast_typing import TYPE_CHECKING, cast
-from holdfast.model.log import Log
-from holdfast.model.message_text import named_steps
-from holdfast.model.paths import display, parents, parse_display
+from holdfast.model.fast_typing import TYPE_CHECKING
+from holdfast.model.message_text import named_processes, named_steps, process_details
+from holdfast.model.paths import display, parents
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
@@ -20,52 +18,18 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context
     from holdfast.model.checkpoint import Checkpoint, HistoryEvent
-    from holdfast.model.command_results import StoppedProcess
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash
     from holdfast.store.catalog_records import Cursor
     from holdfast.store.manifests.manifest import Pages
-    from holdfast.undo.journal.forgotten_runs import ForgottenRuns
-    from holdfast.undo.service import ProcessInfo, StepInfo, UndoService, UnfinishedStep
-
-_LOG = Log(__name__)
+    from holdfast.undo.service import StepInfo, UndoService, UnfinishedStep
 
 _SHOWN = 5
-
-_FILE = b"outside-warn"
-"""In the workspace's folder: the runs that began with `warn`. docs/formats/undo-log.md specifies it."""
-
-
-def check(policy: str) -> None:
-    """Raise `RefusedError` for what cannot be had."""
-    if policy == "lock":
-        raise RefusedError(f"undo.outside is lock, which cannot be had: {WHY_NO_LOCK}", hint=INSTEAD)
+_MAX_HELD_PATHS_SHOWN = 3
+_MAX_PATHS = 100
 
 
-WHY_NO_LOCK = (
-    "the kernel asks a watcher before a file is opened, but not before a name is made, removed or moved; and a mount "
-    "that is read-only for others leaves out whoever has a file or a directory of the workspace open already"
-)
-INSTEAD = "set it to barrier (undo stops at what others change) or warn (it is only listed)"
-
-
-def note_run(context: Context, run: str, policy: str) -> None:
-    """A run begins with this policy. Raises `StorageError`."""
-    if policy == "warn":
-        _warned(context).add(run)
-
-
-def is_warned(context: Context, service: UndoService, steps: Sequence[int]) -> bool:
-    """Whether the undo or redo of these steps may overwrite what others have changed."""
-    if context.settings.undo.outside == "warn":
-        return True
-    if not os.path.exists(os.path.join(context.folder, _FILE)):
-        return False
-    runs = _warned(context).runs
-    return all(step.run in runs for step in service.steps() if step.id in steps)
-
-
-def crossing(
+def reverse_past_edits(
     context: Context, service: UndoService, steps: Sequence[int], change: Callable[..., object], *, force: bool
 ) -> None:
     """Have ``change(steps, force=…)`` done by the undo log, past what others have changed if that is only to be listed:
@@ -75,62 +39,28 @@ def crossing(
         change(steps, force=force)
     except RefusedError as error:
         # (What stands in the way besides is refused before this is.)
-        if error.code != "barrier" or not is_warned(context, service, steps):
-            raise
-        kept = _kept(context, error, forward=change == service.redo)
+        from holdfast.engine.history.outside_policy import warn_of_overwriting, where_kept
+
+        kept = where_kept(context, service, steps, error, forward=change == service.redo)
         change(steps, force=True)
-        _tell(error, f"was overwritten, as undo.outside is warn; {kept}")
+        warn_of_overwriting(error, f"was overwritten, as undo.outside is warn; {kept}")
 
 
-def foresee(context: Context, service: UndoService, steps: Sequence[int], *, forward: bool = False) -> None:
+def check_reversal(context: Context, service: UndoService, steps: Sequence[int], *, forward: bool = False) -> None:
     """`UndoService.foresee`, by the policy."""
     try:
         service.foresee(steps, forward=forward)
     except RefusedError as error:
-        if error.code != "barrier" or not is_warned(context, service, steps):
-            raise
-        kept = _kept(context, error, forward=forward)
-        _tell(error, f"would be overwritten, as undo.outside is warn; {kept}")
+        from holdfast.engine.history.outside_policy import warn_of_overwriting, where_kept
+
+        kept = where_kept(context, service, steps, error, forward=forward)
+        warn_of_overwriting(error, f"would be overwritten, as undo.outside is warn; {kept}")
 
 
-def _tell(error: RefusedError, what: str) -> None:
-    _LOG.warning("%s; that %s", error.message, what, paths=_paths(error))
-
-
-def _paths(error: RefusedError) -> list[str]:
-    return cast("list[str]", (error.data or {}).get("paths", []))
-
-
-def _kept(context: Context, error: RefusedError, *, forward: bool) -> str:
-    """What holds the content that the ``error`` is about, in words: it is about to be overwritten."""
-    head = context.catalog.cursor(context.workspace.id).head
-    back = "undo" if forward else "redo"
-    named = [parse_display(shown) for shown in _paths(error)]
-    held = {} if head is None else manifest.get_many(context.store.pages, context.catalog.checkpoint(head).root, named)
-    alone = [path for path in named if path not in held and context.tree.is_there(path)]
-    if not alone:
-        return f"the checkpoint before holds it, and `holdfast {back}` brings it back"
-    shown = ", ".join(map(display, alone[:_SHOWN])) + (", …" if len(alone) > _SHOWN else "")
-    only = f"no checkpoint holds {shown}: `holdfast {back}` brings that back, as long as the undo log has the step"
-    return f"the checkpoint before holds the rest, and {only}" if held else only
-
-
-def _warned(context: Context) -> ForgottenRuns:
-    from holdfast.undo.journal.forgotten_runs import ForgottenRuns
-
-    return ForgottenRuns(os.path.join(context.folder, _FILE))
-
-
-# Steps that are not at their end, as of a server that a run has left: what they hold, by which processes, and how
-# those are ended.
-
-_MOST_PATHS_SHOWN = 3
-_TOLD = 20
-_COMMAND_CHARS = 80
-
-
-class Held:
-    """What steps hold that are going on: undo and redo by checkpoints leave it as it is."""
+class RunningSteps:
+    """What steps hold that are not at their end, as of a server that a run has left: undo and redo by checkpoints leave
+    it as it is.
+    """
 
     def __init__(self, service: UndoService | None, *, force: bool = False) -> None:
         """With ``force`` nothing is held."""
@@ -163,9 +93,9 @@ class Held:
         edited = {path for barrier in edits for path in barrier.paths}.intersection(one.path for one in changes)
         steps = [step for step in self._steps if not edited.isdisjoint(step.paths)]
         if steps:
-            found = refusal(self._service, steps)
+            found = step_open_error(self._service, steps)
             raise RefusedError(
-                f"others have changed {', '.join(map(display, sorted(edited)[:_MOST_PATHS_SHOWN]))} too; "
+                f"others have changed {', '.join(map(display, sorted(edited)[:_MAX_HELD_PATHS_SHOWN]))} too; "
                 f"{found.message}",
                 hint=found.hint,
                 code="barrier",
@@ -184,10 +114,10 @@ class Held:
         made = [path for path, change in rest.items() if change.before is None]
         in_place |= {path: holders[above] for path in made for above in parents(path) if above in files}
         if in_place and self._service is not None:
-            found = refusal(self._service, [*in_place.values()])
-            shown = ", ".join(map(display, sorted(in_place)[:_MOST_PATHS_SHOWN]))
+            found = step_open_error(self._service, [*in_place.values()])
+            shown = ", ".join(map(display, sorted(in_place)[:_MAX_HELD_PATHS_SHOWN]))
             raise RefusedError(
-                f"{shown}{', …' if len(in_place) > _MOST_PATHS_SHOWN else ''} would come in the "
+                f"{shown}{', …' if len(in_place) > _MAX_HELD_PATHS_SHOWN else ''} would come in the "
                 f"place of what a step holds; {found.message}",
                 hint=found.hint,
                 code=found.code,
@@ -200,16 +130,16 @@ class Held:
 
     def _refuse(self, steps: Sequence[UnfinishedStep]) -> None:
         if steps and self._service is not None:
-            raise refusal(self._service, steps)
+            raise step_open_error(self._service, steps)
 
 
-def refusal(service: UndoService, steps: Sequence[UnfinishedStep]) -> RefusedError:
+def step_open_error(service: UndoService, steps: Sequence[UnfinishedStep]) -> RefusedError:
     """The error that says which step is going on, by which processes."""
     step = max(steps, key=lambda one: one.begun)
     found = service.processes(step.run) if step.run else ()
     found = [one for one in found if one.step == step.step] or found
-    paths = ", ".join(display(path) for path in step.paths[:_MOST_PATHS_SHOWN]) + (
-        ", …" if len(step.paths) > _MOST_PATHS_SHOWN else ""
+    paths = ", ".join(display(path) for path in step.paths[:_MAX_HELD_PATHS_SHOWN]) + (
+        ", …" if len(step.paths) > _MAX_HELD_PATHS_SHOWN else ""
     )
     by = f": {named_processes(found)} may change {paths} at any time" if found else f", and has changed {paths}"
     stop = f"`holdfast undo --run {step.run} --stop` ends it, and takes back all of its run; " if found else ""
@@ -218,7 +148,7 @@ def refusal(service: UndoService, steps: Sequence[UnfinishedStep]) -> RefusedErr
         hint=f"{stop}wait until it ends (what a command writes by itself: some seconds of quiet); "
         "--force takes back what checkpoints hold of it",
         code="step_open",
-        data={"step": step.step, "run": step.run, "processes": told_processes(found)},
+        data={"step": step.step, "run": step.run, "processes": process_details(found)},
     )
 
 
@@ -235,7 +165,7 @@ def with_processes(service: UndoService, error: RefusedError) -> RefusedError:
         f"{error.message}: {named_processes(found)}",
         hint=f"{error.hint}; {stop}" if error.hint else stop,
         code=error.code,
-        data={**(error.data or {}), "processes": told_processes(found)},
+        data={**(error.data or {}), "processes": process_details(found)},
     )
 
 
@@ -248,37 +178,22 @@ def naming_processes(service: UndoService | None) -> Generator[None]:
         raise error if service is None else with_processes(service, error) from None
 
 
-def named_processes(processes: Sequence[ProcessInfo | StoppedProcess]) -> str:
-    """Processes by number and command, for people."""
-    shown = ", ".join(f"process {one.pid} ({_command(one)})" for one in processes[:_MOST_PATHS_SHOWN])
-    return shown + (f" and {len(processes) - _MOST_PATHS_SHOWN} more" if len(processes) > _MOST_PATHS_SHOWN else "")
-
-
-def told_processes(processes: Sequence[ProcessInfo | StoppedProcess]) -> list[dict[str, object]]:
-    """The same, for programs."""
-    return [{"pid": one.pid, "command": [display(word) for word in one.command]} for one in processes[:_TOLD]]
-
-
-def _command(process: ProcessInfo | StoppedProcess) -> str:
-    return display(b" ".join(process.command))[:_COMMAND_CHARS] or "?"
-
-
 # The states of a workspace's history: which lie ahead, which are kept, and where nothing more is.
 
 
-def ahead(context: Context, position: int, tip: int) -> list[HistoryEvent]:
+def redo_chain(context: Context, position: int, tip: int) -> list[HistoryEvent]:
     """The states from just after ``position`` on the way to ``tip``, the next first, that are still kept."""
     path: list[HistoryEvent] = []
-    while (onward := _chain(context, position, tip)) is None:
+    while (onward := _replacements(context, position, tip)) is None:
         undone_from = context.catalog.event(position).ahead
         if undone_from is None:
             return []
         path.append(context.catalog.event(undone_from))
         position = undone_from
-    return [event for event in (*path, *onward) if kept(context, event) is not None]
+    return [event for event in (*path, *onward) if kept_checkpoint(context, event) is not None]
 
 
-def _chain(context: Context, position: int, tip: int) -> list[HistoryEvent] | None:
+def _replacements(context: Context, position: int, tip: int) -> list[HistoryEvent] | None:
     """The states after ``position`` up to ``tip``, each of which replaced the one before; None if they do not."""
     path: list[HistoryEvent] = []
     seq: int | None = tip
@@ -289,31 +204,31 @@ def _chain(context: Context, position: int, tip: int) -> list[HistoryEvent] | No
     return None if seq is None else path[::-1]
 
 
-def came_to_light(context: Context, cursor: Cursor) -> bool:
+def only_unignored_files(context: Context, cursor: Cursor) -> bool:
     """True if all that is unsaved are files that a state which was undone ignores: the undo took its rules away, and
-    nobody has changed anything.
+    others have changed nothing.
     """
     if cursor.position is None or cursor.redo_tip is None or cursor.position == cursor.redo_tip:
         return False
-    changes = present(context, gone_is_empty=True).changes()
+    changes = scan_tree(context, gone_is_empty=True).changes()
     left = {change.path for change in changes}
     if not changes or any(change.before is not None for change in changes):
         return False
-    for state in ahead(context, cursor.position, cursor.redo_tip):
-        left -= left_out(context, context.catalog.checkpoint(state.checkpoint).root, left)
+    for state in redo_chain(context, cursor.position, cursor.redo_tip):
+        left -= ignored_paths(context, context.catalog.checkpoint(state.checkpoint).root, left)
         if not left:
             return True
     return False
 
 
-def out_of_sight(context: Context, changes: Sequence[Change]) -> bool:
+def only_ignored_files(context: Context, changes: Sequence[Change]) -> bool:
     """True if all that seems deleted is there: the rules on the disk, which no state holds, leave it out."""
     return all(change.after is None for change in changes) and all(
         context.tree.is_there(change.path) for change in changes
     )
 
 
-def kept(context: Context, state: HistoryEvent) -> Checkpoint | None:
+def kept_checkpoint(context: Context, state: HistoryEvent) -> Checkpoint | None:
     """The checkpoint of a state, or None if it was forgotten since."""
     try:
         return context.catalog.checkpoint(state.checkpoint)
@@ -326,7 +241,7 @@ def check_count(count: int) -> None:
         raise UsageError(f"cannot go {count} states; give a number from 1")
 
 
-def nothing(verb: str, saved: Checkpoint | None = None) -> NotFoundError:
+def nothing_error(verb: str, saved: Checkpoint | None = None) -> NotFoundError:
     """The error; ``saved`` is the checkpoint that was made just before, if one was."""
     known = "" if saved is None else f"what was not saved yet is checkpoint {saved.id[:12]} now; "
     return NotFoundError(
@@ -339,57 +254,61 @@ def nothing(verb: str, saved: Checkpoint | None = None) -> NotFoundError:
 # What the undo log of another version holds alone, which was set aside: undo and redo do not pass it unasked.
 
 
-def refuse_steps(context: Context, service: UndoService | None, steps: Collection[int]) -> None:
+def refuse_set_aside_steps(context: Context, service: UndoService | None, steps: Collection[int]) -> None:
     """Raise `VersionMismatchError` if the undo log lacks one of ``steps``, and a log was set aside that may hold it."""
-    if service is None or _last(context) is None:
+    if service is None or _last_set_aside(context) is None:
         return
     if missing := set(steps).difference(step.id for step in service.steps()):
-        raise _mismatch(f"the undo log does not hold step {min(missing)}")
+        raise _set_aside_error(f"the undo log does not hold step {min(missing)}")
 
 
-def refuse_run(context: Context, events: Sequence[HistoryEvent]) -> None:
+def refuse_set_aside_run(context: Context, events: Sequence[HistoryEvent]) -> None:
     """Raise `VersionMismatchError` if steps of a run are in a log that was set aside. ``events``: its, newest first."""
-    if is_others(context, events):
+    if is_set_aside_run(context, events):
         run, first = events[-1].run, events[-1]
-        way = f"; `holdfast restore {first.checkpoint[:12]}` is one" if kept(context, first) is not None else ""
-        raise _mismatch(f"the undo log does not hold the run {run}", way)
+        way = (
+            f"; `holdfast restore {first.checkpoint[:12]}` is one"
+            if kept_checkpoint(context, first) is not None
+            else ""
+        )
+        raise _set_aside_error(f"the undo log does not hold the run {run}", way)
 
 
-def is_others(context: Context, events: Sequence[HistoryEvent]) -> bool:
+def is_set_aside_run(context: Context, events: Sequence[HistoryEvent]) -> bool:
     """Whether a run, of which the history has ``events``, newest first, began before a log was set aside."""
-    return bool(events) and (last := _last(context)) is not None and (events[-1].undo_seq or 0) <= last
+    return bool(events) and (last := _last_set_aside(context)) is not None and (events[-1].undo_seq or 0) <= last
 
 
-def refuse_redo(context: Context, undone: HistoryEvent) -> None:
+def refuse_set_aside_redo(context: Context, undone: HistoryEvent) -> None:
     """Raise `VersionMismatchError` if the steps that ``undone`` has taken back are in a log that was set aside."""
-    last = _last(context)
+    last = _last_set_aside(context)
     if last is not None and (undone.undo_seq or 0) <= last:
-        raise _mismatch("the undo log does not hold the steps that were undone")
+        raise _set_aside_error("the undo log does not hold the steps that were undone")
 
 
-def refuse_state(context: Context, state: HistoryEvent) -> None:
+def refuse_set_aside_state(context: Context, state: HistoryEvent) -> None:
     """Raise `VersionMismatchError` if to go back to ``state`` is to go past steps in a log that was set aside: by
     checkpoints alone, which leave ignored files as they are.
     """
-    if is_behind(context, state):
-        raise _mismatch(
+    if is_before_set_aside(context, state):
+        raise _set_aside_error(
             "undo comes to what was recorded before", f"; `holdfast restore {state.checkpoint[:12]}` would lead on"
         )
 
 
-def is_behind(context: Context, state: HistoryEvent) -> bool:
+def is_before_set_aside(context: Context, state: HistoryEvent) -> bool:
     """Whether steps that are in a log which was set aside may have ended after ``state``."""
-    last = _last(context)
+    last = _last_set_aside(context)
     return last is not None and (state.undo_seq or 0) < last
 
 
-def _last(context: Context) -> int | None:
+def _last_set_aside(context: Context) -> int | None:
     from holdfast.undo.journal.log_ownership import last_of_others
 
     return last_of_others(log_directory(context))
 
 
-def _mismatch(what: str, way: str = "") -> Exception:
+def _set_aside_error(what: str, way: str = "") -> Exception:
     from holdfast.undo.journal.log_ownership import VersionMismatchError
 
     return VersionMismatchError(
@@ -401,17 +320,15 @@ def _mismatch(what: str, way: str = "") -> Exception:
 
 # Which steps of the undo log the changes belong to that lie between two states of the history.
 
-_MOST_STEPS_TOLD = 100
-
 
 def steps_since(context: Context, service: UndoService | None, state: HistoryEvent) -> list[StepInfo]:
     """The steps that belong to a state and not to the one that it replaced, the newest first; finished ones."""
     if service is None:
         return []
-    return [step for step in _since(context, service, state) if step.state == "done" and step.paths]
+    return [step for step in _steps_from(context, service, state) if step.state == "done" and step.paths]
 
 
-def _since(context: Context, service: UndoService, state: HistoryEvent) -> list[StepInfo]:
+def _steps_from(context: Context, service: UndoService, state: HistoryEvent) -> list[StepInfo]:
     before = None if state.previous is None else context.catalog.event(state.previous)
     brought = state.steps if state.operation == "redo" else ()
     found = [step for step in service.steps() if before is None or not has_ended(step, before) or step.id in brought]
@@ -425,8 +342,6 @@ def steps_that_wrote_late(
     other: what had a file of theirs open has written to it after their ends, last of all. The newest first; without
     those of ``done``.
     """
-    from holdfast.store.manifests import manifest
-
     late = [] if service is None else [one for one in service.written_late() if one[0] not in done]
     if service is None or not late:
         return []
@@ -437,7 +352,7 @@ def steps_that_wrote_late(
     return sorted(found, key=lambda step: step.acted, reverse=True)
 
 
-class Between(NamedTuple):
+class StateChange(NamedTuple):
     """Two states, one of which leads to the other."""
 
     state: HistoryEvent
@@ -447,14 +362,12 @@ class Between(NamedTuple):
     pages: Pages
 
 
-def goes_by_itself(
-    context: Context, service: UndoService, late: StepInfo, between: Between, done: Sequence[int] = ()
+def is_only_late_writes(
+    context: Context, service: UndoService, late: StepInfo, between: StateChange, done: Sequence[int] = ()
 ) -> bool:
     """Whether what a step has written late is taken back by itself, as the newest change: where the step has to wait
     for what came in between, and nothing was changed but by such writes and by what Holdfast has brought back.
     """
-    from holdfast.store.manifests import manifest
-
     try:
         service.foresee([*done, *(one for one in service.connected(late.id) if one not in done)])
     except RefusedError as error:
@@ -472,18 +385,16 @@ def goes_by_itself(
     for event in context.catalog.events(context.workspace.id):
         if event.seq <= between.state.seq:
             break
-        if event.operation == "restore" and (target := kept(context, event)) is not None:
+        if event.operation == "restore" and (target := kept_checkpoint(context, event)) is not None:
             held = manifest.get_many(between.pages, target.root, sorted(others))
             others = {path: entry for path, entry in others.items() if held.get(path) != entry}
     return not others
 
 
-def refuse_mixed(service: UndoService | None, between: Between, done: Collection[int] = ()) -> None:
-    """Raise `RefusedError` where somebody has edited what a step's processes may have written to since the earlier
+def refuse_mixed_writes(service: UndoService | None, between: StateChange, done: Collection[int] = ()) -> None:
+    """Raise `RefusedError` where others have edited what a step's processes may have written to since the earlier
     state: its checkpoint would take back both (I8).
     """
-    from holdfast.store.manifests import manifest
-
     at, seq = between.state.at * 1000, between.state.undo_seq
     mixed = [] if service is None else [one for one in service.mixed_since(at, seq) if one[0] not in done]
     if not mixed:
@@ -497,9 +408,9 @@ def refuse_mixed(service: UndoService | None, between: Between, done: Collection
         shown = [display(path) for path in lost]
         raise RefusedError(
             f"what {steps} left running may have written to {', '.join(shown[:_SHOWN])}"
-            f"{', …' if len(shown) > _SHOWN else ''}, and somebody else has changed that too: "
+            f"{', …' if len(shown) > _SHOWN else ''}, and others have changed that too: "
             "the one cannot be taken back without the other",
             hint="--force takes back both; redo brings them forward",
             code="barrier",
-            data={"paths": shown[:_MOST_STEPS_TOLD]},
+            data={"paths": shown[:_MAX_PATHS]},
         )

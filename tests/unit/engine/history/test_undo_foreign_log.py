@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from holdfast.engine.opening.undo_log import log_directory, ready_log
+from holdfast.engine.opening.undo_log import log_directory, prepare_log
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.undo.journal.log_ownership import VersionMismatchError, is_half_done, last_of_others, lock_log
@@ -118,9 +118,9 @@ def test_a_log_that_another_version_keeps_is_left_to_it(bench, monkeypatch):
     directory = log_directory(bench.context)
     lock = lock_log(directory)
     try:
-        refused(ready_log, bench.context)
+        refused(prepare_log, bench.context)
         assert last_of_others(directory) is None
     finally:
         os.close(lock)
-    ready_log(bench.context)
+    prepare_log(bench.context)
     assert last_of_others(directory) is not None

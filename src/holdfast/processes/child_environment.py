@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, AnyStr
 
-from holdfast.store.postgresql.catalog_url import without_secrets
+from holdfast.model.store_location import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,7 @@ _OF_ONE_REPOSITORY = frozenset(
 """What Git tells its hooks, and what they start. Source: ``git rev-parse --local-env-vars``."""
 
 
-def handed_on(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
+def inherited_environment(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
     """What to start a command with, as text or as bytes."""
     given = dict(environ)
     for name, value in environ.items():
@@ -44,7 +44,7 @@ def handed_on(environ: Mapping[AnyStr, AnyStr]) -> dict[AnyStr, AnyStr]:
     return given
 
 
-def of_no_repository(environ: Mapping[str, str]) -> dict[str, str]:
+def without_git_repository(environ: Mapping[str, str]) -> dict[str, str]:
     """The same without what leads Git to one repository, for a copy: started by a hook of Git's, commands in there
     would work in the user's.
     """

@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 
-from holdfast.engine.history.checkpoint import take_locked
-from holdfast.engine.opening.undo_log import reached
+from holdfast.engine.history.checkpoint import create_checkpoint_locked
+from holdfast.engine.opening.undo_log import open_service
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.model.command_results import Request
 from holdfast.model.errors import NotFoundError, RefusedError
@@ -88,7 +88,7 @@ def test_a_checkpoint_in_the_middle_of_a_step_does_not_part_it(bench):
     def work(actor):
         actor.write(b"f", b"1")
         with bench.context.lock():
-            take_locked(bench.context, Request(kind="auto"))
+            create_checkpoint_locked(bench.context, Request(kind="auto"))
         actor.write(b"g", b"2")
 
     step = bench.step(work)
@@ -129,7 +129,7 @@ def test_what_could_not_be_moved_back_is_not_told_of_as_if_it_were(bench):
 
 def test_a_step_that_goes_on_is_not_taken_away_from_under_it(bench, caplog):
     bench.step(lambda actor: actor.write(b"f", b"1"), ends=False)
-    with caplog.at_level(logging.WARNING), reached(bench.context):
+    with caplog.at_level(logging.WARNING), open_service(bench.context):
         pass
     assert "rolled back" in caplog.text
     bench.check(0)
@@ -141,7 +141,7 @@ def test_a_step_of_a_killed_keeper_is_rolled_back_and_can_be_brought_forward(ben
         assert bench.workspace.steps() == []
         assert f"step {step}: the next command that changes anything rolls back what is open first" in caplog.text
         bench.check(1)
-        with reached(bench.context):
+        with open_service(bench.context):
             pass
     assert f"step {step}: what was open was rolled back" in caplog.text
     assert [each.state for each in bench.workspace.steps()] == ["undone"]
@@ -194,7 +194,7 @@ def test_a_run_whose_steps_are_forgotten_is_undone_by_the_checkpoint_that_it_beg
 def test_what_is_edited_by_hand_after_a_run_that_changed_nothing_is_not_taken_back_with_it(bench, has_ended, dry_run):
     """I8."""
     run = begin_run(bench.context, "look around")
-    with reached(bench.context, always=True):
+    with open_service(bench.context, always=True):
         pass
     if has_ended:
         end_run(bench.context, run, "look around")

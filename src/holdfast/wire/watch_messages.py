@@ -24,7 +24,7 @@ VERSION = 1
 MAX_CALL_BYTES = 1 << 16
 """A longer line is no call."""
 MAX_ANSWER_BYTES = 1 << 26
-"""A longer answer is not sent; whoever asked does the work itself."""
+"""A longer answer is not sent; the command then does the work itself."""
 
 OPERATIONS = frozenset(("ping", "checkpoint", "status", "pause", "hush", "resume", "stop"))
 
@@ -32,15 +32,15 @@ Json = dict[str, Any]
 _T = TypeVar("_T")
 
 
-class Call(NamedTuple):
-    """What somebody asks of the watcher."""
+class WatchCall(NamedTuple):
+    """What a command asks of the watcher."""
 
     operation: str
     request: Request | None = None
     """Of a ``checkpoint``: what is asked of it."""
 
 
-class Watching(NamedTuple):
+class WatcherState(NamedTuple):
     """How a watcher does: the answer to ``ping``."""
 
     pid: int
@@ -63,7 +63,7 @@ class Watching(NamedTuple):
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
-def encode_call(call: Call) -> bytes:
+def encode_call(call: WatchCall) -> bytes:
     """One line; raises `FormatError` if it would be longer than `MAX_CALL_BYTES`."""
     body: Json = {"v": VERSION, "op": call.operation}
     if call.request is not None:
@@ -75,7 +75,7 @@ def encode_call(call: Call) -> bytes:
     return line
 
 
-def decode_call(line: bytes) -> Call:
+def decode_call(line: bytes) -> WatchCall:
     """The inverse of `encode_call`; raises `FormatError` naming the field for anything else."""
     from holdfast.model.checkpoint import KINDS, Provenance
     from holdfast.model.command_results import Request
@@ -85,7 +85,7 @@ def decode_call(line: bytes) -> Call:
     if not isinstance(operation, str) or operation not in OPERATIONS:
         raise FormatError(f"op: expected one of {', '.join(sorted(OPERATIONS))}")
     if operation != "checkpoint":
-        return Call(operation)
+        return WatchCall(operation)
     kind = body.get("kind", "manual")
     if kind not in KINDS:
         raise FormatError(f"kind: expected one of {', '.join(KINDS)}")
@@ -99,7 +99,7 @@ def decode_call(line: bytes) -> Call:
             raise FormatError(f"{name}: expected text")
         texts[name] = text
     label = texts.pop("label")
-    return Call(operation, Request(kind, label, Provenance(**texts), full_hash))
+    return WatchCall(operation, Request(kind, label, Provenance(**texts), full_hash))
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
@@ -140,14 +140,14 @@ def decode_answer(line: bytes) -> Json:
     )
 
 
-def pack_watching(value: Watching) -> Json:
-    """`Watching` as JSON."""
+def pack_watching(value: WatcherState) -> Json:
+    """`WatcherState` as JSON."""
     return value._asdict()
 
 
-def unpack_watching(value: Json) -> Watching:
+def unpack_watching(value: Json) -> WatcherState:
     """The inverse of `pack_watching`; raises `FormatError`."""
-    return _unpacked(lambda: Watching(**value))
+    return _unpacked(lambda: WatcherState(**value))
 
 
 def pack_result(result: CheckpointResult) -> Json:

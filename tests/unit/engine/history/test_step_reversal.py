@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.engine.history._step_reversal import effect, summed
+from holdfast.engine.history._step_reversal import combine_effects, net_effect
 from holdfast.undo.service import PathChange
 
 
@@ -51,11 +51,11 @@ def changed(*said: str) -> list[PathChange]:
     ],
 )
 def test_effect(steps: list[list[PathChange]], backward: bool, written: str, deleted: str) -> None:
-    found = effect(steps, backward=backward)
+    found = net_effect(steps, backward=backward)
     assert tuple(" ".join(path.decode() for path in paths) for paths in found) == (written, deleted)
 
 
 def test_what_was_written_in_a_directory_that_is_gone_then_is_not_there() -> None:
     first, second = ([b"e/f", b"ef"], []), ([b"d"], [b"e"])
-    assert summed([first, second]) == ([b"d", b"ef"], [b"e"])
-    assert summed([second, first]) == ([b"d", b"e/f", b"ef"], [b"e"])
+    assert combine_effects([first, second]) == ([b"d", b"ef"], [b"e"])
+    assert combine_effects([second, first]) == ([b"d", b"e/f", b"ef"], [b"e"])
