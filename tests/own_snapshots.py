@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.snapshot.port import Provider
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 
-def make_provider(workspace: Workspace, base: bytes, session: str, *, mounts: bool) -> Provider:
+def make_provider(workspace: WorkspaceRow, base: bytes, session: str, *, mounts: bool) -> Provider:
     """The provider ``holdfast`` of a workspace of the home ``base``/home."""
     own = OwnCheckpoints(
         workspace,

@@ -16,7 +16,7 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.model.command_results import Request
 from holdfast.model.entries import SYMLINK_MODE
 from holdfast.model.ids import CheckpointId, WorkspaceId
-from holdfast.store.catalog_records import Workspace
+from holdfast.store.catalog_records import WorkspaceRow
 from holdfast.testing.clocks import ManualClock
 from holdfast.testing.memory_tree import MemoryTree
 
@@ -219,7 +219,7 @@ class House:
             tree = Meddled(context.tree)
         else:
             store = self.opener.store()
-            workspace = Workspace(
+            workspace = WorkspaceRow(
                 WorkspaceId(f"{number:016x}"), path, 0, number, self.clock.now(), source=source, live=True
             )
             store.catalog.add_workspace(workspace)

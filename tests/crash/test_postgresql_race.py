@@ -39,7 +39,7 @@ from holdfast.testing.dict_saver import Saver
 
 url, objects, number, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 database = PostgresDatabase(parse(url), MIGRATIONS, tenant="local", application_id=APPLICATION_ID, timeout=300)
-catalog = Catalog(database, "local", SystemClock(), machine=f"{number:032x}")
+catalog = Catalog(database, "local", SystemClock(), home_id=f"{number:032x}")
 retry_lost_connections(catalog, database)
 store = Store(LocalObjects(objects), catalog)
 chance = random.Random(number)

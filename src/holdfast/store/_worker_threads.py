@@ -22,11 +22,11 @@ def workers(count: int, name: str) -> Executor:
         probe.start()
         probe.join()
     except RuntimeError:
-        return _AtOnce()
+        return _InlineExecutor()
     return ThreadPoolExecutor(count, name)
 
 
-class _AtOnce(Executor):
+class _InlineExecutor(Executor):
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         done: Future[_T] = Future()
         try:

@@ -21,7 +21,7 @@ from holdfast.store.catalog.session_records import (
     SessionCommit,
     SessionRecord,
     StoredCheckpoint,
-    Unsaved,
+    UnsavedSession,
     ref_name,
 )
 from holdfast.store.catalog.session_rows import SessionRows
@@ -129,7 +129,7 @@ class SessionRowsContract:
             self.rows.put(known._replace(id=session, status=status, **changes))
         first, *_ = found = sorted(self.rows.unsaved((here,)), key=lambda one: one.updated_at)
         assert [one.session for one in found] == ["one", "two", "three"]
-        assert first == Unsaved(ONE, self.rows.journal(ONE).revision, self.rows.journal(ONE).updated_at)
+        assert first == UnsavedSession(ONE, self.rows.journal(ONE).revision, self.rows.journal(ONE).updated_at)
         assert [one.session for one in self.rows.unsaved((deep,))] == ["three"]
         assert {one.session for one in self.rows.unsaved((deep, side))} == {"two", "three"}
         assert self.rows.unsaved(()) == []

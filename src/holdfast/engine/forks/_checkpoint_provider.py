@@ -34,7 +34,7 @@ from holdfast.model.paths import display, under
 from holdfast.snapshot.checkpoints import KEEPER, Means
 from holdfast.snapshot.copied_repositories import keep_apart
 from holdfast.snapshot.private_directories import make_private
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context, HomeContext
     from holdfast.model.clock import Clock
     from holdfast.store.catalog.catalog import Catalog
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 _LOG = Log(__name__)
 _TREE: Final = b"tree"
@@ -58,7 +58,7 @@ class OwnCheckpoints:
 
     def __init__(
         self,
-        workspace: Workspace,
+        workspace: WorkspaceRow,
         *,
         home: bytes,
         directory: bytes,
@@ -201,7 +201,7 @@ class OwnCheckpoints:
                 return "the kernel has no overlayfs loaded"
         return ""
 
-    def _make(self, checkpoint: str, place: bytes, *, mounted: bool) -> Workspace:
+    def _make(self, checkpoint: str, place: bytes, *, mounted: bool) -> WorkspaceRow:
         source = CheckpointId(checkpoint)
         with self._opener() as opener:
             context = opener.open(self._workspace.path)
@@ -253,13 +253,13 @@ class OwnCheckpoints:
             return False
         return of.id == self._workspace.id or self._is_ours(of)
 
-    def _is_ours(self, workspace: Workspace) -> bool:
+    def _is_ours(self, workspace: WorkspaceRow) -> bool:
         """True of a fork or a view of this provider, wherever it was made."""
-        parts = seen_at(workspace.path).split(b"/")
+        parts = last_seen_path(workspace.path).split(b"/")
         return parts[-1] == _TREE and parts[-3:-2] == [self._workspace.id.encode()]
 
 
-def _forget_fork(home: HomeContext, forked: Workspace) -> None:
+def _forget_fork(home: HomeContext, forked: WorkspaceRow) -> None:
     """Have nothing of a fork, which nobody serves, but its checkpoints. It is let go last: so what was begun is found
     again, and done once more, by whoever comes after a kill.
     """

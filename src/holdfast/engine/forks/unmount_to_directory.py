@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.context import Context, Shared
     from holdfast.engine.opening.fork_layers import ForkNote
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 _LOG = Log(__name__)
 
@@ -71,7 +71,7 @@ def finish(context: Context, note: ForkNote) -> None:
     _LOG.debug("no fork by mount any more", checkpoint=note.checkpoint)
 
 
-def discard(context: Shared, workspace: Workspace) -> None:
+def discard(context: Shared, workspace: WorkspaceRow) -> None:
     """Let go of a fork's layers, and of its base, if the workspace is a fork by mount. What was changed is lost.
 
     Idempotent: the note goes last, so that cut short it is done again by whoever comes next.

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from holdfast.files.tree import Scan
     from holdfast.model.content import Content, Progress
     from holdfast.model.ids import Hash
-    from holdfast.store.blobs.content_writer import Written
-    from holdfast.store.manifests.manifest import Built
+    from holdfast.store.blobs.content_writer import WrittenBlobs
+    from holdfast.store.manifests.manifest import BuiltManifest
 
 
 # Room in the store, within its quota.
@@ -83,7 +83,7 @@ def make_room(context: Context, incoming: int, *, refuse: bool = True) -> None:
         )
 
 
-def make_room_for(context: Context, written: Written, more: int = 0, *, refuse: bool = True) -> None:
+def make_room_for(context: Context, written: WrittenBlobs, more: int = 0, *, refuse: bool = True) -> None:
     """`make_room` for what was just written, and ``more`` bytes to come. If it does not fit, its packs are deleted.
 
     No commit knows them yet. Large blobs stay for collection: another process may have written the same ones.
@@ -294,7 +294,7 @@ def take_locked(
     full_hash = request.full_hash
     for left in reversed(range(_TRIES)):
         try:
-            with noting(context) as note, context.store.keeping_ahead():
+            with noting(context) as note, context.store.caching_bases():
                 checkpoint, created, scan = _attempt(context, request, full_hash, progress, meanwhile, recorded, also)
                 note(checkpoint.root)
             remember(context, checkpoint)
@@ -392,7 +392,7 @@ def _what_makes_room(context: Context) -> str:
     """What to do where the home has no room."""
     can_collect = 0
     with suppress(HoldfastError):
-        can_collect = context.store.collector().foresee(0).bytes_freed
+        can_collect = context.store.collector().preview(0).bytes_freed
     room = (
         f"`holdfast gc --grace 0` frees {can_collect:,} bytes"
         if can_collect
@@ -486,7 +486,7 @@ def _tell_secrets(scan: Scan) -> None:
         )
 
 
-def _manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> tuple[Built, Sequence[Change] | None]:
+def _manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> tuple[BuiltManifest, Sequence[Change] | None]:
     """The manifest of what the scan found, and how it differs from the parent's (None: there is no parent)."""
     from holdfast.store.manifests import manifest
 
@@ -509,9 +509,9 @@ def _store(
     cursor: Cursor,
     parent: Checkpoint | None,
     scan: Scan,
-    built: Built,
+    built: BuiltManifest,
     changes: Sequence[Change] | None,
-    written: Written,
+    written: WrittenBlobs,
     recorded: Recorded | None,
 ) -> Checkpoint:
     """Write the pages and commit. What was written stays unreferenced if this fails."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.model.content import Progress, Supply
     from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.store.manifests.manifest import Pages
+    from holdfast.store.manifests.manifest import PageSource
 
 NOT_THERE = "the state that it goes to does not capture it, and does not say that it was deleted: "
 """Begins why something stays that a state of another workspace lacks; what that state says of it follows."""
@@ -328,7 +328,7 @@ def result(journal: Journal, applied: Applied) -> RestoreResult:
     )
 
 
-def _plan(pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan:
+def _plan(pages: PageSource, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan:
     return _limited(manifest.diff(pages, now, target), paths)
 
 
@@ -341,7 +341,7 @@ def _limited(changes: Sequence[Change], paths: Sequence[bytes]) -> Plan:
     )
 
 
-def _planned(context: Context, pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> WithLogs:
+def _planned(context: Context, pages: PageSource, now: Hash, target: Hash, paths: Sequence[bytes]) -> WithLogs:
     """As `_plan`, with what databases need."""
     changes = manifest.diff(pages, now, target)
     return with_logs(context, _limited(changes, paths), changes, pages, now, target, paths)

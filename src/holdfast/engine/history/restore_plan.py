@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.blobs.content_reader import BlobReader
-    from holdfast.store.manifests.manifest import Pages
+    from holdfast.store.manifests.manifest import PageSource
     from holdfast.store.store import Store
 
 _PIECE = 1 << 16
@@ -66,7 +66,7 @@ class Sifted(NamedTuple):
 
 
 def sift(
-    pages: Pages,
+    pages: PageSource,
     plan: Plan,
     first: Plan,
     mending: Mending,
@@ -181,7 +181,7 @@ def with_logs(
     context: Context,
     plan: Plan,
     changes: Sequence[Change],
-    pages: Pages,
+    pages: PageSource,
     now: Hash,
     target: Hash,
     paths: Sequence[bytes],
@@ -259,7 +259,7 @@ def _is_database(context: Context, root: Root, path: bytes, goal: Entry | None) 
     return first.startswith(MAGIC)
 
 
-def _reason_against(top: bytes, root: Root, base: bytes, pages: Pages, now: Hash) -> str | None:
+def _reason_against(top: bytes, root: Root, base: bytes, pages: PageSource, now: Hash) -> str | None:
     """Why nothing of the database, in the tree ``root`` at ``top``, can be changed; None if it can."""
     parts = [base, *(base + end for end in (*LOGS, INDEX))]
     found = {path: info for path in parts if (info := _look(root, path))}

@@ -23,7 +23,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
 from holdfast.model.message_text import named_steps
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.store.manifests.manifest import Pages
+    from holdfast.store.manifests.manifest import PageSource
 
 _LOG = Log(__name__)
 
@@ -43,7 +43,7 @@ class Present(NamedTuple):
 
     head: Checkpoint | None
     root: Hash
-    pages: Pages
+    pages: PageSource
     """Reads stored pages and the new ones alike."""
     files: int
     not_captured: Sequence[NotCaptured]
@@ -189,7 +189,7 @@ def only_uncaptured(context: Context, state: CheckpointId, changes: Sequence[Cha
         return frozenset(missed)
     try:
         owner = catalog.workspace(checkpoint.workspace)
-        path = seen_at(owner.path)
+        path = last_seen_path(owner.path)
         about = os.lstat(path)
         # (A fork that is mounted, as those of sessions may be, is another directory each time.)
         if (about.st_dev, about.st_ino) != (owner.device, owner.inode) and not os.path.ismount(path):

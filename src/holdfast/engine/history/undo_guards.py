@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash
     from holdfast.store.catalog_records import Cursor
-    from holdfast.store.manifests.manifest import Pages
+    from holdfast.store.manifests.manifest import PageSource
     from holdfast.undo.journal.forgotten_runs import ForgottenRuns
     from holdfast.undo.service import GoingOn, ProcessInfo, StepInfo, UndoService
 
@@ -419,7 +419,7 @@ def _since(context: Context, service: UndoService, state: HistoryEvent) -> list[
 
 
 def steps_that_wrote_late(
-    service: UndoService | None, pages: Pages, before: Hash, after: Hash, done: Collection[int] = ()
+    service: UndoService | None, pages: PageSource, before: Hash, after: Hash, done: Collection[int] = ()
 ) -> list[StepInfo]:
     """The steps that ended earlier, and to which some of the changes belong all the same that make one state into the
     other: what had a file of theirs open has written to it after their ends, last of all. The newest first; without
@@ -444,7 +444,7 @@ class Between(NamedTuple):
     """The earlier one."""
     before: Hash
     after: Hash
-    pages: Pages
+    pages: PageSource
 
 
 def goes_by_itself(

@@ -24,7 +24,7 @@ from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import TakenIn
+from holdfast.store.catalog_records import MergeParent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -135,7 +135,7 @@ def prepare(
         return Prepared(plan, records, None, foreseen=_foreseen(context, plan, rungs))
     if plan.overlapping:
         return Prepared(plan, records, None, _shown(context, plan))
-    taken_in = TakenIn(fork, plan.base, record_of(records))
+    taken_in = MergeParent(fork, plan.base, record_of(records))
     if not plan.stacked.plan.changes:
         # (A fork that production is in has no more than that to be remembered, and no state is its own ancestor.)
         if plan.base not in (fork, production):

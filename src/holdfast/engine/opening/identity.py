@@ -14,14 +14,14 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
 from holdfast.model.paths import MERGED, display
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from holdfast.engine.opening.context import Context
     from holdfast.store.catalog.catalog import Catalog
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 
 # Whether the file system that a workspace was on is there: a device number alone is soon another's.
@@ -146,11 +146,11 @@ _LOG = Log(__name__)
 
 def recognise(
     catalog: Catalog,
-    folder_of: Callable[[Workspace], bytes],
+    folder_of: Callable[[WorkspaceRow], bytes],
     root: bytes,
     *,
-    check: Callable[[Workspace], None] | None = None,
-) -> Workspace | None:
+    check: Callable[[WorkspaceRow], None] | None = None,
+) -> WorkspaceRow | None:
     """The workspace at exactly ``root``, its record brought up to date if the directory was moved or made again.
 
     ``folder_of`` gives a workspace's folder in the home. Raises `EscapeError`, and notes nothing, if a part of ``root``
@@ -197,16 +197,16 @@ def recognise(
     return found
 
 
-def is_as_noted(folder: bytes, workspace: Workspace) -> bool:
+def is_as_noted(folder: bytes, workspace: WorkspaceRow) -> bool:
     """True if the directory that the record names is there, and still the one that it means, as far as can be told;
     ``folder`` is the workspace's own in the home. Notes nothing.
     """
     return _is(workspace) and may_be(folder, workspace.path)
 
 
-def _is(workspace: Workspace) -> bool:
+def _is(workspace: WorkspaceRow) -> bool:
     """True if the directory that the record names is still the one that it means."""
-    if workspace.path != seen_at(workspace.path):
+    if workspace.path != last_seen_path(workspace.path):
         return False
     try:
         about = _look_at(workspace.path)
@@ -258,7 +258,7 @@ def may_be(folder: bytes, root: bytes) -> bool:
     return noted is None or _birth_time(root) in (None, noted)
 
 
-def is_copied(folder: bytes, workspace: Workspace) -> bool:
+def is_copied(folder: bytes, workspace: WorkspaceRow) -> bool:
     """Whether even the directory above the root, which was there first, is younger than the root that was noted, and
     than the workspace: all of it was copied, or brought back from a backup, as it is with a home. (The root alone does
     not tell: a snapshot of btrfs is born with its source.)
@@ -287,7 +287,7 @@ def _birth_time(path: bytes) -> int | None:
 # a fork, what is mounted over any, and the empty mount point of one that is not mounted.
 
 
-def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bool, anew: bool) -> None:
+def check(catalog: Catalog, folder: bytes, workspace: WorkspaceRow, *, by_mount: bool, anew: bool) -> None:
     """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and what is at its
     path is not what was made for that. Any other workspace may be made again at its path by whoever has it; what
     `refuse_other_mount` refuses is the workspace ``anew`` only.
@@ -318,7 +318,7 @@ def check(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bo
         refuse(path, forks[0])
 
 
-def refuse_other_mount(folder: bytes, workspace: Workspace) -> None:
+def refuse_other_mount(folder: bytes, workspace: WorkspaceRow) -> None:
     """Raise `RefusedError` (``mounted_over``) if another directory is mounted over that of a workspace: this was one of
     the file system around it. What is a mount of its own (see `own_mount`), a disk or a volume, may be another one each
     time; its mount point, with nothing mounted there and nothing in it, is not the workspace (``not_mounted``). An
@@ -416,15 +416,15 @@ NEARBY = 2000
 """Where somebody waits for an answer: some milliseconds."""
 
 
-def is_missing(workspace: Workspace, folder: bytes) -> bool:
+def is_missing(workspace: WorkspaceRow, folder: bytes) -> bool:
     """True if the directory is not where it was seen last, though the file system that it was on is surely there.
 
     ``folder`` is the workspace's own in the home, which tells of that. One that another workspace has taken the place
-    of (see `catalog_records.aside`) is missing from there, too.
+    of (see `catalog_records.displaced_path`) is missing from there, too.
     """
     from holdfast.engine.opening.fork_layers import is_served
 
-    path = seen_at(workspace.path)
+    path = last_seen_path(workspace.path)
     if is_served(folder):
         return False  # it is mounted, where this process cannot see it
     if path == workspace.path and os.path.lexists(path):
@@ -434,8 +434,8 @@ def is_missing(workspace: Workspace, folder: bytes) -> bool:
 
 
 def find_moved(
-    missing: Iterable[Workspace],
-    folder_of: Callable[[Workspace], bytes],
+    missing: Iterable[WorkspaceRow],
+    folder_of: Callable[[WorkspaceRow], bytes],
     *,
     most: int | None = None,
 ) -> Mapping[str, bytes]:
@@ -446,12 +446,12 @@ def find_moved(
     away is not found.
     """
     left = MOST_LOOKED_AT if most is None else most
-    wanted: dict[tuple[int, int], list[Workspace]] = {}
+    wanted: dict[tuple[int, int], list[WorkspaceRow]] = {}
     todo: deque[bytes] = deque()
     queued: set[bytes] = set()
     for workspace in missing:
         wanted.setdefault((workspace.device, workspace.inode), []).append(workspace)
-        at = _nearest(seen_at(workspace.path))
+        at = _nearest(last_seen_path(workspace.path))
         while at not in queued:
             queued.add(at)
             todo.append(at)

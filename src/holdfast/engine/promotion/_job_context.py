@@ -16,7 +16,7 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.store.catalog.promotion_rows import PromotionRows
 from holdfast.store.catalog.work_lease import Lease
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
@@ -81,7 +81,7 @@ def open_named(
     """
     if place is None:
         return opener.open_known(production)
-    _check_place(seen_at(opener.store().catalog.workspace(production).path), place, known)
+    _check_place(last_seen_path(opener.store().catalog.workspace(production).path), place, known)
     context = opener.open_known(production)
     _check_place(context.workspace.path, place, known)
     return context

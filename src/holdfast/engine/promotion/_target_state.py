@@ -22,7 +22,7 @@ from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import new_checkpoint_id
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import TakenIn
+from holdfast.store.catalog_records import MergeParent
 
 if TYPE_CHECKING:
     import threading
@@ -48,7 +48,7 @@ class Combined(NamedTuple):
     overlapping: Sequence[Overlap]
     """What cannot be told; then ``merged`` is None."""
     record: str = ""
-    """How each file that both sides have changed came to be, as `TakenIn` keeps it."""
+    """How each file that both sides have changed came to be, as `MergeParent` keeps it."""
     uncaptured: Sequence[bytes] = ()
     """What the fork captures no more, and has not deleted: it stays as production has it."""
 
@@ -113,7 +113,7 @@ def note_taken_in(
     """
     if became in context.catalog.lineage(theirs):
         return
-    context.catalog.note_taken_in(became, TakenIn(theirs, base, record))
+    context.catalog.note_taken_in(became, MergeParent(theirs, base, record))
 
 
 # Before anything is built: production is saved, and what is to become of it is put together. Its tree is only read.

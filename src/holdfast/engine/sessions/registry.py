@@ -34,7 +34,7 @@ from holdfast.model.log import Log
 from holdfast.model.session_results import SessionInfo
 from holdfast.model.session_types import Leaving, Merging, SessionConfig, SessionId, State, Triggers
 from holdfast.store.catalog.session_records import SessionRecord
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -384,7 +384,7 @@ class Sessions:
         record = shelf.rows.get(SessionId(id))
         if record.workspace is not None and record.workspace not in self._warned:
             try:
-                self._opener.settings(seen_at(self._opener.store().catalog.workspace(record.workspace).path))
+                self._opener.settings(last_seen_path(self._opener.store().catalog.workspace(record.workspace).path))
             except ConfigError as error:
                 self._warn(record.workspace, error)
         return record
@@ -441,7 +441,7 @@ class Sessions:
             shared=record.shared,
             purpose=record.purpose,
             status=record.status,
-            root=None if record.workspace is None else seen_at(catalog.workspace(record.workspace).path),
+            root=None if record.workspace is None else last_seen_path(catalog.workspace(record.workspace).path),
             workspace=record.workspace,
             provider=record.provider,
             mode=record.mode,

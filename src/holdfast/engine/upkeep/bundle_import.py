@@ -19,7 +19,7 @@ from holdfast.store.catalog_records import VanishedError
 if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.engine.upkeep._bundle_format import Record
-    from holdfast.store.blobs.content_writer import BlobWriter, Written
+    from holdfast.store.blobs.content_writer import BlobWriter, WrittenBlobs
 
 _TRIES = 3
 
@@ -117,7 +117,7 @@ def _take_in(reader: BundleReader, checker: Checker, writer: BlobWriter) -> None
 
 
 def _commit(
-    context: Context, checker: Checker, record: Record, roots: dict[str, Hash], written: Written | None
+    context: Context, checker: Checker, record: Record, roots: dict[str, Hash], written: WrittenBlobs | None
 ) -> None:
     """Commit one checkpoint of a verified bundle; ``written`` is what was stored for all of them, with the first."""
     from holdfast.store.blobs.content_writer import write_pages

@@ -14,7 +14,7 @@ from holdfast.store.codecs.compression import RAW, ZSTD, decompress
 
 if TYPE_CHECKING:
     from holdfast.model.ids import Hash
-    from holdfast.store.catalog_records import Location
+    from holdfast.store.catalog_records import BlobLocation
     from holdfast.store.objects.object_store import ObjectStore
 
 _HEAD: Final = struct.Struct("<BII")
@@ -29,7 +29,7 @@ class LargeBlob:
     chunk is not given out if it is wrong. Any other chunk is as sound as its codec can tell.
     """
 
-    def __init__(self, objects: ObjectStore, name: Hash, location: Location) -> None:
+    def __init__(self, objects: ObjectStore, name: Hash, location: BlobLocation) -> None:
         self._objects = objects
         self._name = name
         self._key = location.key

@@ -24,7 +24,7 @@ _LEFT_OVER = 3600 * 1_000_000
 _DATA = b"holdfast probe\n" + bytes(range(64))
 
 
-class Step(NamedTuple):
+class ProbeStep(NamedTuple):
     """One thing that was tried."""
 
     name: str
@@ -33,10 +33,10 @@ class Step(NamedTuple):
     """What was found; for what failed, why."""
 
 
-class Probed(NamedTuple):
+class ProbeResult(NamedTuple):
     """What a bucket can do."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ProbeStep, ...]
     conditional: Conditional
 
     @property
@@ -73,21 +73,21 @@ def conditional_writes(bucket: RemoteObjects, tenant: str, random: Callable[[int
         bucket.delete(key)
 
 
-def probe(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) -> Probed:
+def probe(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) -> ProbeResult:
     """Try everything; raises nothing for what fails. After a step that failed, none is tried. What others who try the
     bucket at the same time have written is left alone.
     """
     key = f"probe/{tenant}/{random(16).hex()}"
-    steps: list[Step] = []
+    steps: list[ProbeStep] = []
     found: list[Conditional] = []
     listed: list[ObjectInfo] = []
     try:
         for name, attempt in _attempts(bucket, tenant, key, random, found, listed):
             try:
-                steps.append(Step(name, True, attempt()))
+                steps.append(ProbeStep(name, True, attempt()))
             except HoldfastError as error:
                 advice = f" ({error.hint})" if error.hint else ""
-                steps.append(Step(name, False, error.message + advice))
+                steps.append(ProbeStep(name, False, error.message + advice))
                 break
     finally:
         try:
@@ -98,7 +98,7 @@ def probe(bucket: RemoteObjects, tenant: str, random: Callable[[int], bytes]) ->
                         bucket.delete(info.key)
         except HoldfastError:
             pass  # it has been told
-    return Probed(tuple(steps), found[0] if found else "no")
+    return ProbeResult(tuple(steps), found[0] if found else "no")
 
 
 def _attempts(

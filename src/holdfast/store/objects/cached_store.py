@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from holdfast.store.objects.object_store import ObjectInfo, ObjectStore, Upload
 
-    class FarObjects(ObjectStore, Protocol):
+    class RemoteObjectStore(ObjectStore, Protocol):
         """An object store that tells an object's size with any part of it."""
 
         name: str
@@ -62,7 +62,7 @@ class CachedObjects:
     far = True
 
     def __init__(
-        self, inner: FarObjects, folder: bytes, max_bytes: int, *, clock: Callable[[], float] = time.time
+        self, inner: RemoteObjectStore, folder: bytes, max_bytes: int, *, clock: Callable[[], float] = time.time
     ) -> None:
         self.inner = inner
         self.name = inner.name

@@ -85,7 +85,7 @@ class ObjectStore(Protocol):
         ...
 
 
-def is_far(objects: ObjectStore) -> bool:
+def is_remote(objects: ObjectStore) -> bool:
     """True if each request takes long, as over a network, so that several at once are worth their threads.
 
     An implementation says so by an attribute ``far``.

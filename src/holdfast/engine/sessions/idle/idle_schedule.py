@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.model.clock import Clock
     from holdfast.model.ids import WorkspaceId
     from holdfast.model.session_types import SessionId
-    from holdfast.store.catalog.session_records import Unsaved
+    from holdfast.store.catalog.session_records import UnsavedSession
 
 _LOG = Log(__name__)
 _SECOND = 1_000_000
@@ -71,7 +71,7 @@ class Plan:
         self._clock = clock
         self._tries: dict[SessionId, _Try] = {}
 
-    def choose(self, unsaved: Iterable[Unsaved], is_open: Callable[[SessionId], bool]) -> list[SessionId]:
+    def choose(self, unsaved: Iterable[UnsavedSession], is_open: Callable[[SessionId], bool]) -> list[SessionId]:
         """Some of ``unsaved``, which is all that there are, to be tried now. Until it is told what came of it, each is
         chosen again.
         """

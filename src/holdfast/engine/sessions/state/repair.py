@@ -18,7 +18,7 @@ from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.session_types import Counted, Found, JournalEntry, Leaving, Merging, Ran
 from holdfast.snapshot.port import Token
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ def open_mounted(opener: Opener, name: WorkspaceId) -> Context:
             raise
         from holdfast.engine.forks.mounted_forks import mount_again
 
-        mount_again(opener, seen_at(opener.store().catalog.workspace(name).path))
+        mount_again(opener, last_seen_path(opener.store().catalog.workspace(name).path))
         return opener.open_known(name)
 
 
