@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HeldError, RefusedError
 from holdfast.testing.tree_actor import Actor
@@ -231,7 +231,7 @@ class Callers:
                 self.log.recorder.opening(actor.step, place, found, risk_of(flags))
             elif not self.log.recorder.removed(actor.step, found):
                 return
-            again = os.open(through(found), flags)
+            again = os.open(proc_path(found), flags)
             caller.held.append((again, True))
 
     def _change_open(self, caller: Caller, b: int, c: int) -> None:
@@ -259,7 +259,9 @@ class Callers:
             path = os.path.join(os.fsencode(self.tree), _file(b))
             with _opened(os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY), is_ours=True) as directory:
                 place = Place(directory, os.path.basename(path), _file(b))
-                self.log.recorder.link(actor.step, fd, place, lambda: os.link(through(fd), path, follow_symlinks=True))
+                self.log.recorder.link(
+                    actor.step, fd, place, lambda: os.link(proc_path(fd), path, follow_symlinks=True)
+                )
 
     def _unlink(self, caller: Caller, b: int, c: int) -> None:
         del c
@@ -584,7 +586,7 @@ class Callers:
 
     def _place_of(self, fd: int) -> Place | None:
         """Where what is open is by now, as the supervisor finds out; None if it has no name in the tree."""
-        path = os.fsencode(os.readlink(through(fd)))
+        path = os.fsencode(os.readlink(proc_path(fd)))
         top = os.fsencode(self.tree) + b"/"
         if not path.startswith(top) or not os.path.lexists(path):
             return None
@@ -600,7 +602,7 @@ class _opened:
     """The object of a descriptor, as one that only refers to it."""
 
     def __init__(self, fd: int, *, is_ours: bool = False) -> None:
-        self._fd = fd if is_ours else os.open(through(fd), os.O_PATH)
+        self._fd = fd if is_ours else os.open(proc_path(fd), os.O_PATH)
 
     def __enter__(self) -> int:
         return self._fd

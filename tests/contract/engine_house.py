@@ -23,7 +23,7 @@ from holdfast.testing.memory_tree import MemoryTree
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 
-    from holdfast.files.tree import Applied, Cleaned, Lookup, Notes, Saved, Scan, Tree
+    from holdfast.files.tree import ApplyNotes, ApplyResult, CleanResult, EntryLookup, SavedManifest, ScanResult, Tree
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.content import BlobSink, Content, Progress, Supply
     from holdfast.model.entries import Change, Entry
@@ -54,13 +54,13 @@ class Meddled:
         sink: BlobSink,
         *,
         base: Hash | None = None,
-        lookup: Lookup | None = None,
-        saved: Saved | None = None,
+        lookup: EntryLookup | None = None,
+        saved: SavedManifest | None = None,
         full_hash: bool = False,
         progress: Progress | None = None,
         meanwhile: Callable[[], None] | None = None,
         also: Container[bytes] = (),
-    ) -> Scan:
+    ) -> ScanResult:
         self.calls.append("scan")
         self.before_scan()
         return self._tree.scan(
@@ -96,13 +96,13 @@ class Meddled:
         *,
         nonce: str,
         progress: Progress | None = None,
-        notes: Notes | None = None,
-    ) -> Applied:
+        notes: ApplyNotes | None = None,
+    ) -> ApplyResult:
         self.calls.append("apply")
         self.before_apply()
         return self._tree.apply(deletes, self._cut(writes), nonce=nonce, progress=progress, notes=notes)
 
-    def clean(self, nonce: str) -> Cleaned:
+    def clean(self, nonce: str) -> CleanResult:
         return self._tree.clean(nonce)
 
     def _cut(

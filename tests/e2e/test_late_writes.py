@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import holdfast
-from holdfast.files.linux.private_socket import peer
+from holdfast.files.linux.private_socket import peer_of
 from holdfast.supervisor.control.remote_service import connect
 from holdfast.testing.tree_state import Seen, differences, photograph
 
@@ -178,7 +178,7 @@ def test_what_a_killed_keeper_let_be_written_stands_in_nobodys_way_for_ever(benc
     keeper = connect(os.fsencode(log))
     assert keeper is not None
     with keeper, socket.socket(fileno=os.dup(keeper.fileno())) as connection:
-        os.kill(peer(connection).pid, signal.SIGKILL)
+        os.kill(peer_of(connection).pid, signal.SIGKILL)
     left.wait_until_it_is_gone()
     bench.write("f", "by hand")
     assert bench("undo", "--json", code=4).error["code"] == "barrier"

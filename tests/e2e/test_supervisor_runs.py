@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.files.linux.private_socket import address, peer
+from holdfast.files.linux.private_socket import address, peer_of
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.process_tree.descendants import descendants, end_descendants
@@ -114,7 +114,7 @@ def keeper_of(place: Place) -> int:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         with address(os.fsencode(place.log), KEEPER_SOCKET) as path:
             connection.connect(path)
-        return peer(connection).pid
+        return peer_of(connection).pid
 
 
 @pytest.fixture(name="place")

@@ -37,7 +37,7 @@ def ends_with_us(group: int) -> Generator[None]:
         _WATCHER.change(group, runs=False)
 
 
-def run(
+def run_program(
     words: Sequence[str | bytes], *, seconds: float | None = None, cwd: bytes | None = None, bare: bool = False
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program to its end, in a session of its own and with nothing to read; what it has written. It ends with

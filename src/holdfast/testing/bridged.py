@@ -19,7 +19,7 @@ from holdfast.bridge.passthrough.change_watcher import watch_changes
 from holdfast.bridge.passthrough.served_tree import PassthroughTree
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.server.request_threads import ServingThreads
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.clock import SystemClock
 from holdfast.testing.tree_actor import SystemActor
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -65,7 +65,7 @@ class Bridged:
         flags = os.fstatvfs(root_fd).f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC)
         # (Where something is mounted over the tree, it could not be looked at any more.)
         own = ServingThreads()
-        self._outside = watch_changes(os.fsencode(os.readlink(through(root_fd))), own) if watches else None
+        self._outside = watch_changes(os.fsencode(os.readlink(proc_path(root_fd))), own) if watches else None
         self._device: Device = mount(directory, allow_other=os.geteuid() == 0, flags=flags)
         device = self._device.descriptor
         self.tree = PassthroughTree(

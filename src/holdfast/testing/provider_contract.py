@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from holdfast.files.directories.btrfs_subvolume import remove_subvolume
-from holdfast.files.directories.directory_exchange import exchange, place_of
+from holdfast.files.directories.directory_exchange import directory_identity, exchange
 from holdfast.model.errors import FormatError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.paths import under
 from holdfast.testing.crash_points import run_killed
@@ -162,10 +162,10 @@ class ProviderContract:
         with open(os.path.join(target, b"plain"), "w") as file:
             file.write("of the copy")
         assert (ground.root / "plain").read_bytes() == FILES[b"plain"]
-        one, other = place_of(root), place_of(target)
+        one, other = directory_identity(root), directory_identity(target)
         if _may_change_places(root, private):
             exchange(root, target)
-            assert (place_of(target), place_of(root)) == (one, other)
+            assert (directory_identity(target), directory_identity(root)) == (one, other)
             assert one != other
             assert (ground.root / "plain").read_text() == "of the copy"
             exchange(root, target)

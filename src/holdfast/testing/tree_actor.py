@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.undo.safeguards.guard import risk_of
 from holdfast.undo.tree.rooted_directories import Directories
@@ -139,7 +139,7 @@ class Actor:
                 if flags & os.O_EXCL and flags & os.O_CREAT:
                     raise FileExistsError(path)
                 self._interceptor.opening(self.step, place, fd, risk_of(flags))
-                return os.open(through(fd), flags & ~(os.O_CREAT | os.O_EXCL) | os.O_NONBLOCK)
+                return os.open(proc_path(fd), flags & ~(os.O_CREAT | os.O_EXCL) | os.O_NONBLOCK)
             finally:
                 os.close(fd)
 
@@ -254,7 +254,7 @@ class Actor:
             fd = os.open(place.name, _OBJECT, dir_fd=place.dir_fd)
             try:
                 self._interceptor.changing(self.step, place, fd)
-                perform(through(fd))
+                perform(proc_path(fd))
             finally:
                 os.close(fd)
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import RefusedError
 from holdfast.testing.tree_actor import Actor
 from holdfast.undo.completion.late_writes import settle
@@ -52,7 +52,7 @@ def test_a_removed_file_that_is_opened_again_for_writing(bench: Bench) -> None:
 
         def write_through(actor: Actor) -> None:
             log.recorder.opening(actor.step, Place(-1, b"", b""), reader)
-            os.truncate(through(reader), 0)
+            os.truncate(proc_path(reader), 0)
 
         bench.step(log, write_through)
         undo(log, [earlier])

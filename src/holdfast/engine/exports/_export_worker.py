@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opener import Opener
     from holdfast.engine.watching.service import Setup
-    from holdfast.files.tree import Dirty, DirtySource
+    from holdfast.files.tree import DirtyPaths, DirtySource
     from holdfast.files.watch import Watcher
     from holdfast.model.command_results import CheckpointResult, Request, Status
     from holdfast.store.catalog.export_rows import ExportRow
@@ -184,7 +184,7 @@ class _TellingWatcher:
     def fileno(self) -> int:
         return self._watcher.fileno()
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         answer = self._watcher.drain()
         # (Polling knows nothing, all the time: `Differing` tells in its stead.)
         if not self._first and not (answer.everything and self.backend == "polling"):

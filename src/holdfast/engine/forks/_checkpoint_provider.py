@@ -31,7 +31,7 @@ from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
-from holdfast.snapshot.checkpoints import KEEPER, Means
+from holdfast.snapshot.checkpoints import KEEPER, CheckpointSupport
 from holdfast.snapshot.copied_repositories import keep_apart
 from holdfast.snapshot.private_directories import make_private
 from holdfast.store.catalog_records import last_seen_path
@@ -76,19 +76,21 @@ class OwnCheckpoints:
         self._random = random
         self._mounts = mounts
 
-    def means(self) -> Means:
-        """See `Checkpoints.means`."""
+    def detect(self) -> CheckpointSupport:
+        """See `Checkpoints.detect`."""
         with self._opened() as home:
             run = current_run(home)
             if run is not None:
-                return Means(f"what runs supervised, in the run {run}, makes no snapshots")
+                return CheckpointSupport(f"what runs supervised, in the run {run}, makes no snapshots")
             if home.store.catalog.database.read_only:
-                return Means("what Holdfast keeps can only be read here")
+                return CheckpointSupport("what Holdfast keeps can only be read here")
         if under(self._directory, self._workspace.path):
             where = display(os.path.dirname(self._directory))
-            return Means(f"forks would lie in the workspace, in {where}, unless snapshot.directory names another place")
+            return CheckpointSupport(
+                f"forks would lie in the workspace, in {where}, unless snapshot.directory names another place"
+            )
         why_not = self._lacking()
-        return Means(mounts=not why_not, why_not=why_not)
+        return CheckpointSupport(mounts=not why_not, why_not=why_not)
 
     def directory(self) -> bytes:
         """See `Checkpoints.directory`."""
@@ -112,8 +114,8 @@ class OwnCheckpoints:
         """See `Checkpoints.fork`."""
         self._make(checkpoint, place, mounted=self._mounts)
 
-    def show(self, checkpoint: str, place: bytes) -> None:
-        """See `Checkpoints.show`."""
+    def make_view(self, checkpoint: str, place: bytes) -> None:
+        """See `Checkpoints.make_view`."""
         if self._mounts:
             make_private(place)
             keep_apart(place)
@@ -156,14 +158,14 @@ class OwnCheckpoints:
             with suppress(OSError):  # there are others in it; or whoever was killed here had removed it
                 os.rmdir(empty)
 
-    def let_go(self, keeper: str) -> None:
-        """See `Checkpoints.let_go`."""
+    def release(self, keeper: str) -> None:
+        """See `Checkpoints.release`."""
         with self._opened() as home:
             freeing(home, partial(home.store.catalog.unpin_all, keeper))
             self._forget_what_nobody_keeps(home)  # also if there was no pin: whoever took it away may have been killed
 
-    def let_go_of_all(self) -> None:
-        """See `Checkpoints.let_go_of_all`."""
+    def release_all(self) -> None:
+        """See `Checkpoints.release_all`."""
         with self._opened() as home:
             catalog = home.store.catalog
             for checkpoint, reasons in catalog.protections().items():

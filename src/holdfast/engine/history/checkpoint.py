@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.files.tree import Scan
+    from holdfast.files.tree import ScanResult
     from holdfast.model.content import Content, Progress
     from holdfast.model.ids import Hash
     from holdfast.store.blobs.content_writer import WrittenBlobs
@@ -358,7 +358,7 @@ def _take_part(
     is no such path, or no checkpoint yet.
     """
     from holdfast.engine.history.status import present
-    from holdfast.files.tree import Scan
+    from holdfast.files.tree import ScanResult
     from holdfast.store.manifests import manifest
 
     cursor = context.catalog.cursor(context.workspace.id)
@@ -381,7 +381,7 @@ def _take_part(
             changes.append(change)
         after = {change.path: change.after for change in changes}
         built = manifest.update(context.store.pages, parent.root, after)
-        scan = Scan(parent.root, after, list(now.not_captured), 0)
+        scan = ScanResult(parent.root, after, list(now.not_captured), 0)
         return _store(context, request, cursor, parent, scan, built, changes, writer.finish(), recorded)
     except BaseException:
         writer.abort()
@@ -430,7 +430,7 @@ def _attempt(
     meanwhile: Callable[[], None] | None,
     recorded: Recorded | None,
     also: Container[bytes],
-) -> tuple[Checkpoint, bool, Scan]:
+) -> tuple[Checkpoint, bool, ScanResult]:
     catalog = context.catalog
     is_way_back = request.kind == "rescue" or (recorded is not None and recorded.is_way_back)
     cursor = catalog.cursor(context.workspace.id)
@@ -471,7 +471,7 @@ def _attempt(
     return checkpoint, True, scan
 
 
-def _tell_secrets(scan: Scan) -> None:
+def _tell_secrets(scan: ScanResult) -> None:
     """At a first checkpoint: say that settings with secrets in them are among what is saved."""
     found = sorted(path for path, entry in scan.changes.items() if entry is not None and is_environment(path))
     if found:
@@ -486,7 +486,9 @@ def _tell_secrets(scan: Scan) -> None:
         )
 
 
-def _manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> tuple[BuiltManifest, Sequence[Change] | None]:
+def _manifest(
+    context: Context, parent: Checkpoint | None, scan: ScanResult
+) -> tuple[BuiltManifest, Sequence[Change] | None]:
     """The manifest of what the scan found, and how it differs from the parent's (None: there is no parent)."""
     from holdfast.store.manifests import manifest
 
@@ -508,7 +510,7 @@ def _store(
     request: Request,
     cursor: Cursor,
     parent: Checkpoint | None,
-    scan: Scan,
+    scan: ScanResult,
     built: BuiltManifest,
     changes: Sequence[Change] | None,
     written: WrittenBlobs,

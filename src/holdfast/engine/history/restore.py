@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.history.restore_plan import Mending, WithLogs
     from holdfast.engine.opening.context import Context
-    from holdfast.files.tree import Applied
+    from holdfast.files.tree import ApplyResult
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.content import Progress, Supply
     from holdfast.model.entries import Change
@@ -309,7 +309,7 @@ def carry_out(
     return result(journal, applied)
 
 
-def result(journal: Journal, applied: Applied) -> RestoreResult:
+def result(journal: Journal, applied: ApplyResult) -> RestoreResult:
     """What the caller is told of ``applied``."""
     undo_command = REDO_COMMAND if journal.operation == "undo" else UNDO_COMMAND
     if not (applied.written or applied.deleted):

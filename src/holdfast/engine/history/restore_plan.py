@@ -244,7 +244,7 @@ def kept_together(plan: Plan, logs: frozenset[bytes], spared: Iterable[NotCaptur
 def _is_database(context: Context, root: Root, path: bytes, goal: Entry | None) -> bool:
     """Whether it is a database on the disk, or is to be one."""
     try:
-        if is_database(*root.place(path)):
+        if is_database(*root.locate(path)):
             return True
     except HoldfastError:
         pass

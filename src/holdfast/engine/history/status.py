@@ -14,7 +14,7 @@ from holdfast.files.git.configuration import MAX_RULES_BYTES
 from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules
 from holdfast.files.note_file import NoteFile
 from holdfast.files.scan.secret_files import CREDENTIALS
-from holdfast.files.tree import ROOT_GONE, Scan
+from holdfast.files.tree import ROOT_GONE, ScanResult
 from holdfast.files.write.rooted_access import Root
 from holdfast.model.command_results import Status
 from holdfast.model.content import HashSink
@@ -68,7 +68,7 @@ def present(context: Context, *, gone_is_empty: bool = False) -> Present:
     except NotFoundError as error:
         if not gone_is_empty or error.code != ROOT_GONE:
             raise
-        scan = Scan(None, {}, [], 0)
+        scan = ScanResult(None, {}, [], 0)
     if head is not None and scan.base is not None:
         if not scan.changes:
             context.tree.settle(head.root)

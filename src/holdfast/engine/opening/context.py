@@ -244,20 +244,20 @@ def changes_of(context: Context, checkpoint: Checkpoint) -> list[Change]:
 
 
 class SavedState:
-    """What the stored manifest ``root`` holds: see `holdfast.files.tree.Saved`."""
+    """What the stored manifest ``root`` holds: see `holdfast.files.tree.SavedManifest`."""
 
     def __init__(self, context: Context, root: Hash) -> None:
         self._store = context.store
         self._root = root
 
     def entries(self, path: bytes) -> Iterator[tuple[bytes, Entry]]:
-        """See `Saved.entries`."""
+        """See `SavedManifest.entries`."""
         from holdfast.store.manifests import manifest
 
         return manifest.iterate(self._store.pages, self._root, path)
 
     def read(self, path: bytes, limit: int) -> bytes | None:
-        """See `Saved.read`."""
+        """See `SavedManifest.read`."""
         return read_saved(self._store, self._root, path, limit)
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.files.local_tree import LocalTree
-    from holdfast.files.scan.overlay_layer import Layer
+    from holdfast.files.scan.overlay_layer import UpperLayer
     from holdfast.files.tree import Tree
     from holdfast.model.clock import Clock
     from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
@@ -600,11 +600,11 @@ class Opener:
             layer = None if note is None else layer_of(self.store(), folder, note)
         return self.tree_at(workspace.path, folder, settings, layer=layer)
 
-    def tree_at(self, path: bytes, folder: bytes, settings: Settings, *, layer: Layer | None = None) -> LocalTree:
+    def tree_at(self, path: bytes, folder: bytes, settings: Settings, *, layer: UpperLayer | None = None) -> LocalTree:
         """The tree in the directory ``path``, whatever that is, by the rules of ``settings``; its index is in
         ``folder``.
         """
-        from holdfast.files.git.configuration import User
+        from holdfast.files.git.configuration import GitUser
         from holdfast.files.local_tree import LocalTree
 
         own = (*own_directories(self.home, settings), os.path.realpath(forks_directory(self.home, settings)))
@@ -616,7 +616,7 @@ class Opener:
             never=[one for one in own if not under(path, one)],
             capture=settings.capture,
             files=settings.files,
-            user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),
+            user=GitUser(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),
             layer=layer,
         )
 

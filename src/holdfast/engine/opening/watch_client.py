@@ -155,7 +155,7 @@ class WatchClient:
 
         Raises `LockedError`, with a way to end it, if it takes longer than the wait of this connection.
         """
-        pid = private_socket.peer(self._socket).pid
+        pid = private_socket.peer_of(self._socket).pid
         try:
             unsaved: str | None = self._ask(Call("stop")).get("unsaved")
             deadline = self._clock.monotonic() + self._wait

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.operation_journal import Journal
     from holdfast.engine.running.run import RunResult
-    from holdfast.files.scan.capture_estimate import Estimate
+    from holdfast.files.scan.capture_estimate import CaptureEstimate
     from holdfast.files.watch import Watcher
     from holdfast.model import json_types
     from holdfast.model.command_results import (
@@ -370,7 +370,7 @@ class Workspace(RecordedSteps, LookedAt):
         tree = self._context.tree
         return list(tree.excluded_paths()) if isinstance(tree, LocalTree) else []
 
-    def estimate(self) -> Estimate | None:
+    def estimate(self) -> CaptureEstimate | None:
         """What a first checkpoint would capture, if that is more than the settings call normal; else None."""
         limits = self._context.settings.capture
         if self._context.catalog.cursor(self.id).head is not None:

@@ -50,7 +50,7 @@ def refuse_others(path: bytes, *, below: int = 0) -> None:
         )
 
 
-def what_to_do(error: OSError) -> str | None:
+def removal_hint(error: OSError) -> str | None:
     """What has to be done before what failed so can be removed, by the path that ``error`` names; None if that is not
     known.
     """

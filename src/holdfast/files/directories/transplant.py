@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast.files.directories.replication import give_metadata
 from holdfast.files.linux import syscalls
 from holdfast.files.linux.metadata import read_metadata
-from holdfast.files.linux.reflink import duplicate
+from holdfast.files.linux.reflink import copy_content
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -124,7 +124,7 @@ class _Transplant:
         try:
             target_fd = os.open(self._temporary, _NEW_FILE, 0o600, dir_fd=target)
             try:
-                duplicate(source_fd, target_fd)
+                copy_content(source_fd, target_fd)
                 give_metadata(target_fd, read_metadata(source_fd, readable=True), root=self._root)
             finally:
                 os.close(target_fd)

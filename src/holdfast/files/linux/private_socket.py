@@ -17,7 +17,7 @@ _CREDENTIALS = struct.Struct("3i")
 _SO_PEERPIDFD = 77
 
 
-class Peer(NamedTuple):
+class SocketPeer(NamedTuple):
     """Who connected, at the moment of connecting."""
 
     pid: int
@@ -30,12 +30,12 @@ class Peer(NamedTuple):
         return self.uid in (os.geteuid(), 0)
 
 
-def peer(connection: socket.socket) -> Peer:
+def peer_of(connection: socket.socket) -> SocketPeer:
     """Who is at the other end of a connection of ``AF_UNIX``."""
     import socket  # who has a connection has paid for it already
 
     pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return Peer(pid, uid)
+    return SocketPeer(pid, uid)
 
 
 def peer_process(connection: socket.socket) -> int | None:
@@ -51,7 +51,7 @@ def peer_process(connection: socket.socket) -> int | None:
         if error.errno != errno.ENOPROTOOPT:
             return None
     try:
-        return os.pidfd_open(peer(connection).pid)
+        return os.pidfd_open(peer_of(connection).pid)
     except OSError:
         return None
 

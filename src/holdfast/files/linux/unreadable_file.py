@@ -13,7 +13,7 @@ import stat
 import subprocess
 import sys
 
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _PATIENCE_SECONDS = 20.0
@@ -38,7 +38,7 @@ def open_to_read(fd: int) -> int:
     it takes some hundredths of a second; a file that may be read anyway costs nothing more.
     """
     try:
-        return os.open(through(fd), _READ)
+        return os.open(proc_path(fd), _READ)
     except PermissionError:
         if os.fstat(fd).st_uid == os.geteuid() and (opened := _open_in_a_namespace(fd)) >= 0:
             return opened

@@ -7,11 +7,11 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.files.ignore.rules import DirectoryRules
     from holdfast.files.index.stat_index import StatIndex
-    from holdfast.files.tree import Lookup
+    from holdfast.files.tree import EntryLookup
     from holdfast.model.ids import Hash
 
 
-class Findings:
+class ScanFindings:
     """What scans have found in a tree besides the index. A watched tree keeps it from scan to scan."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Findings:
         self.again.difference_update([inner for inner in self.again if inner == path or inner.startswith(below)])
 
 
-class Trust:
+class TrustedContent:
     """Which remembered hashes may be used without giving the content to the sink once more."""
 
     def __init__(
@@ -54,9 +54,9 @@ class Trust:
         *,
         hashes_only: bool,
         base: Hash | None,
-        lookup: Lookup | None,
+        lookup: EntryLookup | None,
         full_hash: bool,
-        beneath: Lookup | None = None,
+        beneath: EntryLookup | None = None,
     ) -> None:
         """``hashes_only``: the sink stores nothing, so it can lack no content. ``beneath`` gives the entry of a path in
         the lower layer of an overlay, all of whose content is stored.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-from holdfast.files.tree import Dirty, DirtySource
+from holdfast.files.tree import DirtyPaths, DirtySource
 from holdfast.files.watch.event_syscalls import why
 from holdfast.model.errors import UnsupportedError, UsageError
 from holdfast.model.fast_typing import TYPE_CHECKING, Protocol
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.files.linux.file_handle import Identity
     from holdfast.files.watch.watched_root import WatchedRoot
 
-__all__ = ["BACKENDS", "Backend", "Dirty", "DirtySource", "Notice", "Wanted", "Watcher", "open_watcher"]
+__all__ = ["BACKENDS", "Backend", "DirtyPaths", "DirtySource", "Notice", "Wanted", "Watcher", "open_watcher"]
 
 Backend = Literal["auto", "fanotify", "inotify", "polling"]
 BACKENDS: tuple[Backend, ...] = ("auto", "fanotify", "inotify", "polling")

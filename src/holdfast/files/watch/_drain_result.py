@@ -6,7 +6,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ RULE_FILES = frozenset((b".gitignore", b".checkpointignore"))
 _log = Log(__name__)
 
 
-class Findings:
+class DrainResult:
     """Collects changed paths; any doubt makes it everything."""
 
     __slots__ = ("_paths", "everything", "rules_changed")
@@ -55,12 +55,12 @@ class Findings:
             if len(self._paths) > MAX_PATHS:
                 self.doubt(f"more than {MAX_PATHS} paths have changed")
 
-    def dirty(self) -> Dirty:
+    def dirty(self) -> DirtyPaths:
         """The answer to the drain."""
-        return Dirty(self.everything, frozenset() if self.everything else frozenset(self._paths))
+        return DirtyPaths(self.everything, frozenset() if self.everything else frozenset(self._paths))
 
 
-def vanished_or_shared(root_fd: int, paths: Iterable[bytes], findings: Findings) -> list[bytes]:
+def vanished_or_shared(root_fd: int, paths: Iterable[bytes], findings: DrainResult) -> list[bytes]:
     """Ask whether written files have further names, whose content then changed as well; returns those that are gone.
 
     Nothing tells where the other names are, so one such file makes everything dirty.

@@ -14,7 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.files.watch import event_syscalls
-from holdfast.files.watch._drain_result import Findings, vanished_or_shared
+from holdfast.files.watch._drain_result import DrainResult, vanished_or_shared
 from holdfast.files.watch._fanotify_events import ONDIR, decode, object_of
 from holdfast.files.watch._fanotify_mounts import Mounts
 from holdfast.files.watch.event_masks import (
@@ -32,7 +32,7 @@ from holdfast.model.errors import UnsupportedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
-    from holdfast.files.tree import Dirty
+    from holdfast.files.tree import DirtyPaths
     from holdfast.files.watch import Notice, Wanted
     from holdfast.files.watch._fanotify_events import Event, Handle
     from holdfast.files.watch.watched_root import WatchedRoot
@@ -120,15 +120,15 @@ class FanotifyWatcher:
         self._forget()
         return True
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         """See `DirtySource.drain`."""
         try:
             return self._drain()
         finally:
             self._mounts.rest()
 
-    def _drain(self) -> Dirty:
-        findings = Findings()
+    def _drain(self) -> DirtyPaths:
+        findings = DrainResult()
         if self._first:
             self._first = False
             findings.doubt("nothing is known yet")
@@ -158,7 +158,7 @@ class FanotifyWatcher:
 
     # -- the root and the mounts below it -----------------------------------------------------------------------
 
-    def _inspect(self, findings: Findings) -> None:
+    def _inspect(self, findings: DrainResult) -> None:
         if not self._root.same():
             findings.doubt("the root was moved, deleted or made again")
             self._forget()
@@ -170,7 +170,7 @@ class FanotifyWatcher:
             self._forget()
             self._mark_again(findings)
 
-    def _mark_again(self, findings: Findings) -> None:
+    def _mark_again(self, findings: DrainResult) -> None:
         self._mounts.close()
         try:
             self._mark_all()
@@ -366,7 +366,7 @@ class _Batch:
 
     __slots__ = ("findings", "has_events", "has_looked_up", "moved", "stale", "written")
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: DrainResult) -> None:
         self.findings = findings
         self.written: dict[bytes, Handle] = {}
         self.moved: set[Handle] = set()

@@ -13,11 +13,11 @@ import select
 import struct
 from typing import TYPE_CHECKING
 
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.files.watch import event_syscalls
-from holdfast.files.watch._drain_result import Findings, vanished_or_shared
+from holdfast.files.watch._drain_result import DrainResult, vanished_or_shared
 from holdfast.files.watch._inotify_nodes import Nodes
-from holdfast.files.watch._polling import DEFAULT_INTERVAL, TreeLook, clear_timer
+from holdfast.files.watch._polling import DEFAULT_INTERVAL, TreeComparison, clear_timer
 from holdfast.files.watch.event_masks import ATTRIB, CREATE, DELETE, MOVED_FROM, MOVED_TO, NAMES, Q_OVERFLOW, WRITTEN
 from holdfast.files.watch.event_syscalls import why
 from holdfast.model.fast_namedtuple import NamedTuple
@@ -103,13 +103,13 @@ class InotifyWatcher:
         self._first = True
         self._sweep_due = False
         self._timer = -1
-        self._look = TreeLook(root.path, excluded)
+        self._look = TreeComparison(root.path, excluded)
         self._epoll = select.epoll()
         self._fd = -1
         try:
             self._fd = event_syscalls.inotify_init()
             self._epoll.register(self._fd, select.EPOLLIN)
-            self._sweep(Findings())
+            self._sweep(DrainResult())
         except BaseException:
             self._release()
             raise
@@ -145,9 +145,9 @@ class InotifyWatcher:
         self._sweep_due = True
         return self._timer < 0  # else the next look at the whole tree is soon enough
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         """See `DirtySource.drain`."""
-        findings = Findings()
+        findings = DrainResult()
         if self._first:
             self._first = False
             findings.doubt("nothing is known yet")
@@ -171,9 +171,9 @@ class InotifyWatcher:
         news = bool(found.everything or found.paths)
         if clear_timer(self._timer):
             news = self._look.changed() or news
-        return Dirty(everything=True, paths=frozenset(), news=news)  # not every directory is watched
+        return DirtyPaths(everything=True, paths=frozenset(), news=news)  # not every directory is watched
 
-    def _inspect(self, findings: Findings) -> None:
+    def _inspect(self, findings: DrainResult) -> None:
         if not self._root.same():
             findings.doubt("the root was moved, deleted or made again")
             if not self._root.reopen():
@@ -335,7 +335,7 @@ class InotifyWatcher:
             return None
         return at
 
-    def _sweep(self, findings: Findings) -> None:
+    def _sweep(self, findings: DrainResult) -> None:
         """Learn the whole tree anew; directories that were not watched before count as changed."""
         self._sweep_due = False
         before, self._nodes = self._nodes.descriptors(), Nodes()
@@ -387,7 +387,7 @@ class _Batch:
 
     __slots__ = ("arrived", "findings", "written")
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: DrainResult) -> None:
         self.findings = findings
         self.written: set[bytes] = set()
         self.arrived: set[bytes] = set()

@@ -72,7 +72,7 @@ def owner_for(
     return Owner(info.st_uid if uid is None else uid, info.st_gid if gid is None else gid)
 
 
-def inherited(above: os.stat_result) -> int:
+def inherited_mode(above: os.stat_result) -> int:
     """The permissions for a directory that is made in the directory ``above``, where no others are known. No user may
     do more in it than in that; below a sticky one, where all users may make files, only its owner may.
     """
@@ -83,13 +83,13 @@ def make_directories(path: bytes, *, uid: int | None = None, gid: int | None = N
     """Make the directory ``path`` and what is missing above it; one that is there stays as it is.
 
     Each belongs to ``uid`` and ``gid``, by default to the owner of the directory above it: never by accident to root.
-    Its permissions are those that are `inherited`, less what the umask takes. Raises `OSError`.
+    Its permissions are those that are `inherited_mode`, less what the umask takes. Raises `OSError`.
     """
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
     make_directories(above)
-    os.mkdir(path, inherited(os.stat(above)))
+    os.mkdir(path, inherited_mode(os.stat(above)))
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         above_fd = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -193,10 +193,10 @@ def _give_up(why: str, code: int = FAILED) -> NoReturn:
 def _write_out(merged: bytes, target: bytes, *layers: bytes) -> None:
     """Make ``target`` a copy of what the layers are together, mounted meanwhile on ``merged``."""
     from holdfast.files.directories.replication import replicate
-    from holdfast.files.protected_directories import find_own
+    from holdfast.files.protected_directories import find_protected
 
     _mount(merged, layers)
-    replicate(merged, target, without=find_own(()))
+    replicate(merged, target, without=find_protected(()))
 
 
 def _probe(directory: bytes) -> None:

@@ -7,7 +7,7 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.supervisor.operations._attributes import AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, Target, change, named
 from holdfast.supervisor.operations.registers import check_flags, failure, integer, unsigned
 from holdfast.supervisor.resolution.path_resolver import AT_FDCWD
@@ -36,12 +36,12 @@ def _set(call: PendingCall, world: Supervision, target: Target, name: int, value
     if size > _SIZE_MAX:
         raise failure(errno.E2BIG)
     content = read(call, address, size)
-    return change(call, world, target, lambda fd: os.setxattr(through(fd), attribute, content, flags))
+    return change(call, world, target, lambda fd: os.setxattr(proc_path(fd), attribute, content, flags))
 
 
 def _remove(call: PendingCall, world: Supervision, target: Target, name: int) -> Reply:
     attribute = _name(call, name)
-    return change(call, world, target, lambda fd: os.removexattr(through(fd), attribute))
+    return change(call, world, target, lambda fd: os.removexattr(proc_path(fd), attribute))
 
 
 def setxattr(call: PendingCall, world: Supervision) -> Reply:

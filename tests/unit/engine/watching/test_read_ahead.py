@@ -10,7 +10,7 @@ import pytest
 from holdfast.engine.history.checkpoint import take
 from holdfast.engine.watching._read_ahead import prepare
 from holdfast.files.local_tree import LocalTree
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.model.command_results import Request
 from holdfast.model.ids import Hash, hash_bytes
 from holdfast.store.blobs import content_writer
@@ -34,14 +34,14 @@ class Told:
     """A source of changes that says what it was told; at first, that everything may have changed."""
 
     def __init__(self) -> None:
-        self.answer = Dirty(everything=True, paths=frozenset())
+        self.answer = DirtyPaths(everything=True, paths=frozenset())
 
-    def drain(self) -> Dirty:
-        answer, self.answer = self.answer, Dirty(everything=False, paths=frozenset())
+    def drain(self) -> DirtyPaths:
+        answer, self.answer = self.answer, DirtyPaths(everything=False, paths=frozenset())
         return answer
 
     def tell(self, paths: Iterable[bytes]) -> None:
-        self.answer = Dirty(everything=False, paths=frozenset(paths))
+        self.answer = DirtyPaths(everything=False, paths=frozenset(paths))
 
 
 class Place:

@@ -16,7 +16,7 @@ from holdfast.engine.watching._pending_changes import Changes
 from holdfast.engine.watching._schedule import Pace
 from holdfast.engine.watching.listener import Limits
 from holdfast.engine.watching.service import Setup
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.command_results import CheckpointResult, Request
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
@@ -317,8 +317,8 @@ class Telling:
     def __init__(self, *answers: set[bytes]) -> None:
         self.answers = list(answers)
 
-    def drain(self) -> Dirty:
-        return Dirty(everything=False, paths=frozenset(self.answers.pop(0) if self.answers else ()))
+    def drain(self) -> DirtyPaths:
+        return DirtyPaths(everything=False, paths=frozenset(self.answers.pop(0) if self.answers else ()))
 
 
 def changes_of(*answers: set[bytes]) -> Changes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from holdfast.engine.watching.service import PeriodicTask
-    from holdfast.files.tree import Dirty, DirtySource
+    from holdfast.files.tree import DirtyPaths, DirtySource
 
 LIMIT = 20.0
 
@@ -64,7 +64,7 @@ class FakeSaver:
     def __init__(self, source: DirtySource) -> None:
         self.source = source
         self.requests: list[Request] = []
-        self.taken: list[Dirty] = []
+        self.taken: list[DirtyPaths] = []
         self.retentions = 0
         self.closed = 0
         self.fail: list[Exception] = []

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.files.directories.replication import replicate
-from holdfast.files.linux.reflink import duplicate
-from holdfast.files.protected_directories import find_own
+from holdfast.files.linux.reflink import copy_content
+from holdfast.files.protected_directories import find_protected
 
 from ....disks import mounted
 
@@ -28,7 +28,7 @@ def test_all_blocks_of_a_file_are_shared_the_last_one_too(tmp_path: Path) -> Non
             return about.f_blocks - about.f_bfree
 
         before = used()
-        replicate(os.fsencode(place / "tree"), os.fsencode(place / "copy"), without=find_own([]))
+        replicate(os.fsencode(place / "tree"), os.fsencode(place / "copy"), without=find_protected([]))
         # (Inodes and directories take some; one block for each file would be their last.)
         assert used() - before < number * 0.7
         assert {path.read_bytes() for path in (place / "copy").iterdir()} == {b"x" * (block + 1)}
@@ -43,5 +43,5 @@ def test_a_longer_file_is_cut_to_what_it_is_given(tmp_path: Path, odd: int) -> N
         (place / "long").write_bytes(b"long" * size)
         with open(place / "short", "rb") as source, open(place / "long", "r+b") as target:
             # (Within a block nothing can be shared in the place of something longer.)
-            assert duplicate(source.fileno(), target.fileno()) == (size if odd else 0)
+            assert copy_content(source.fileno(), target.fileno()) == (size if odd else 0)
         assert (place / "long").read_bytes() == b"s" * size

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.files.watch import event_syscalls
 from holdfast.files.watch._fanotify import FanotifyWatcher
 from holdfast.files.watch._fanotify_events import Event
@@ -65,7 +65,7 @@ def test_the_root_moved_away_and_back_while_a_handle_is_looked_up(
     with monkeypatch.context() as patch:
         patch.setattr(watcher._mounts, "where", moving)
         patch.setattr(watcher, "_took_directory", untold)
-        assert watcher.drain() == Dirty(everything=False, paths=frozenset())
+        assert watcher.drain() == DirtyPaths(everything=False, paths=frozenset())
     root.rename(away)
     away.rename(root)
     assert watcher.drain().everything
@@ -139,7 +139,7 @@ def test_what_is_deleted_elsewhere_is_no_doubt(root: Path, watcher: FanotifyWatc
         (other / "x").rename(other / "over")
         (other / "over").rmdir()
         other.rmdir()
-    assert watcher.drain() == Dirty(everything=False, paths=frozenset())
+    assert watcher.drain() == DirtyPaths(everything=False, paths=frozenset())
 
 
 def test_an_overflow_forgets_and_says_everything(
@@ -187,7 +187,7 @@ def test_a_mount_in_the_tree_can_be_taken_away_under_the_watcher(root: Path) -> 
         mounted = False
         assert watcher.drain().everything
         (point / "b/new").touch()
-        assert watcher.drain() == Dirty(False, frozenset((b"a/b/new",)))
+        assert watcher.drain() == DirtyPaths(False, frozenset((b"a/b/new",)))
         watcher.close()
     finally:
         if mounted:

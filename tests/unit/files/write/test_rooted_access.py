@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.files.ignore.reserved_paths import Reserved
+from holdfast.files.ignore.reserved_paths import ReservedPaths
 from holdfast.files.linux import syscalls
 from holdfast.files.write._trash import remove_hollow, remove_tree
 from holdfast.files.write.ownership import Owner
@@ -50,14 +50,14 @@ def test_what_is_reserved_is_refused_however_deep(root: Root, tmp_path: Path, to
     (ours / "b/f").write_bytes(b"ours")
     about = ours.stat()
     by_path = told == "by its path"
-    reserved = Reserved(
+    reserved = ReservedPaths(
         frozenset([b"a/ours"] if by_path else ()), frozenset(() if by_path else [(about.st_dev, about.st_ino)])
     )
     with Root(str(tmp_path / "root"), beneath=root._beneath, reserved=reserved) as careful:
         for _ in range(2):
             for path in (b"a/ours/b/f", b"a/ours/b/new", b"a/ours/f"):
                 with pytest.raises(RefusedError) as caught:
-                    careful.place(path)
+                    careful.locate(path)
                 assert caught.value.code == "reserved"
             for path in (b"a/ours", b"a/ours/b", b"a/ours/b/c"):
                 with pytest.raises(RefusedError):
@@ -106,7 +106,7 @@ FORBIDDEN = [
 
 @pytest.mark.parametrize("path", FORBIDDEN)
 def test_i7_names_that_are_never_allowed_are_refused(root: Root, path: bytes):
-    for operation in (root.open_file, root.lstat, root.readlink, root.unlink, root.rmdir, root.place):
+    for operation in (root.open_file, root.lstat, root.readlink, root.unlink, root.rmdir, root.locate):
         with pytest.raises(EscapeError):
             operation(path)
     if path:
@@ -119,7 +119,7 @@ def test_i7_no_link_is_followed_on_the_way_or_at_the_end(root: Root, tmp_path: P
     (tmp_path / "root" / "link").symlink_to(target)
     (tmp_path / "root" / "file-link").symlink_to("../outside/secret")
     for path in (b"link/secret", b"link/x/y"):
-        for operation in (root.open_file, root.lstat, root.unlink, root.rmdir, root.place):
+        for operation in (root.open_file, root.lstat, root.unlink, root.rmdir, root.locate):
             with pytest.raises(EscapeError, match="link"):
                 operation(path)
         with pytest.raises(EscapeError):
@@ -134,10 +134,10 @@ def test_i7_no_link_is_followed_on_the_way_or_at_the_end(root: Root, tmp_path: P
 def test_a_file_on_the_way_is_told_from_a_missing_directory(root: Root, tmp_path: Path):
     (tmp_path / "root" / "f").write_bytes(b"")
     with pytest.raises(NotFoundError) as raised:
-        root.place(b"f/x")
+        root.locate(b"f/x")
     assert raised.value.code == NOT_A_DIRECTORY
     with pytest.raises(NotFoundError) as raised:
-        root.place(b"missing/x")
+        root.locate(b"missing/x")
     assert raised.value.code == "not_found"
     with pytest.raises(NotFoundError):
         root.make_directory(b"f/x")

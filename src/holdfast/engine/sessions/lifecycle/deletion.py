@@ -15,7 +15,7 @@ from holdfast.engine.opening import identity
 from holdfast.engine.opening.home import SNAPSHOTS
 from holdfast.engine.opening.identity import refuse
 from holdfast.engine.sessions.state.repair import open_mounted, providers_known, providers_that_made, resume
-from holdfast.files.directories.removal_obstacles import mounted_at, refuse_others, what_to_do
+from holdfast.files.directories.removal_obstacles import mounted_at, refuse_others, removal_hint
 from holdfast.files.directories.replication import remove_whole
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
@@ -98,7 +98,7 @@ def delete(opener: Opener, shelf: Shelf, record: SessionRecord, *, look: bool = 
         except OSError as error:
             where = f": {display(os.fsencode(error.filename))}" if error.filename else ""
             raise StorageError(
-                f"the fork {record.id} cannot be removed: {error.strerror or error}{where}", hint=what_to_do(error)
+                f"the fork {record.id} cannot be removed: {error.strerror or error}{where}", hint=removal_hint(error)
             ) from error
         shelf.discard(shelf.rows.clear(record.id))
         for workspace in workspaces:
