@@ -23,8 +23,8 @@ from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import proc_path
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HeldError, RefusedError
-from holdfast.testing.tree_actor import Actor
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_actor import InterceptedActor
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -154,14 +154,14 @@ class Callers:
             found = [(barrier.paths, barrier.who, barrier.after) for barrier in self.desk.barriers()]
             _check(not found, f"a barrier: {found}")
 
-    def _actor(self, caller: Caller) -> Actor:
+    def _actor(self, caller: Caller) -> InterceptedActor:
         explicit = self.desk.explicit(_RUN)
         step = explicit
         if step is None:
             if not caller.group.step:
                 caller.group.step = self.desk.open("command", run=_RUN)
             step = caller.group.step
-        return Actor(self.log.recorder, os.fsencode(self.tree), step)
+        return InterceptedActor(self.log.recorder, os.fsencode(self.tree), step)
 
     def _check_is_file(self, number: int) -> None:
         """Pipes are opened in another way."""
@@ -575,7 +575,7 @@ class Callers:
                 return
         self._check_tree(last, "all redone")
 
-    def _check_tree(self, expected: dict[bytes, Seen], what: str) -> None:
+    def _check_tree(self, expected: dict[bytes, PathState], what: str) -> None:
         if self._is_exact and not self.edits:
             now = photograph(self.tree)
             for path in [path for path in expected.keys() & now.keys() if stat.S_ISDIR(now[path].mode)]:

@@ -13,7 +13,7 @@ from holdfast.engine.history.checkpoint import take
 from holdfast.engine.history.status import status
 from holdfast.engine.opening.context import Context
 from holdfast.engine.opening.opener import Opener
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.entries import SYMLINK_MODE
 from holdfast.model.ids import CheckpointId, WorkspaceId
 from holdfast.store.catalog_records import WorkspaceRow
@@ -176,7 +176,7 @@ class Space(NamedTuple):
     clock: ManualClock
 
     def save(self, label: str = "", **options: object) -> CheckpointId:
-        request = Request(label=label, **options)  # type: ignore[arg-type]
+        request = CheckpointRequest(label=label, **options)  # type: ignore[arg-type]
         result = take(self.context, request)
         assert result.created
         return result.checkpoint.id

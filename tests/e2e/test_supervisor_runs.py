@@ -26,7 +26,7 @@ from holdfast.files.linux.private_socket import address, peer_of
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.process_tree.descendants import descendants, end_descendants
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.service import StepInfo
 
@@ -132,7 +132,7 @@ def _place(tmp_path: Path) -> Generator[Place]:
 
 
 @contextmanager
-def taken_back(place: Place, *, each: bool = False) -> Generator[dict[bytes, Seen]]:
+def taken_back(place: Place, *, each: bool = False) -> Generator[dict[bytes, PathState]]:
     """What is done inside is undone afterwards, and the tree must be as it was."""
     before = photograph(place.tree)
     yield before

@@ -224,7 +224,7 @@ class LocalTree:
         levels: set[bytes] = {_nearest(path, known) for path in trust.suspects}
         whole: set[bytes] = set()
         touched: dict[bytes, list[bytes]] = {}
-        for path in self._pending | self._findings.again:
+        for path in self._pending | self._findings.rescan:
             parent, _, name = path.rpartition(b"/")
             if name in _RULE_FILES and parent in known:
                 whole.add(parent)

@@ -177,7 +177,7 @@ class SessionRef(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 # --- the journal: what has happened since the session checkpoint that HEAD names ---
 
 
-class Ran(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="command"):
+class CommandEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="command"):
     """A command began, and ended if ``ended``."""
 
     entry: CommandEntry
@@ -193,7 +193,7 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """`State.unset` since, if it is another."""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="found"):
+class TreeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="found"):
     """The directory held another tree than the last one that was recorded; it was saved."""
 
     tree: CheckpointId
@@ -201,14 +201,14 @@ class Found(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Microseconds since 1970-01-01 UTC."""
 
 
-class Counted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="counted"):
+class MetricEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="counted"):
     """Something that `Metrics` counts has happened, and nothing else has changed."""
 
     what: Literal["forks", "recoveries"]
     at: int
 
 
-class Leaving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="leaving"):
+class CheckoutEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="leaving"):
     """The tree is being brought to that of another session checkpoint: nothing comes behind it."""
 
     target: SessionHash
@@ -217,7 +217,7 @@ class Leaving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The newest event in the workspace's history when it began."""
 
 
-class Merging(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="merging"):
+class MergeEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="merging"):
     """The tree is being brought to ``target``, in which something was brought together with it: by a merge, a pick, or
     an adoption. Nothing comes behind it.
     """
@@ -232,4 +232,4 @@ class Merging(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     metadata: Mapping[str, str] = {}
 
 
-JournalEntry = Ran | Found | Counted | Leaving | Merging
+JournalEntry = CommandEvent | TreeEvent | MetricEvent | CheckoutEvent | MergeEvent

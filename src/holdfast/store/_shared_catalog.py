@@ -113,7 +113,7 @@ def _check_place(home: bytes, url: str, objects: ObjectStore, catalog: Catalog, 
 
     Two machines may call different directories the same, or one directory differently: an object tells.
     """
-    here = _place(home, url, catalog.home_id) + (ENCRYPTED if key_id(objects) else b"")
+    here = _object_place(home, url, catalog.home_id) + (ENCRYPTED if key_id(objects) else b"")
     noted = _noted(catalog)
     if noted is None and not catalog.database.read_only:
         noted = _begin(here, objects, catalog, random)
@@ -173,7 +173,7 @@ def _mark(catalog: Catalog, token: str) -> str:
     return f"catalogs/{catalog.name}/{token}"
 
 
-def _place(home: bytes, url: str, home_id: str) -> bytes:
+def _object_place(home: bytes, url: str, home_id: str) -> bytes:
     path = local_directory(url) if url else os.path.join(home, b"objects")
     if path is None:
         return os.fsencode(url)

@@ -136,7 +136,7 @@ class CheckpointCommit(NamedTuple):
     """The event to append (its ``seq`` is ignored and assigned), or None if the tree's state did not change."""
     redo_tip: int | None = None
     """The event that `redo` leads to afterwards; None: there is nothing to redo."""
-    taken_in: MergeParent | None = None
+    merge_parents: MergeParent | None = None
     """For a state that two lines have come together in: the second one."""
 
 

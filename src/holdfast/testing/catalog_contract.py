@@ -469,20 +469,20 @@ class CatalogContract:
         ours = [saver.save({b"g": b"1"}), saver.save({b"g": b"2"}), saver.save({b"g": b"3"})]
         taken_in = MergeParent(theirs[1], base, '{"files": []}')
         for _ in range(2):
-            self.catalog.note_taken_in(ours[0], taken_in)
-        assert self.catalog.taken_in(ours[0]) == [taken_in]
+            self.catalog.add_merge_parents(ours[0], taken_in)
+        assert self.catalog.merge_parents(ours[0]) == [taken_in]
         line = self.catalog.lineage(ours[2])
         assert line.keys() == {base, *theirs[:2], *ours}
         assert (line[ours[0]].parent, line[ours[0]].others) == (base, (theirs[1],))
         assert newest_common(line, self.catalog.lineage(theirs[2])) == [theirs[1]]
         assert [(reason.kind, reason.by) for reason in self.catalog.protected_by(theirs[1])][-1] == ("merged", "/main")
         self.catalog.forget([ours[0]])
-        assert self.catalog.taken_in(ours[1]) == [MergeParent(theirs[1], base)]
+        assert self.catalog.merge_parents(ours[1]) == [MergeParent(theirs[1], base)]
         self.catalog.let_go(fork.workspace)
         self.catalog.forget([theirs[1]])
-        assert self.catalog.taken_in(ours[1]) == [MergeParent(theirs[0], base)]
+        assert self.catalog.merge_parents(ours[1]) == [MergeParent(theirs[0], base)]
         with pytest.raises(NotFoundError):
-            self.catalog.note_taken_in(ours[1], MergeParent(theirs[1], base))
+            self.catalog.add_merge_parents(ours[1], MergeParent(theirs[1], base))
 
     def test_a_change_that_waits_is_asked_once_held_by_one_and_answered_once(self) -> None:
         waiting = ReapplyRows(self.catalog.database, self.catalog.tenant)
@@ -517,7 +517,7 @@ class CatalogContract:
         def there() -> list[int]:
             return [number for number in range(10) if waiting.get(f"{number:032}")]
 
-        waiting.show(ReapplyRow("s" * 32, here, b"f", "shown", b"x" * 999, None, None, "shown"))
+        waiting.note_shown(ReapplyRow("s" * 32, here, b"f", "shown", b"x" * 999, None, None, "shown"))
         assert [ask(number) for number in (1, 2, 3, 4)] == [True, True, True, False]
         assert ask(3, most=1), "it is there already"
         assert ask(4, most=9, most_bytes=399) is False

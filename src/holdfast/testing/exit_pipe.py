@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Leash:
+class ExitPipe:
     """Have a command open `path` for writing: what it starts inherits that, and is held by it too."""
 
     def __init__(self, path: Path) -> None:

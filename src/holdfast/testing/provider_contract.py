@@ -18,7 +18,7 @@ from holdfast.files.directories.directory_exchange import directory_identity, ex
 from holdfast.model.errors import FormatError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.paths import under
 from holdfast.testing.crash_points import run_killed
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,7 +97,7 @@ def content(root: Path | bytes) -> dict[bytes, tuple[bool, bytes]]:
     return found
 
 
-def seen(root: Path) -> dict[bytes, Seen]:
+def seen(root: Path) -> dict[bytes, PathState]:
     """Everything in a tree, but for what is Holdfast's own, when names were put into its directories, and when Git last
     came upon an object that it was to write.
     """

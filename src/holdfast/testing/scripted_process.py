@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-class World:
+class StepSupervision:
     """A `Supervision` of one workspace in which everything belongs to one step."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Outcome(NamedTuple):
     native: bool = False
 
 
-class Puppet:
+class ScriptedProcess:
     """The process. Arguments are numbers, or bytes, which lie in its memory while the call is made."""
 
     def __init__(self, directory: bytes) -> None:
@@ -99,7 +99,7 @@ class Puppet:
         self._reach = CallerAccess(parent, DirectAccess())
         self.run("getpid")  # it is where it should be as soon as it answers
 
-    def __enter__(self) -> Puppet:
+    def __enter__(self) -> ScriptedProcess:
         """Return itself; leaving ends the process."""
         return self
 

@@ -19,7 +19,7 @@ from holdfast.model.errors import RefusedError, StorageError
 from holdfast.snapshot.full_copy import copy_provider, refuse_huge
 from holdfast.snapshot.overlay.provider import overlay_provider
 from holdfast.snapshot.provider_context import ProviderContext
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 
 from ...disks import mounted
 
@@ -76,7 +76,7 @@ def test_a_copy_is_the_same_in_everything(root: Path) -> None:
     assert nothing_is_left(root)
 
 
-def photograph_of(root: Path | bytes) -> dict[bytes, Seen]:
+def photograph_of(root: Path | bytes) -> dict[bytes, PathState]:
     """Without reading through a file of a tebibyte."""
     hole = os.path.join(os.fsencode(root), b"sparse")
     os.truncate(hole, 0)

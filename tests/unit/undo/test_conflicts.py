@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.journal.preimages import Preimages
 from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.log import UndoLog
@@ -25,17 +25,17 @@ def kept(log: UndoLog, conflict: Conflict) -> Path:
     return Path(os.fsdecode(log.quarantine.path(conflict.aside)))
 
 
-def remove(actor: Actor) -> None:
+def remove(actor: InterceptedActor) -> None:
     actor.unlink(b"file")
 
 
-def replace(actor: Actor) -> None:
+def replace(actor: InterceptedActor) -> None:
     actor.write(b"new", b"new")
     actor.rename(b"new", b"file")
 
 
 @pytest.mark.parametrize("work", [remove, replace])
-def test_a_removed_file_whose_place_is_taken(bench: Bench, work: Callable[[Actor], None]) -> None:
+def test_a_removed_file_whose_place_is_taken(bench: Bench, work: Callable[[InterceptedActor], None]) -> None:
     path = bench.tree / "file"
     path.write_bytes(b"the first")
     with bench.keeper() as log:
@@ -101,7 +101,7 @@ def test_what_was_edited_after_the_kill_survives_a_kill_of_the_recovery(
     for name in ("edited", "other"):
         (bench.tree / name).write_bytes(b"the first")
 
-    def both(actor: Actor) -> None:
+    def both(actor: InterceptedActor) -> None:
         actor.write(b"edited", b"the step's")
         actor.write(b"other", b"the step's")
         actor.mkdir(b"new")

@@ -103,7 +103,7 @@ def is_worked_on(doors: Doors, request: Request) -> bool:
         return False
     with doors.of(request.principal.tenant) as door:
         rows = AnswerRows(door.opener.store().catalog, door.opener.clock)
-        return rows.is_worked_on(f"{request.principal.token.id}/{request.key}", _asked(request))
+        return rows.is_in_progress(f"{request.principal.token.id}/{request.key}", _asked(request))
 
 
 def in_flight() -> LockedError:
@@ -181,7 +181,7 @@ def _once(world: World, door: Door, request: Request, key: str, lasts: float) ->
         failed = translated(error)
         answer = failure(failed, request.request_id)
         if answer.status >= 500 or (again and _passes(failed)):
-            rows.give_up(name)
+            rows.mark_lost(name)
         elif _passes(failed):
             rows.drop(name)
         else:
@@ -191,7 +191,7 @@ def _once(world: World, door: Door, request: Request, key: str, lasts: float) ->
             raise
         raise failed from error
     except BaseException:
-        rows.give_up(name)
+        rows.mark_lost(name)
         raise
     assert isinstance(answer.content, bytes)
     rows.end(name, answer.status, answer.content)

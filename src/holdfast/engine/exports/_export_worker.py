@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.engine.watching.service import Setup
     from holdfast.files.tree import DirtyPaths, DirtySource
     from holdfast.files.watch import Watcher
-    from holdfast.model.command_results import CheckpointResult, Request, Status
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
     from holdfast.store.catalog.export_rows import ExportRow
 
 _LOG = Log(__name__)
@@ -211,7 +211,7 @@ class _ExportSaver:
         self._told = told
         self._tenant, self._export = tenant, export
 
-    def checkpoint(self, request: Request) -> CheckpointResult:
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
         try:
             result = self._saver.checkpoint(request)
             if result.created and self._differing is not None:

@@ -147,7 +147,7 @@ class Exports:
         """
         own = [self.path_of(one) for one in self.rows.list() if one.name not in names] if names else []
         at = self.path_of(row)
-        found = [*map(last_seen_path, self.rows.of_others()), *own]
+        found = [*map(last_seen_path, self.rows.other_tenants_roots()), *own]
         return [path for path in found if path != at and not _below(path, at)]
 
     def yet_to_come(self, row: ExportRow, names: Sequence[str]) -> list[bytes]:

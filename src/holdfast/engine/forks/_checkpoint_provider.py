@@ -26,7 +26,7 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.files.directories.removal_obstacles import refuse_others
 from holdfast.files.directories.replication import make_read_only, remove_whole
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
@@ -104,7 +104,7 @@ class OwnCheckpoints:
         """See `Checkpoints.take`."""
         with self._opener() as opener:
             context = opener.open(self._workspace.path) if place is None else self._fork(opener, place)
-            request = Request(kind="auto", provenance=Provenance(message=message or keeper))
+            request = CheckpointRequest(kind="auto", provenance=Provenance(message=message or keeper))
             with context.lock():  # until it is pinned, the workspace stands on it, and so it stays
                 checkpoint = take_locked(context, request).checkpoint
                 context.catalog.pin(checkpoint.root, keeper, checkpoint=checkpoint.id)

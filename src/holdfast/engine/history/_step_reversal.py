@@ -18,7 +18,7 @@ from holdfast.engine.opening import operation_journal
 from holdfast.engine.opening.operation_journal import UndoNote
 from holdfast.engine.opening.undo_log import infos, noting, touched
 from holdfast.model.checkpoint import HistoryEvent
-from holdfast.model.command_results import Request, RestoreResult
+from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -258,7 +258,7 @@ def enter_undone(
     event = HistoryEvent(0, 0, "undo", head, before, note.position, note.steps)
     left = take_touched(
         context,
-        Request(kind="auto"),
+        CheckpointRequest(kind="auto"),
         partial(touched, service, note.steps),
         progress,
         recorded=Recorded(event, note.redo_tip),
@@ -314,7 +314,7 @@ def enter_redone(context: Context, service: UndoService, note: UndoNote, progres
         )
         reached = take_touched(
             context,
-            Request(kind="auto"),
+            CheckpointRequest(kind="auto"),
             partial(touched, service, note.steps),
             progress,
             recorded=Recorded(event, None),

@@ -19,7 +19,7 @@ from holdfast.files.note_file import NoteFile
 from holdfast.files.scan import parallel_scan
 from holdfast.files.scan.secret_files import is_environment
 from holdfast.model.checkpoint import KINDS, Checkpoint, HistoryEvent, Provenance
-from holdfast.model.command_results import CheckpointResult, Request, beginnings
+from holdfast.model.command_results import CheckpointRequest, CheckpointResult, beginnings
 from holdfast.model.entries import Change, Counts, count_changes
 from holdfast.model.errors import (
     FormatError,
@@ -28,7 +28,7 @@ from holdfast.model.errors import (
     QuotaError,
     StorageError,
     UsageError,
-    lacks_room,
+    out_of_space_errno,
 )
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -258,7 +258,7 @@ class Recorded(NamedTuple):
         return self.event.operation in ("restore", "undo", "redo")
 
 
-def take(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
+def take(context: Context, request: CheckpointRequest, progress: Progress | None = None) -> CheckpointResult:
     """Save the tree's present state, if it differs from the last one saved.
 
     Waits for the workspace's lock (`LockedError` when that takes too long). Durable when it returns; atomic: it exists
@@ -278,7 +278,7 @@ def take(context: Context, request: Request, progress: Progress | None = None) -
 
 def take_locked(
     context: Context,
-    request: Request,
+    request: CheckpointRequest,
     progress: Progress | None = None,
     *,
     meanwhile: Callable[[], None] | None = None,
@@ -318,7 +318,7 @@ def take_locked(
 
 def take_touched(
     context: Context,
-    request: Request,
+    request: CheckpointRequest,
     touched: Callable[[], Collection[bytes]],
     progress: Progress | None = None,
     *,
@@ -333,12 +333,12 @@ def take_touched(
     try:
         return take_locked(context, request, progress, meanwhile=meanwhile, recorded=recorded).checkpoint
     except StorageError as error:
-        if not lacks_room(error):
+        if not out_of_space_errno(error):
             raise
         try:
             saved = _take_part(context, request, touched(), recorded)
         except StorageError as still:
-            if not lacks_room(still):
+            if not out_of_space_errno(still):
                 raise
             saved = None
         if saved is None:
@@ -352,7 +352,7 @@ def take_touched(
 
 
 def _take_part(
-    context: Context, request: Request, paths: Collection[bytes], recorded: Recorded | None
+    context: Context, request: CheckpointRequest, paths: Collection[bytes], recorded: Recorded | None
 ) -> Checkpoint | None:
     """Save what the tree holds at or below ``paths``; what else has changed is as in the last checkpoint. None if there
     is no such path, or no checkpoint yet.
@@ -424,7 +424,7 @@ def _mend(context: Context, checkpoint: Checkpoint) -> None:
 
 def _attempt(
     context: Context,
-    request: Request,
+    request: CheckpointRequest,
     full_hash: bool,
     progress: Progress | None,
     meanwhile: Callable[[], None] | None,
@@ -507,7 +507,7 @@ def _manifest(
 
 def _store(
     context: Context,
-    request: Request,
+    request: CheckpointRequest,
     cursor: Cursor,
     parent: Checkpoint | None,
     scan: ScanResult,
@@ -577,7 +577,7 @@ def _store(
     return checkpoint
 
 
-def _claim(context: Context, existing: Checkpoint, request: Request) -> Checkpoint:
+def _claim(context: Context, existing: Checkpoint, request: CheckpointRequest) -> Checkpoint:
     """Make the checkpoint that already holds this state the user's, who asked for one: it is not thinned out any more.
 
     What they say of it is taken where nobody has said anything yet.

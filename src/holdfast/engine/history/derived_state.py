@@ -79,7 +79,7 @@ def put_together(
             ),
             expected=catalog.cursor(context.workspace.id),
             event=None,
-            taken_in=taken_in,
+            merge_parents=taken_in,
         )
     )
     return identity

@@ -22,7 +22,7 @@ from holdfast.engine.opening.undo_log import kept_still, tell_brought_back
 from holdfast.files.ignore.sqlite_files import database_of, with_companions
 from holdfast.files.scan.secret_files import is_credential
 from holdfast.model.checkpoint import HistoryEvent
-from holdfast.model.command_results import Request, RestoreResult
+from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -144,7 +144,7 @@ def save_as(
     cursor = context.catalog.cursor(context.workspace.id)
     assert cursor.head is not None, "it was saved before anything was changed"
     event = HistoryEvent(0, 0, operation, cursor.head, cursor.position)
-    saved = take_locked(context, Request(kind="rescue"), progress, recorded=Recorded(event, None)).checkpoint
+    saved = take_locked(context, CheckpointRequest(kind="rescue"), progress, recorded=Recorded(event, None)).checkpoint
     position = context.catalog.cursor(context.workspace.id).position
     assert position is not None, "a state was recorded"
     return saved, position
@@ -164,7 +164,7 @@ def save_first(
     anywhere: on a full disk those alone may be saved (`take_touched`).
     """
     make_root(context)
-    return take_touched(context, Request(kind="rescue"), touched, progress, meanwhile=meanwhile)
+    return take_touched(context, CheckpointRequest(kind="rescue"), touched, progress, meanwhile=meanwhile)
 
 
 def _foresee(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
@@ -240,7 +240,7 @@ def carry_out(
     wanted = {change.path for change in plan.writes if change.before is None and is_credential(change.path)}
     if wanted and replaces_credentials and mending is None and any(map(context.tree.is_there, wanted)):
         # What is not captured, and is going to be overwritten, is in the rescue all the same.
-        now = take_locked(context, Request(kind="rescue"), progress, also=wanted).checkpoint
+        now = take_locked(context, CheckpointRequest(kind="rescue"), progress, also=wanted).checkpoint
         position = context.catalog.cursor(context.workspace.id).position
         tip = position if journal.redo_tip == journal.position else journal.redo_tip
         journal = journal._replace(rescue=now.id, position=position, redo_tip=tip)

@@ -17,7 +17,7 @@ from holdfast.engine.hosting._launcher import Launch, Launcher
 from holdfast.engine.opening.child_environment import handed_on
 from holdfast.engine.running.run import new_run_id
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, StorageError
-from holdfast.model.log import Log, inherited
+from holdfast.model.log import Log, child_level
 from holdfast.model.paths import display
 from holdfast.sandbox.channel import Channel
 from holdfast.undo.service import OFF
@@ -248,7 +248,7 @@ class Session:
             isolation=self._isolation,
             environment=self._environment,
             read_only=tuple(self.read_only),
-            log_level=inherited(),
+            log_level=child_level(),
         )
         try:
             self._launcher = Launcher(launch) if self._inside is None else self._inside.launch(launch)

@@ -139,7 +139,7 @@ def prepare(
     if not plan.stacked.plan.changes:
         # (A fork that production is in has no more than that to be remembered, and no state is its own ancestor.)
         if plan.base not in (fork, production):
-            context.catalog.note_taken_in(production, taken_in)
+            context.catalog.add_merge_parents(production, taken_in)
         return Prepared(plan, records, production)
     with context.lock():
         merged = put_together(

@@ -127,5 +127,5 @@ def merge_into(
             merged = put_together(context, ours, plan.changes, provenance, taken_in=taken_in)
         restored = operations.restore(context, merged, expected=ours) if bring is None else bring(merged, ours)
     elif taken_in is not None and not plan.conflicts and not dry_run and base not in (ours, theirs):
-        context.catalog.note_taken_in(ours, taken_in)
+        context.catalog.add_merge_parents(ours, taken_in)
     return Merged(base, ours, theirs, plan, restored, spared)

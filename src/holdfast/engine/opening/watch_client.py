@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from holdfast.engine.opening.watch_messages import Json
     from holdfast.model.clock import Clock
-    from holdfast.model.command_results import CheckpointResult, Request, Status
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
 
 
 GONE = "watcher_gone"
@@ -107,7 +107,7 @@ class WatchClient:
         finally:
             self._wait = usual
 
-    def checkpoint(self, request: Request) -> CheckpointResult:
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
         """Have the watcher take a checkpoint. Raises `LockedError` while somebody else holds a pause."""
         return unpack_result(self._ask(Call("checkpoint", request)))
 

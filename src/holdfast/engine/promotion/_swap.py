@@ -30,7 +30,7 @@ from holdfast.files.directories.directory_exchange import (
 from holdfast.files.directories.transplant import transplant
 from holdfast.files.directories.tree_stamps import Stamps, changed_paths, stamps
 from holdfast.model.checkpoint import HistoryEvent, Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
@@ -101,7 +101,7 @@ def record(work: Work) -> None:
         else:
             done = take_locked(
                 context,
-                Request(kind="manual" if first else "auto", provenance=provenance),
+                CheckpointRequest(kind="manual" if first else "auto", provenance=provenance),
                 recorded=Recorded(event, None) if first else None,
             ).checkpoint
         ours = context.catalog.checkpoint(CheckpointId(facts.ours))

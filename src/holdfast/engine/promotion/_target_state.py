@@ -17,7 +17,7 @@ from holdfast.engine.opening.undo_log import kept
 from holdfast.engine.promotion._build_isolation import environment_of
 from holdfast.engine.promotion.spec import Answer, Counts, Overlap
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import new_checkpoint_id
@@ -113,7 +113,7 @@ def note_taken_in(
     """
     if became in context.catalog.lineage(theirs):
         return
-    context.catalog.note_taken_in(became, MergeParent(theirs, base, record))
+    context.catalog.add_merge_parents(became, MergeParent(theirs, base, record))
 
 
 # Before anything is built: production is saved, and what is to become of it is put together. Its tree is only read.
@@ -132,7 +132,7 @@ def plan(work: Work) -> Answer | None:
     with context.lock():
         refuse_unfinished(context)
         refuse_running(context)
-        ours = take_locked(context, Request(kind="auto")).checkpoint.id
+        ours = take_locked(context, CheckpointRequest(kind="auto")).checkpoint.id
     # (Noted before there is such a checkpoint: killed in between, whoever comes next knows what to forget.)
     name = new_checkpoint_id(context.random)
     facts.plans.append(name)

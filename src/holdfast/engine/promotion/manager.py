@@ -177,10 +177,10 @@ class Promotions:
             forbid_inside_run(context, "a promotion")
             check_settings(context.settings.promote)
             from holdfast.engine.history.checkpoint import take_locked
-            from holdfast.model.command_results import Request
+            from holdfast.model.command_results import CheckpointRequest
 
             with context.lock():
-                ours = take_locked(context, Request(kind="auto")).checkpoint.id
+                ours = take_locked(context, CheckpointRequest(kind="auto")).checkpoint.id
             return target_state.answer_of(combine(context, ours, theirs, None))
 
     def resume(self, name: str = "") -> Promotion:
@@ -312,7 +312,7 @@ def _resolve(
     """Production, the workspace that is promoted (empty for none), and its state."""
     from holdfast.engine.history.checkpoint import take
     from holdfast.engine.history.revisions import resolve_name
-    from holdfast.model.command_results import Request
+    from holdfast.model.command_results import CheckpointRequest
 
     directory = os.fsencode(fork)
     if isinstance(to, Named):
@@ -321,7 +321,7 @@ def _resolve(
         return production, "" if promoted.workspace == to.workspace else promoted.workspace, promoted.id
     if os.path.isdir(directory):
         side = opener.open(directory)
-        theirs = take(side, Request(kind="auto")).checkpoint.id
+        theirs = take(side, CheckpointRequest(kind="auto")).checkpoint.id
         if to is None:
             origin = side.workspace.source
             if origin is None:

@@ -32,7 +32,7 @@ from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import ConfigError, LockedError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.session_results import SessionInfo
-from holdfast.model.session_types import Leaving, Merging, SessionConfig, SessionId, State, Triggers
+from holdfast.model.session_types import CheckoutEvent, MergeEvent, SessionConfig, SessionId, State, Triggers
 from holdfast.store.catalog.session_records import SessionRecord
 from holdfast.store.catalog_records import last_seen_path
 
@@ -468,22 +468,24 @@ def _recover(around: Surroundings, line: Line, session: Session, *, begins: bool
         session.look_later()
         warn_unfinished(workspace)
         return
-    targets = {entry.target: around.shelf.load(entry.target) for entry in line.entries if isinstance(entry, Leaving)}
+    targets = {
+        entry.target: around.shelf.load(entry.target) for entry in line.entries if isinstance(entry, CheckoutEvent)
+    }
 
     def save() -> CheckpointId:
         why = found_when_opened(line.record.id)
         return workspace.checkpoint(kind="auto", author=around.agent, message=why).checkpoint.id
 
-    def tree_of(leaving: Leaving) -> CheckpointId:
+    def tree_of(leaving: CheckoutEvent) -> CheckpointId:
         tree = targets[leaving.target].state.tree
         assert tree is not None, "a saved state has a tree"
         return tree
 
     mended = mend(context, workspace, line.entries, line.state, remade=remade, target_tree=tree_of, save=save)
     last = line.entries[-1] if line.entries else None
-    if mended.moved == "done" and isinstance(last, Leaving):
+    if mended.moved == "done" and isinstance(last, CheckoutEvent):
         session.arrive(targets[last.target], recovered=True)
-    elif mended.moved == "done" and isinstance(last, Merging):
+    elif mended.moved == "done" and isinstance(last, MergeEvent):
         session.arrive_merged(last)
     elif mended.entries is not line.entries:
         line.write(mended.entries)

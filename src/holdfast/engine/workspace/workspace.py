@@ -349,10 +349,12 @@ class Workspace(RecordedSteps, LookedAt):
         `LockedError`, `StorageError`, `QuotaError`.
         """
         from holdfast.engine.history.operations import checkpoint
-        from holdfast.model.command_results import Request
+        from holdfast.model.command_results import CheckpointRequest
 
         who = self._context.settings.identity.author if author is None else author
-        return checkpoint(self._context, Request(kind, label, Provenance(who, message, command), full_hash), progress)
+        return checkpoint(
+            self._context, CheckpointRequest(kind, label, Provenance(who, message, command), full_hash), progress
+        )
 
     def status(self) -> Status:
         """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""

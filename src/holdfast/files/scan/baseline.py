@@ -18,7 +18,7 @@ class ScanFindings:
         self.linked = False
         """Whether a file has several names (hard links): a process may write to it by one outside of the tree."""
         self.not_captured: dict[bytes, str] = {}
-        self.again: set[bytes] = set()
+        self.rescan: set[bytes] = set()
         """Paths to look at in every scan: racy, written to right now, unreadable."""
         self.rules: dict[bytes, DirectoryRules] = {}
         """Of the root and every directory that has rule files."""
@@ -34,7 +34,7 @@ class ScanFindings:
     def settle(self, path: bytes) -> None:
         """Drop what is known of the file ``path``: it is scanned again."""
         self.not_captured.pop(path, None)
-        self.again.discard(path)
+        self.rescan.discard(path)
 
     def forget(self, path: bytes) -> None:
         """Drop what is known of ``path`` and all below it."""
@@ -42,7 +42,7 @@ class ScanFindings:
         for known in (self.not_captured, self.rules):
             for inner in [inner for inner in known if inner == path or inner.startswith(below)]:
                 del known[inner]
-        self.again.difference_update([inner for inner in self.again if inner == path or inner.startswith(below)])
+        self.rescan.difference_update([inner for inner in self.rescan if inner == path or inner.startswith(below)])
 
 
 class TrustedContent:

@@ -175,7 +175,7 @@ def _capture_file(
                 raise stopped.cause from None
             return None
         except OSError as error:
-            raise _not_stored(error) from error
+            raise _sink_error(error) from error
         return _captured(seen, moment, value, writer)._replace(database=database) if taken == size else None
     finally:
         os.close(fd)
@@ -194,10 +194,10 @@ def _add(sink: BlobSink, data: bytes, previous: Hash | None) -> Hash:
     try:
         return sink.add(data, previous)
     except OSError as error:
-        raise _not_stored(error) from error
+        raise _sink_error(error) from error
 
 
-def _not_stored(error: OSError) -> StorageError:
+def _sink_error(error: OSError) -> StorageError:
     return StorageError(f"content could not be stored: {error.strerror}", hint=room_hint(error))
 
 

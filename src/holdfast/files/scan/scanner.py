@@ -277,7 +277,7 @@ class Scanner:
             raise StorageError(f"the workspace's root is {reason}")
         self.forget(path)
         self._findings.not_captured[path] = reason
-        self._findings.again.add(path)
+        self._findings.rescan.add(path)
 
     def scan_names(self, root_fd: int, path: bytes, names: Iterable[bytes]) -> bool:
         """Bring the record of the directory ``path`` up to date, in which nothing but ``names`` has changed.
@@ -379,7 +379,7 @@ class Scanner:
             self.record_unreadable(path, error)
             return rules, []
         if self._findings.not_captured.pop(path, None) is not None:
-            self._findings.again.discard(path)
+            self._findings.rescan.discard(path)
         self._compare(fd, path, rules, listing, old, record, moment)
         self._count(len(listing.names))
         return rules, self._onward(path, listing, recursive)

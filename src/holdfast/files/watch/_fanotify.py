@@ -131,7 +131,7 @@ class FanotifyWatcher:
         findings = DrainResult()
         if self._first:
             self._first = False
-            findings.doubt("nothing is known yet")
+            findings.mark_uncertain("nothing is known yet")
         self._inspect(findings)
         batch = _Batch(findings)
         self._read(batch)
@@ -140,14 +140,14 @@ class FanotifyWatcher:
             self._read(batch)
             unknown = batch.stale - self._gone
             if unknown:
-                findings.doubt("something happened in a directory that is gone, and nothing said that it went")
+                findings.mark_uncertain("something happened in a directory that is gone, and nothing said that it went")
                 self._gone |= unknown
         self._check_shared(batch)
         if batch.has_events:
             # The handles were turned into paths on the belief that the root was where it should be.
             self._inspect(findings)
         if self._blind:
-            findings.doubt("a mount below the root cannot be watched")
+            findings.mark_uncertain("a mount below the root cannot be watched")
         if findings.rules_changed:
             self._forget()
         if len(self._gone) > _MAX_REMEMBERED:
@@ -160,13 +160,13 @@ class FanotifyWatcher:
 
     def _inspect(self, findings: DrainResult) -> None:
         if not self._root.same():
-            findings.doubt("the root was moved, deleted or made again")
+            findings.mark_uncertain("the root was moved, deleted or made again")
             self._forget()
             if not self._root.reopen():
                 return
             self._mark_again(findings)
         elif self._root.mounts_changed():
-            findings.doubt("something was mounted or unmounted in the tree")
+            findings.mark_uncertain("something was mounted or unmounted in the tree")
             self._forget()
             self._mark_again(findings)
 
@@ -176,7 +176,7 @@ class FanotifyWatcher:
             self._mark_all()
             self._blind = False
         except (OSError, UnsupportedError) as error:
-            findings.doubt(f"cannot watch: {error}")
+            findings.mark_uncertain(f"cannot watch: {error}")
             self._blind = True
             self.limits = (
                 f"changes below a mount point in the tree are not noticed ({error}): every look is a full walk"
@@ -212,11 +212,11 @@ class FanotifyWatcher:
                     batch.has_events = True
                     self._take(event, batch)
             except ValueError as error:
-                batch.findings.doubt(str(error))
+                batch.findings.mark_uncertain(str(error))
             # (What was found may have been on its way meanwhile: then that is told by now.)
             if len(buffer) < event_syscalls.FULL_READ and not batch.has_looked_up:
                 return
-        batch.findings.doubt("events arrive faster than they are read")
+        batch.findings.mark_uncertain("events arrive faster than they are read")
 
     def _take(self, event: Event, batch: _Batch) -> None:
         mask, directory, name, target, pid = event
@@ -259,7 +259,7 @@ class FanotifyWatcher:
             path = self._locate(target)
         except OSError as error:
             if error.errno != errno.ESTALE:
-                batch.findings.doubt(f"cannot find a changed file: {error.strerror}")
+                batch.findings.mark_uncertain(f"cannot find a changed file: {error.strerror}")
             return
         if path is None:
             self._take_from_outside(mask, target, pid)
@@ -293,7 +293,7 @@ class FanotifyWatcher:
             return
         moved = parent.rstrip(b"/") + b"/" + event.name
         if (self._root.real + b"/").startswith(moved + b"/"):
-            batch.findings.doubt("the root, or a directory above it, was moved")
+            batch.findings.mark_uncertain("the root, or a directory above it, was moved")
             self._forget()
         elif self._below_root(moved) is not None:
             # (Whatever comes into the tree or leaves it has an event in there; what moves elsewhere stays outside.)
@@ -319,7 +319,7 @@ class FanotifyWatcher:
                 if name != b".":
                     batch.stale.add(directory)
             else:
-                batch.findings.doubt(f"cannot find a directory by its handle: {error.strerror}")
+                batch.findings.mark_uncertain(f"cannot find a directory by its handle: {error.strerror}")
             return None
         if path is None or self._is_hidden(path):
             self._outside.add(directory)
@@ -357,7 +357,7 @@ class FanotifyWatcher:
             names = self._mounts.names_left(batch.written[path])
             # One that was only moved has its new name reported by the move itself.
             if names > 1 or (names == 1 and batch.written[path] not in batch.moved):
-                batch.findings.doubt("a file was written by a name that it has lost, and has others")
+                batch.findings.mark_uncertain("a file was written by a name that it has lost, and has others")
                 return
 
 

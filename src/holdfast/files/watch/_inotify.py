@@ -150,7 +150,7 @@ class InotifyWatcher:
         findings = DrainResult()
         if self._first:
             self._first = False
-            findings.doubt("nothing is known yet")
+            findings.mark_uncertain("nothing is known yet")
         try:
             self._inspect(findings)
             batch = _Batch(findings)
@@ -175,12 +175,12 @@ class InotifyWatcher:
 
     def _inspect(self, findings: DrainResult) -> None:
         if not self._root.same():
-            findings.doubt("the root was moved, deleted or made again")
+            findings.mark_uncertain("the root was moved, deleted or made again")
             if not self._root.reopen():
                 return
             self._sweep_due = True
         elif self._root.mounts_changed():
-            findings.doubt("something was mounted or unmounted in the tree")
+            findings.mark_uncertain("something was mounted or unmounted in the tree")
             self._sweep_due = True
 
     def _go_blind(self, error: OSError) -> None:
@@ -213,12 +213,12 @@ class InotifyWatcher:
                             raise
                         full = error
             except ValueError as error:
-                batch.findings.doubt(str(error))
+                batch.findings.mark_uncertain(str(error))
                 self._sweep_due = True
             if len(buffer) < event_syscalls.FULL_READ:
                 break
         else:
-            batch.findings.doubt("events arrive faster than they are read")
+            batch.findings.mark_uncertain("events arrive faster than they are read")
         if full is not None:
             raise full
 
@@ -229,7 +229,7 @@ class InotifyWatcher:
             self._sweep_due = True
             return
         if mask & UNMOUNT:
-            batch.findings.doubt("a file system in the tree was unmounted")
+            batch.findings.mark_uncertain("a file system in the tree was unmounted")
             self._sweep_due = True
         if wd == self._above:
             return  # it only wakes whoever waits: whether the root is the root was asked already
@@ -351,7 +351,7 @@ class InotifyWatcher:
             node = self._nodes.get(wd)
             path = None if node is None else self._nodes.path(node)
             if path is None:
-                findings.doubt("a directory moved while the tree was learnt anew")
+                findings.mark_uncertain("a directory moved while the tree was learnt anew")
                 self._sweep_due = True
             else:
                 findings.add(path)
@@ -359,7 +359,7 @@ class InotifyWatcher:
             self._epoll.unregister(self._timer)
             os.close(self._timer)
             self._timer = -1
-            findings.doubt("every directory is watched again")
+            findings.mark_uncertain("every directory is watched again")
 
     def _watch_above(self) -> None:
         """Be woken when the root is deleted, moved or made again; what this cannot see, the next drain does."""
@@ -379,7 +379,7 @@ class InotifyWatcher:
             return
         gone = vanished_or_shared(self._root.fd, batch.written, batch.findings)
         if not batch.arrived.issuperset(gone):
-            batch.findings.doubt("a file was written and is gone: it may have had further names")
+            batch.findings.mark_uncertain("a file was written and is gone: it may have had further names")
 
 
 class _Batch:

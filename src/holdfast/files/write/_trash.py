@@ -121,7 +121,7 @@ class Trash:
         except FileNotFoundError:
             return None
         item.taken.doubtful = True
-        reason = item.taken.problem(dir_fd, item.temporary)
+        reason = item.taken.reason_to_keep(dir_fd, item.temporary)
         if reason is None and (info.st_nlink > 1 or (info.st_dev, info.st_ino) not in written):
             return None
         try:

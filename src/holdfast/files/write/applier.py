@@ -13,7 +13,7 @@ from holdfast.files.write._file_creator import TREE_ERRORS, ContentError
 from holdfast.files.write._trash import Leftovers, Trash, remove_hollow
 from holdfast.files.write._writable_directories import OpenedDirectories
 from holdfast.files.write.atomic_replacement import GONE, MOUNT_POINT, Durability, TemporaryNames, is_mount_point
-from holdfast.files.write.batch import IN_THE_WAY, WriteBatch, lacks_room, reason_for
+from holdfast.files.write.batch import IN_THE_WAY, WriteBatch, is_out_of_space, reason_for
 from holdfast.files.write.displaced_file import CHANGED, DisplacedFile, identity_of, read_entry
 from holdfast.files.write.rooted_access import EntryLocation, Root, open_regular
 from holdfast.model.entries import Entry, NotCaptured
@@ -175,7 +175,7 @@ class _Work:
             try:
                 self._note_deleted(change, self._delete(change))
             except TREE_ERRORS as error:
-                if lacks_room(error):
+                if is_out_of_space(error):
                     postponed.append(change)
                 else:
                     self._note_deleted(change, reason_for(error, change.path, "deleted"))

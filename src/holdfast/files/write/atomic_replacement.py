@@ -223,13 +223,13 @@ def exchange(dir_fd: int, temporary: bytes, name: bytes, taken: DisplacedFile, *
                 raise
         else:
             try:
-                reason = taken.problem(dir_fd, temporary)
+                reason = taken.reason_to_keep(dir_fd, temporary)
             except OSError:
                 _give_back(dir_fd, temporary, name, ours, CHANGED)
                 raise
             return None if reason is None else _give_back(dir_fd, temporary, name, ours, reason)
     try:
-        reason = taken.problem(dir_fd, name)
+        reason = taken.reason_to_keep(dir_fd, name)
     except FileNotFoundError:
         reason = GONE
     if reason is not None:
@@ -274,7 +274,7 @@ def write_over(dir_fd: int, temporary: bytes, name: bytes, taken: DisplacedFile,
     it. Not atomic: killed, or after an `OSError`, the file may begin with the new content and go on with the old. What
     another process writes between the check and the end is lost.
     """
-    reason = taken.problem(dir_fd, name, stays=True)
+    reason = taken.reason_to_keep(dir_fd, name, stays=True)
     if reason is not None:
         return reason
     source = os.open(temporary, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
@@ -337,7 +337,7 @@ def move_aside(dir_fd: int, name: bytes, aside_fd: int, aside: bytes, taken: Dis
     except FileNotFoundError:
         return None
     try:
-        reason = taken.problem(aside_fd, aside)
+        reason = taken.reason_to_keep(aside_fd, aside)
     except OSError:
         move_if_absent(aside_fd, aside, dir_fd, name)
         raise

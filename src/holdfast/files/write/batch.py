@@ -66,7 +66,7 @@ class _Pending(NamedTuple):
     written: Signature
 
 
-def lacks_room(error: HoldfastError | OSError) -> bool:
+def is_out_of_space(error: HoldfastError | OSError) -> bool:
     """True if it is room on the disk, or in a quota, that is missing."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -54,7 +54,7 @@ class DisplacedFile:
         self.certain = False
         """True once the kernel has said that no process can write to it."""
 
-    def problem(self, dir_fd: int, name: bytes, *, stays: bool = False) -> str | None:
+    def reason_to_keep(self, dir_fd: int, name: bytes, *, stays: bool = False) -> str | None:
         """Why the file that is called ``name`` now must not be lost; None if a checkpoint holds all of it. ``stays``:
         it is not removed but written over, and so are its other names. Raises `OSError`.
         """

@@ -156,10 +156,10 @@ class Committer:
                 seal_event(transaction, tenant, event)
             if cursor != commit.expected:
                 set_cursor(transaction, tenant, point.workspace, workspace, cursor)
-        if commit.taken_in is not None:
+        if commit.merge_parents is not None:
             from holdfast.store.catalog.merge_parents import add
 
-            add(transaction, tenant, point.id, commit.taken_in, point.created_at)
+            add(transaction, tenant, point.id, commit.merge_parents, point.created_at)
         return cursor
 
     # --- what is to be known ---

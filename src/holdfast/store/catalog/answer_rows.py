@@ -66,7 +66,7 @@ class AnswerRows:
             set_checksum(transaction, ANSWERS, self._tenant, name)
         return found
 
-    def is_worked_on(self, name: str, request: Hash) -> bool:
+    def is_in_progress(self, name: str, request: Hash) -> bool:
         """Whether somebody is at work on this request for a key. Claims nothing."""
         with self._database.reading(once=True) as transaction:
             row = transaction.one(
@@ -92,7 +92,7 @@ class AnswerRows:
                 (self._tenant, name, this_process()),
             )
 
-    def give_up(self, name: str) -> None:
+    def mark_lost(self, name: str) -> None:
         """Leave a key that this process has claimed as one whose work was cut short: nobody knows how far it came."""
         with self._database.writing() as transaction, changing(transaction, ANSWERS, self._tenant, [name]):
             transaction.run(

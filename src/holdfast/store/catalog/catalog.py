@@ -14,7 +14,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.store.catalog import _blob_locations as blob_locations
 from holdfast.store.catalog import _checkpoint_commit as checkpoint_commit
 from holdfast.store.catalog import _history_rows as history_rows
-from holdfast.store.catalog import _workspace_rows as workspaces
+from holdfast.store.catalog import _workspace_rows as workspace_rows
 from holdfast.store.catalog.reference_counts import chunks, count_root, moment, slots, uncount_root
 from holdfast.store.catalog.row_checksums import CHECKPOINTS, TENANTS, WORKSPACES, changing, damaged, set_checksum
 from holdfast.store.catalog_records import Cursor
@@ -90,7 +90,7 @@ class Catalog:
     def add_workspace(self, workspace: WorkspaceRow) -> None:
         """Begin to remember a directory. Refused (code ``exists``) if a live workspace has this path."""
         with self.database.writing() as transaction:
-            workspaces.add(transaction, self.tenant, self.home_id, workspace)
+            workspace_rows.add(transaction, self.tenant, self.home_id, workspace)
 
     def workspace(self, workspace: WorkspaceId) -> WorkspaceRow:
         """One workspace; raises `NotFoundError` if there is none of this id."""
@@ -123,17 +123,17 @@ class Catalog:
         later move gives it a path again.
         """
         with self.database.writing() as transaction:
-            return workspaces.move(transaction, self.tenant, self.home_id, workspace, path, device, inode)
+            return workspace_rows.move(transaction, self.tenant, self.home_id, workspace, path, device, inode)
 
     def let_go(self, workspace: WorkspaceId) -> None:
         """Let a workspace hold nothing back from retention any more. Its checkpoints stay until they are forgotten."""
         with self.database.writing() as transaction:
-            workspaces.set_live(transaction, self.tenant, self.home_id, workspace, live=False)
+            workspace_rows.set_live(transaction, self.tenant, self.home_id, workspace, live=False)
 
     def adopt(self, workspace: WorkspaceId) -> None:
         """Undo `let_go`. Refused (code ``exists``) if another live workspace has its path by now."""
         with self.database.writing() as transaction:
-            workspaces.set_live(transaction, self.tenant, self.home_id, workspace, live=True)
+            workspace_rows.set_live(transaction, self.tenant, self.home_id, workspace, live=True)
 
     def cursor(self, workspace: WorkspaceId) -> Cursor:
         """Where a workspace stands in its history; raises `NotFoundError` if there is no such workspace."""
@@ -232,14 +232,14 @@ class Catalog:
         with self.database.reading() as transaction:
             return merge_parents.lineage(transaction, self.tenant, checkpoint)
 
-    def taken_in(self, checkpoint: CheckpointId) -> list[MergeParent]:
+    def merge_parents(self, checkpoint: CheckpointId) -> list[MergeParent]:
         """What a checkpoint holds of other lines of work, beside its parent's."""
         from holdfast.store.catalog import merge_parents
 
         with self.database.reading(once=True) as transaction:
-            return merge_parents.taken_in(transaction, self.tenant, checkpoint)
+            return merge_parents.parents_of(transaction, self.tenant, checkpoint)
 
-    def note_taken_in(self, checkpoint: CheckpointId, taken_in: MergeParent) -> None:
+    def add_merge_parents(self, checkpoint: CheckpointId, taken_in: MergeParent) -> None:
         """Note that a checkpoint holds all that another line has done, as where nothing had to be changed for it.
 
         Harmless a second time. Raises `NotFoundError` if either is gone.
@@ -498,7 +498,7 @@ class Catalog:
 
     def _workspaces(self, where: str = "", *values: object) -> list[WorkspaceRow]:
         with self.database.reading(once=True) as transaction:
-            return workspaces.find(transaction, self.tenant, where, *values)
+            return workspace_rows.find(transaction, self.tenant, where, *values)
 
     def _checkpoints(self, rest: str, *values: object) -> list[Checkpoint]:
         with self.database.reading(once=True) as transaction:

@@ -120,7 +120,7 @@ class ExportRows:
 
     def overlapping(self, path: bytes) -> bool:
         """Whether another tenant serves ``path`` (a real one), a directory in it, or one that it is in: what one
-        tenant sees is never another's (I10). This and `of_others` alone look at other tenants' rows.
+        tenant sees is never another's (I10). This and `other_tenants_roots` alone look at other tenants' rows.
         """
         with self._database.reading(once=True) as transaction:
             rows = transaction.all(
@@ -130,7 +130,7 @@ class ExportRows:
             )
         return any(_under(path, row[0]) or _under(row[0], path) for row in rows)
 
-    def of_others(self) -> list[bytes]:
+    def other_tenants_roots(self) -> list[bytes]:
         """Where the workspaces of other tenants of this home are, served or not: for keeping them apart, and to be
         told to nobody.
         """

@@ -53,7 +53,7 @@ def add(transaction: Transaction, tenant: int, checkpoint: CheckpointId, taken_i
         set_checksum(transaction, MERGES, tenant, row)
 
 
-def taken_in(transaction: Transaction, tenant: int, checkpoint: CheckpointId) -> list[MergeParent]:
+def parents_of(transaction: Transaction, tenant: int, checkpoint: CheckpointId) -> list[MergeParent]:
     """What a checkpoint holds of other lines, in the order of their taking in."""
     rows = transaction.all(
         "SELECT other, base, record FROM merges WHERE tenant = ? AND checkpoint = ? ORDER BY created_at, id",

@@ -116,7 +116,7 @@ class ReapplyRows:
             transaction.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, name))
         return True
 
-    def show(self, shown: ReapplyRow) -> None:
+    def note_shown(self, shown: ReapplyRow) -> None:
         """Note what a person was shown; what was noted under its id before is replaced."""
         with self._database.writing() as transaction:
             transaction.run("DELETE FROM reapplies WHERE tenant = ? AND id = ?", (self._tenant, shown.id))

@@ -283,7 +283,7 @@ def _create(transaction: Transaction) -> None:
 
 def _add_checksums(transaction: Transaction) -> None:
     """To version 2. What stands in the rows now is taken for right: there is nothing to tell otherwise."""
-    from holdfast.store.catalog._schema_version_5 import WORKSPACES_1
+    from holdfast.store.catalog._version_5_tables import WORKSPACES_1
 
     for covered in (_HISTORY_2 if one is HISTORY else WORKSPACES_1 if one is WORKSPACES else one for one in COVERED):
         transaction.run(
@@ -331,7 +331,7 @@ def _add_sessions(transaction: Transaction) -> None:
 
 def _version_5(transaction: Transaction) -> None:
     """To version 5."""
-    from holdfast.store.catalog._schema_version_5 import MERGES, PROMOTIONS, SERVING, STORES, add_homes
+    from holdfast.store.catalog._version_5_tables import MERGES, PROMOTIONS, SERVING, STORES, add_homes
 
     add_homes(transaction)
     for statement in (*STORES, *MERGES, *PROMOTIONS, *SERVING):

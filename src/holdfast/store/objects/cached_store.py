@@ -163,7 +163,7 @@ class CachedObjects:
 
     def drop(self, key: str) -> None:
         """Forget what is here of one object."""
-        folder, name = self._place(key)
+        folder, name = self._block_place(key)
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.startswith(f"{name}."):
@@ -172,7 +172,7 @@ class CachedObjects:
 
     # --- files ---
 
-    def _place(self, key: str) -> tuple[str, str]:
+    def _block_place(self, key: str) -> tuple[str, str]:
         """The directory of an object's blocks, and what their names begin with."""
         digits = blake3(f"{self.name}\0{key}".encode()).hexdigest()[: _NAME_DIGITS + 2]
         return f"{self._folder}/{digits[:2]}", digits[2:]
@@ -183,7 +183,7 @@ class CachedObjects:
         return state.digest(16)
 
     def _read(self, key: str, number: int) -> tuple[bytes, int] | None:
-        folder, name = self._place(key)
+        folder, name = self._block_place(key)
         path = f"{folder}/{name}.{number}"
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -214,7 +214,7 @@ class CachedObjects:
     def _write(self, key: str, number: int, data: bytes, size: int) -> None:
         if not self._works or not data or self._max_bytes < BLOCK_BYTES:
             return
-        folder, name = self._place(key)
+        folder, name = self._block_place(key)
         temporary = f"{folder}/{os.urandom(8).hex()}.tmp"
         try:
             fd = self._create(folder, temporary)

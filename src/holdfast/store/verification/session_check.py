@@ -84,7 +84,9 @@ def _check_states(transaction: Transaction, tenant: int) -> Iterator[_Found]:
                 yield "format", name, f"the session checkpoint cannot be read: {error.message}"
 
 
-def check_objects(catalog: Catalog, where: Callable[[str], ObjectStore | None], *, read_data: bool) -> Iterator[_Found]:
+def check_session_objects(
+    catalog: Catalog, where: Callable[[str], ObjectStore | None], *, read_data: bool
+) -> Iterator[_Found]:
     """What is wrong with the objects of states that are warm or cold; ``where`` gives the object store of a tier (None:
     it is not known, and not looked at).
     """

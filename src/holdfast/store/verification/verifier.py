@@ -21,8 +21,7 @@ from holdfast.store.codecs.compression import LARGE
 from holdfast.store.collection.collector import LEASE
 from holdfast.store.objects.object_keys import is_key
 from holdfast.store.verification._catalog_check import check_history, check_merges, check_serving
-from holdfast.store.verification.session_check import check_objects as check_states
-from holdfast.store.verification.session_check import check_sessions
+from holdfast.store.verification.session_check import check_session_objects, check_sessions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -139,7 +138,7 @@ class Verifier:
             if read_data:
                 self._read_content()
             self._name_checkpoints()
-            states = check_states(self._catalog, self._states_in, read_data=read_data)
+            states = check_session_objects(self._catalog, self._states_in, read_data=read_data)
             self._problems += [Problem(*found) for found in states]
         finally:
             self._lease.release()

@@ -250,7 +250,7 @@ def test_a_stack_is_remembered_by_its_changesets(
 def test_a_fork_that_has_done_nothing_leaves_no_trace(workspace: Workspace, forked: Workspace) -> None:
     """Else a state would be its own ancestor, and states in common would be found that are none."""
     workspace.merge(os.fsdecode(forked.path))
-    assert workspace._context.catalog.taken_in(workspace.resolve("@")) == []
+    assert workspace._context.catalog.merge_parents(workspace.resolve("@")) == []
     saved(workspace, a="ours")
     forked.merge(os.fsdecode(workspace.path))
     ours = saved(workspace, b="ours")

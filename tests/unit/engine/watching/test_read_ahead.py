@@ -11,7 +11,7 @@ from holdfast.engine.history.checkpoint import take
 from holdfast.engine.watching._read_ahead import prepare
 from holdfast.files.local_tree import LocalTree
 from holdfast.files.tree import DirtyPaths
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.ids import Hash, hash_bytes
 from holdfast.store.blobs import content_writer
 from holdfast.store.blobs._pack_writer import PackItem
@@ -56,7 +56,7 @@ class Place:
         self.paths = [f"directory{number // 10}/file{number}".encode() for number in range(300)]
         for number, path in enumerate(self.paths):
             self.write(path, f"file {number}\n" + "".join(LINES))
-        take(self.context, Request())
+        take(self.context, CheckpointRequest())
 
     def write(self, path: bytes, text: str) -> None:
         file = self.root / os.fsdecode(path)
@@ -72,7 +72,7 @@ class Place:
 
     def save(self) -> Hash:
         """Take a checkpoint, and prove that it holds what is there; its root."""
-        made = take(self.context, Request()).checkpoint
+        made = take(self.context, CheckpointRequest()).checkpoint
         held = dict(manifest.iterate(self.context.store.pages, made.root))
         for path in self.paths:
             there = (self.root / os.fsdecode(path)).read_bytes()
@@ -140,7 +140,7 @@ def test_what_was_foreseen_only_in_part_is_completed(place: Place) -> None:
     place.write(b"directory0/new", "new")
     place.edit(edited[2:3], "twice")
     place.told.tell([*edited, b"directory0/new"])
-    made = take(place.context, Request()).checkpoint
+    made = take(place.context, CheckpointRequest()).checkpoint
     held = dict(manifest.iterate(place.context.store.pages, made.root))
     assert made.root not in foreseen
     assert held[edited[0]].permissions == 0o755

@@ -36,7 +36,7 @@ def test_paths_that_stand_for_everything(path: bytes) -> None:
 def test_a_doubt_makes_it_everything() -> None:
     findings = DrainResult()
     findings.add(b"a")
-    findings.doubt("a reason")
+    findings.mark_uncertain("a reason")
     findings.add(b"b")
     assert findings.dirty() == EVERYTHING
 

@@ -13,8 +13,8 @@ from holdfast.model.checkpoint import HistoryEvent, Provenance
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError
 from holdfast.model.ids import CheckpointId, WorkspaceId, hash_bytes
-from holdfast.model.session_types import Found, SessionCheckpoint, SessionHash, SessionId, SessionRef, State
-from holdfast.store.catalog._schema_version_5 import SESSIONS_4, WORKSPACES_1
+from holdfast.model.session_types import SessionCheckpoint, SessionHash, SessionId, SessionRef, State, TreeEvent
+from holdfast.store.catalog._version_5_tables import SESSIONS_4, WORKSPACES_1
 from holdfast.store.catalog.answer_rows import AnswerRows
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.export_rows import ExportRow, ExportRows
@@ -117,7 +117,7 @@ def fill(store):
 
 def begin_merge(store, other, checkpoint):
     """A second parent, and a change that waits."""
-    store.catalog.note_taken_in(checkpoint, MergeParent(other, other, '{"files": []}'))
+    store.catalog.add_merge_parents(checkpoint, MergeParent(other, other, '{"files": []}'))
     waits = ReapplyRow("0" * 32, WorkspaceId("1" * 16), b"a", "{}", b"now", b"before", b"after", deadline=1 << 60)
     ReapplyRows(store.catalog.database, store.catalog.tenant).ask(waits)
 
@@ -172,7 +172,7 @@ def begin_session(store, first, tree):
         if not seq:
             store.objects.put(session_key("local", called), (data,))
             assert rows.move(called, "hot", "warm")
-    found = [Found(tree=tree, at=at)]
+    found = [TreeEvent(tree=tree, at=at)]
     rows.write_journal(name, journal._replace(data=encode_journal(found), entries=1, trees=(tree,)))
 
 

@@ -12,7 +12,7 @@ from holdfast.undo.local_service._undo_redo import redo, undo
 if TYPE_CHECKING:
     import pytest
 
-    from holdfast.testing.tree_actor import Actor
+    from holdfast.testing.tree_actor import InterceptedActor
 
     from ..conftest import Bench
 
@@ -25,7 +25,7 @@ def _make(bench: Bench) -> None:
         (bench.tree / name.decode()).write_bytes(name)
 
 
-def _remove_all(actor: Actor) -> None:
+def _remove_all(actor: InterceptedActor) -> None:
     for name in (*FILES, b"d/e/f"):
         actor.unlink(name)
     actor.rmdir(b"d/e")

@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.local_service._undo_redo import redo, undo
 from holdfast.undo.reports.step_changes import changes
 
 from ..conftest import Bench
 
 
-def both(*work: Callable[[Actor], object]) -> Callable[[Actor], None]:
-    def run(actor: Actor) -> None:
+def both(*work: Callable[[InterceptedActor], object]) -> Callable[[InterceptedActor], None]:
+    def run(actor: InterceptedActor) -> None:
         for one in work:
             one(actor)
 
@@ -86,7 +86,7 @@ def both(*work: Callable[[Actor], object]) -> Callable[[Actor], None]:
     ],
 )
 def test_changes(
-    bench: Bench, work: Callable[[Actor], object], expected: list[tuple[bytes, str, bytes | None]]
+    bench: Bench, work: Callable[[InterceptedActor], object], expected: list[tuple[bytes, str, bytes | None]]
 ) -> None:
     for name in ("file", "other"):
         (bench.tree / name).write_bytes(b"content")

@@ -157,7 +157,7 @@ def _attempt(call: Call, row: ExportRow) -> tuple[str, PromotionRow | None]:
 def _theirs(call: Call, row: ExportRow) -> CheckpointId:
     """The checkpoint that is to be promoted."""
     from holdfast.engine.history.checkpoint import take
-    from holdfast.model.command_results import Request
+    from holdfast.model.command_results import CheckpointRequest
 
     body: request_types.Promote = call.body
     if body.promote_checkpoint is not None:
@@ -168,7 +168,7 @@ def _theirs(call: Call, row: ExportRow) -> CheckpointId:
         raise UsageError(f"{row.name} cannot be promoted to itself", hint="name a fork of it")
     context = call.door.exports.context(side)
     refuse_misconfigured(context.misconfigured)
-    result = take(context, Request(kind="auto"))
+    result = take(context, CheckpointRequest(kind="auto"))
     call.world.saved(call.tenant, side.name, result)
     return result.checkpoint.id
 

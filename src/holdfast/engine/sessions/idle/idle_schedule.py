@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.sessions.holder.lock import is_held, lock_path
 from holdfast.engine.sessions.idle import _save_process as save_process
 from holdfast.model.errors import HoldfastError, LockedError, unexpected
-from holdfast.model.log import Log, inherited
+from holdfast.model.log import Log, child_level
 from holdfast.processes.module_process import start
 from holdfast.store.catalog.session_rows import SessionRows
 
@@ -205,7 +205,7 @@ class Idling:
             self._note(work)
         chosen = self._plan.choose(SessionRows(self._opener.store().catalog).unsaved(self._workspaces()), self._is_open)
         if chosen:
-            order = save_process.order_for(self._opener.home, self._opener.flags, chosen, inherited())
+            order = save_process.order_for(self._opener.home, self._opener.flags, chosen, child_level())
             self._work = _Work(order, now + _MOST_SECONDS)
         self._due_at = now + (_GLANCE if chosen else self._interval)
 
