@@ -1,4 +1,4 @@
-"""Small files that say what is under way, or has happened, so that whoever comes after a kill knows (I3).
+"""Small files that say what is under way, or has happened, so that the next process after a kill knows (I3).
 
 Each is a line of a magic with a version and of a checksum (the first 128 bits of BLAKE3 over the body), and a body.
 """

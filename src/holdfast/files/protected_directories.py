@@ -17,7 +17,7 @@ _MOST_LEVELS = 10_000
 
 
 class ProtectedDirectories(NamedTuple):
-    """Directories that nobody but Holdfast itself looks into or changes, as they are now."""
+    """Directories that only Holdfast itself looks into or changes, as they are now."""
 
     places: frozenset[tuple[int, int]]
     """Device and inode."""

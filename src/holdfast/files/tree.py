@@ -175,7 +175,7 @@ class Tree(Protocol):
     def clean(self, nonce: str) -> CleanResult:
         """Remove what a killed `apply` with this nonce left lying. Idempotent.
 
-        What somebody else wrote where the call was at work is never removed: it gets a name ending in ``.kept-1`` or
+        What another process wrote where the call was at work is never removed: it gets a name ending in ``.kept-1`` or
         so, and is reported.
         """
         ...

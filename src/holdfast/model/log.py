@@ -41,7 +41,7 @@ def set_sender(level: Level, send: Callable[[], object]) -> None:
 
 
 def install_sender() -> None:
-    """Have what was arranged done now: for whoever sends records of its own the same way."""
+    """Have what was arranged done now: for a module that sends records of its own the same way."""
     if _steps:
         _send()
 

@@ -88,7 +88,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         self.setFormatter(JsonFormatter() if as_json else TextFormatter())
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """See `logging.Handler.handleError`: nothing, if nobody listens any more."""
+        """See `logging.Handler.handleError`: nothing, if the stream is closed."""
         import sys
 
         if not isinstance(sys.exc_info()[1], OSError):

@@ -80,13 +80,13 @@ class Checkpoints(Protocol):
 
     def remove(self, place: bytes) -> None:
         """Unmount and remove what was made at ``place``, whole or in part, and have nothing remembered of it but what
-        snapshots keep. Whoever still works in there is left with nothing. Idempotent.
+        snapshots keep. A process that still works in there is left with nothing. Idempotent.
         """
         ...
 
     def release(self, keeper: str) -> None:
         """Keep what was kept for ``keeper`` no more. What is in the workspace's own history stays in there, like any
-        checkpoint that nobody has asked for by name. Idempotent.
+        checkpoint that was not asked for by name. Idempotent.
         """
         ...
 

@@ -94,7 +94,7 @@ class _Watcher:
         if self._ours is not None:
             try:
                 self._ours.send(line, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
-            except (BrokenPipeError, ConnectionResetError):  # somebody has ended it
+            except (BrokenPipeError, ConnectionResetError):  # it has been ended
                 self._ours.close()
                 self._ours = None
             else:

@@ -95,7 +95,7 @@ class Ledger:
 
     @contextmanager
     def lock(self) -> Generator[None]:
-        """Hold the session: nobody else changes anything in it. What has no entry then has no folder and no lock
+        """Hold the session: no other process changes anything in it. What has no entry then has no folder and no lock
         either. Raises `LockedError`, `StorageError`.
         """
         self._make(self._all)

@@ -31,7 +31,7 @@ class _InlineExecutor(Executor):
         done: Future[_T] = Future()
         try:
             done.set_result(fn(*args, **kwargs))
-        except Exception as error:  # noqa: BLE001 - whoever asks for the result is to have it
+        except Exception as error:  # noqa: BLE001 - the thread that asks for the result is to have it
             done.set_exception(error)
         return done
 

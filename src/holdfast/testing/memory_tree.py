@@ -100,7 +100,7 @@ class MemoryTree:
         saved: SavedManifest | None = None,  # noqa: ARG002 - everything can be read
         full_hash: bool = False,
         progress: Progress | None = None,
-        meanwhile: Callable[[], None] | None = None,  # noqa: ARG002 - nobody else looks
+        meanwhile: Callable[[], None] | None = None,  # noqa: ARG002 - no other process looks
         also: Container[bytes] = (),  # noqa: ARG002 - all is captured
     ) -> ScanResult:
         """See `Tree.scan`."""

@@ -115,7 +115,7 @@ def write(prepared: Prepared, name: str, text: str) -> None:
 
 
 def _refuses_changes(path: bytes) -> bool:
-    """Whether the system lets nobody change a file, whatever its permissions."""
+    """Whether the system lets no user change a file, whatever its permissions."""
     try:
         os.chmod(path, stat.S_IMODE(os.stat(path).st_mode))
     except OSError as error:

@@ -45,7 +45,7 @@ class StepSupervision:
         read_only: tuple[ReadOnly, ...] = (),
         tree: Collection[int] = (),
     ) -> None:
-        """``tree`` are the processes that are of it, besides whoever calls."""
+        """``tree`` are the processes that are of it, besides the caller."""
         self.interceptor = interceptor
         self.root_fd = root_fd
         self.forbidden = forbidden
@@ -114,7 +114,7 @@ class ScriptedProcess:
         os.waitpid(self.pid, 0)
 
     def do(self, number: int, *arguments: int | bytes) -> Outcome:
-        """Make the call with this number, natively; nobody supervises."""
+        """Make the call with this number, natively, unsupervised."""
         return Outcome(*self._ask(("call", number, self._placed(arguments))))
 
     def run(self, name: str, *arguments: object) -> Any:

@@ -1,4 +1,4 @@
-"""Two directories that change places in one step, so that nobody ever finds neither, or half of one (renameat2(2))."""
+"""Two directories that change places in one step: no process ever finds neither, or half of one (renameat2(2))."""
 
 from __future__ import annotations
 

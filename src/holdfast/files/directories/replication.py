@@ -149,7 +149,7 @@ def give_metadata(fd: int, wanted: Metadata, *, root: bool) -> None:
 
 
 def _is_whiteout(found: os.stat_result) -> bool:
-    """Whether it is a device that anybody may make, as it is none: overlayfs has it stand for what was removed."""
+    """Whether it is a device that any user may make, as it is none: overlayfs has it stand for what was removed."""
     return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
 
 

@@ -99,7 +99,7 @@ class _Transplant:
                 os.mknod(self._temporary, stat.S_IFMT(found.st_mode) | 0o600, found.st_rdev, dir_fd=target)
                 self._give(source, target, name, self._temporary)
             else:
-                return True  # a socket is of nobody's tree
+                return True  # a socket is part of no tree
             os.rename(self._temporary, name, src_dir_fd=target, dst_dir_fd=target)
             return True
 

@@ -120,8 +120,8 @@ def global_excludes(user: GitUser, repository: Repository | None) -> bytes | Non
 
 
 class _Search:
-    """Looks for the last ``core.excludesFile`` in configuration files, which may come from anybody: what they include
-    is read up to a number of files and bytes in all.
+    """Looks for the last ``core.excludesFile`` in configuration files, which any user may have written: what they
+    include is read up to a number of files and bytes in all.
     """
 
     def __init__(self, home: bytes | None) -> None:

@@ -1,4 +1,4 @@
-"""Filling a stat index with what a directory surely holds, so that nobody has to look at it."""
+"""Filling a stat index with what a directory surely holds, so that no scan has to look at it."""
 
 from __future__ import annotations
 

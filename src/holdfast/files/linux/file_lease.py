@@ -49,14 +49,14 @@ class WriterStatus:
         return f"<Writer: {self.meaning}>"
 
 
-WriterStatus.NONE = WriterStatus("nobody has it open or mapped for writing")
-WriterStatus.SOME = WriterStatus("somebody has")
+WriterStatus.NONE = WriterStatus("no process has it open or mapped for writing")
+WriterStatus.SOME = WriterStatus("a process has")
 WriterStatus.FORBIDDEN = WriterStatus("we may not know: it belongs to others, and we lack the privilege")
 WriterStatus.UNSUPPORTED = WriterStatus("the file system has no leases, or they do not tell of every mapping")
 
 
 def writer_of(fd: int, handing_on: dict[int, bool] | None = None) -> WriterStatus:
-    """Whether somebody has the file open or mapped for writing.
+    """Whether a process has the file open or mapped for writing.
 
     ``fd`` is a regular file opened for reading only. The lease is given back before this returns. ``handing_on`` is
     what was found out of file systems, by device, and is added to: for who asks of many files at about the same time.
@@ -86,10 +86,10 @@ def is_written(fd: int) -> bool:
 
 @contextmanager
 def exclusive_lease(fd: int) -> Generator[bool]:
-    """For the length of the block, whoever opens the regular file ``fd`` (open for writing) waits for its end; who asks
-    not to wait gets EAGAIN.
+    """For the length of the block, a process that opens the regular file ``fd`` (open for writing) waits for its end;
+    who asks not to wait gets EAGAIN.
 
-    False, and no more than that, if it cannot be had: somebody has the file open, it belongs to others, or the file
+    False, and no more than that, if it cannot be had: a process has the file open, it belongs to others, or the file
     system has no leases.
     """
     try:
@@ -100,7 +100,7 @@ def exclusive_lease(fd: int) -> Generator[bool]:
     try:
         yield True
     finally:
-        with suppress(OSError):  # the kernel has taken it back: somebody has waited too long
+        with suppress(OSError):  # the kernel has taken it back: a process has waited too long
             fcntl.fcntl(fd, _SET, _RELEASE)
 
 

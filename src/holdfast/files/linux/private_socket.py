@@ -41,7 +41,7 @@ def peer_of(connection: socket.socket) -> SocketPeer:
 def peer_process(connection: socket.socket) -> int | None:
     """A pidfd of the process that connected, for the caller to close; None if that has ended.
 
-    Before Linux 6.5 it is that of whoever has its number by now.
+    Before Linux 6.5 it is that of the process that has its number by now.
     """
     import socket
 
@@ -57,10 +57,10 @@ def peer_process(connection: socket.socket) -> int | None:
 
 
 def connect(folder: bytes, name: bytes, seconds: float) -> socket.socket | None:
-    """A connection to who answers at the socket in ``folder``, for the caller to close; None where nobody does.
+    """A connection to who answers at the socket in ``folder``, for the caller to close; None where no process does.
 
-    That is where there is nothing, what a dead process has left, or one that takes nobody in for ``seconds``, which is
-    the connection's time limit afterwards. To find nothing costs one look.
+    That is where there is nothing, what a dead process has left, or one that accepts no connection for ``seconds``,
+    which is the connection's time limit afterwards. To find nothing costs one look.
     """
     if not os.path.lexists(folder + b"/" + name):
         return None

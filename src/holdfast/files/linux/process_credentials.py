@@ -1,5 +1,5 @@
 """In whose name files are accessed: a process's ids, groups, capabilities over files, and umask; its own, or, for one
-thread and only towards files, those of somebody else whom it serves.
+thread and only towards files, those of another process that it serves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _thread = threading.local()
 
 
 class Credentials(NamedTuple):
-    """What decides whether a file system lets somebody do something."""
+    """What decides whether a file system lets a process do something."""
 
     uid: int
     gid: int
@@ -134,10 +134,10 @@ class thread_umask:  # noqa: N801 - used as a function; a generator would take s
 
 @contextmanager
 def assume_credentials(credentials: Credentials) -> Generator[None]:
-    """Access files in the name of somebody else; this thread alone, and only towards files."""
+    """Access files in the name of another user; this thread alone, and only towards files."""
     own = _own()
     permitted = _effective()
-    # In a box, the keeper's own user has merely no capabilities: there is no need to become anybody.
+    # In a box, the keeper's own user has merely no capabilities: there is no need to become another user.
     is_other = credentials[:3] != own[:3]
     if is_other:
         _assume(credentials)

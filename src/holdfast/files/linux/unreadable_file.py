@@ -1,4 +1,4 @@
-"""Reading a file of one's own whose mode does not let one: without changing it, so that nobody sees anything of it.
+"""Reading a file of one's own whose mode does not let one: without changing it, so that no other process sees it.
 
 The owner has the capability to override modes in a user namespace of its own, over files whose owner and group that
 namespace knows (user_namespaces(7), capabilities(7)). A process that enters one opens the file, and hands the
@@ -71,7 +71,7 @@ def _open_in_a_namespace(fd: int) -> int:
             except OSError:
                 found = []
             finally:
-                helper.kill()  # somebody may have stopped it: it would never end by itself
+                helper.kill()  # it may have been stopped: it would never end by itself
     if not found:
         return -1
     os.set_inheritable(found[0], False)

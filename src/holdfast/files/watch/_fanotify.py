@@ -51,7 +51,7 @@ _INIT = (
 _MARK_ADD, _MARK_FILESYSTEM = 0x1, 0x100
 
 _MAX_READS = 1024
-"""Whoever writes faster than this is read gets the answer that is always right: everything."""
+"""A tree that changes faster than this is read gets the answer that is always right: everything."""
 _MAX_REMEMBERED = 1 << 16
 
 

@@ -232,7 +232,7 @@ class InotifyWatcher:
             batch.findings.mark_uncertain("a file system in the tree was unmounted")
             self._sweep_due = True
         if wd == self._above:
-            return  # it only wakes whoever waits: whether the root is the root was asked already
+            return  # it only wakes the waiting thread: whether the root is the root was asked already
         node = self._nodes.get(wd)
         if node is None:
             return

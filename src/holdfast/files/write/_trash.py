@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 _WRITTEN = "was written to while it was taken away"
-_LEFT = "somebody wrote it while a restore was cut short; it is kept under this name"
+_LEFT = "another process wrote it while a restore was cut short; it is kept under this name"
 
 
 class _Waiting(NamedTuple):

@@ -39,7 +39,7 @@ class Owner(NamedTuple):
                 return
             ours = stat.S_ISLNK(info.st_mode) and info.st_nlink == 1 and info.st_uid == os.geteuid()
             if not ours or os.readlink(b"", dir_fd=fd) != target:
-                raise PermissionError(errno.EPERM, "somebody else has put another file in its place")
+                raise PermissionError(errno.EPERM, "another process has put another file in its place")
             syscalls.chown_opened(fd, self.uid, self.gid)
         finally:
             os.close(fd)
@@ -53,7 +53,7 @@ class Owner(NamedTuple):
         if (info.st_uid, info.st_gid) == self:
             return
         if info.st_uid != os.geteuid() or os.listdir(fd):
-            raise PermissionError(errno.EPERM, "somebody else has put another directory in its place")
+            raise PermissionError(errno.EPERM, "another process has put another directory in its place")
         os.fchown(fd, self.uid, self.gid)
 
 

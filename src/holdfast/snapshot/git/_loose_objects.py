@@ -123,7 +123,7 @@ def names_in(index: bytes, digits: int) -> set[str]:
         if head[:8] != b"\xfftOc\0\0\0\2" or len(head) < 8 + 256 * 4:
             raise StorageError(f"{os.fsdecode(index)} is no index of a pack", code="git_failed")
         size, count = digits // 2, int.from_bytes(head[-4:], "big")
-        # (Each object has a checksum and a place beside its name; whoever wrote the file may have claimed any number.)
+        # (Each object has a checksum and a place beside its name; the file may claim any number.)
         if os.fstat(file.fileno()).st_size < len(head) + count * (size + 8) + 2 * size:
             raise StorageError(f"{os.fsdecode(index)} names more objects than it has room for", code="git_failed")
         names = file.read(count * size)

@@ -109,8 +109,8 @@ class ReadAccess:
             return bytes(found)
 
     def _may_read(self, real: bytes) -> bool:
-        """Whoever works in the repository decides what it leads to, and may work where that cannot be seen: what is
-        Holdfast's own is read only by forks that it has given it to, and what is hidden from runs by nobody.
+        """A process that works in the repository decides what it leads to, and may work where that cannot be seen: what
+        is Holdfast's own is read only by forks that it has given it to, and what is hidden from runs by none.
         """
         if any(under(real, os.path.realpath(path)) for path in self._open):
             return True

@@ -1,8 +1,8 @@
 """Submodules in a fork: each a repository of its own, as the fork itself is, at the commit that the fork has of it.
 
-Where a submodule's repository lies is said by files that anybody may have written. What is in the workspace, or belongs
-to the repository around it as Git itself lays it out, is taken; all else is left, and its files are plain files.
-Sources: gitsubmodules(7), gitmodules(5), gitrepository-layout(5).
+Where a submodule's repository lies is said by files that any process may have written. What is in the workspace, or
+belongs to the repository around it as Git itself lays it out, is taken; all else is left, and its files are plain
+files. Sources: gitsubmodules(7), gitmodules(5), gitrepository-layout(5).
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def _links(git: Git) -> Iterator[tuple[bytes, str]]:
 
 
 def _names(git: Git) -> dict[bytes, str]:
-    """What the submodules at paths are called: what a commit says, whoever made it. Used in configuration alone."""
+    """What the submodules at paths are called: what a commit says, of any origin. Used in configuration alone."""
     blob = "HEAD:.gitmodules"
     size = git("cat-file", "-s", blob, allowed=(0, 128)).strip()
     if not size.isdigit() or int(size) > _MOST_NAMES:

@@ -44,7 +44,7 @@ def make_repository(
     own = git_directory(work_tree)
     os.mkdir(work_tree, 0o700)
     _furnish(own, settings, kept, own_config_text(settings, trust_filters=trust_filters))
-    if not settings.partial:  # (of which nobody could tell what is missing, so that all of the shadow's is kept)
+    if not settings.partial:  # (of which it cannot be told what is missing, so that all of the shadow's is kept)
         pack = os.path.join(own, b"objects/pack/pack")
         wanted = f"{commit}\n" + (f"^{base}\n" if base else "")
         shadow.git()("pack-objects", "--quiet", "--revs", "--non-empty", pack, stdin=wanted.encode())

@@ -6,12 +6,12 @@ nothing is taken while a fork is there; so what Git in a fork has once found, it
 
 A file shares its blocks with the user's, where the file system can do that, and else is a copy; what is loose and much
 gets into packs (`loose`). One that is in such a store already, of a fork that is forked, is the same file by a second
-name, if it can have one. **Never is it one of the user's**: a file of two names is one file. Whoever may write where it
-has the one, as what runs in the workspace or in a fork may, would change what is read by the other, and Git compares
-nothing in a pack with its name; Git in a fork renews the time of packs that it comes upon; and to give a name, and to
-take it away, changes the time by which undo tells whether anybody has edited what a step has left.
-No file is ever changed, by Git neither; what has a name here is not made again.
-Sources: gitrepository-layout(5), gitformat-pack(5), gitformat-commit-graph(5).
+name, if it can have one. **Never is it one of the user's**: a file of two names is one file. A process that may write
+where it has the one, as what runs in the workspace or in a fork may, would change what is read by the other, and Git
+compares nothing in a pack with its name; Git in a fork renews the time of packs that it comes upon; and to give a name,
+and to take it away, changes the time by which undo tells whether another process has edited what a step has left. No
+file is ever changed, by Git neither; what has a name here is not made again. Sources: gitrepository-layout(5),
+gitformat-pack(5), gitformat-commit-graph(5).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def directory_name(shadow: str) -> bytes:
 
 def lent_to(directory: bytes) -> tuple[bytes, ...]:
     """What is a fork's own, where ``directory`` is a fork or lies in one: its work tree, and the stores that it borrows
-    from. Tells by the path alone: whoever asks knows that it lies where nobody else makes directories.
+    from. Tells by the path alone: the caller knows that it lies where only Holdfast makes directories.
     """
     at = directory
     while at not in (b"/", b""):
@@ -95,7 +95,7 @@ def lent_to(directory: bytes) -> tuple[bytes, ...]:
 
 
 class ForkObjects:
-    """The store at a path. Whoever changes it holds what the sessions of the workspace share."""
+    """The store at a path. Its user holds what the sessions of the workspace share."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
@@ -152,8 +152,8 @@ class _Transfer:
 
     def run(self) -> int:
         """See `ForkObjects.take`."""
-        # Whoever packs objects anew, and removes what they were in, has made the new file before: what is looked for
-        # again until there is nothing that is not here has missed no object that is still there.
+        # A process that packs objects anew, and removes what they were in, has made the new file before: what is looked
+        # for again until there is nothing that is not here has missed no object that is still there.
         for _ in range(_MOST_LOOKS):
             self._ahead = self._all_missing()
             if not self._ahead:
@@ -408,8 +408,8 @@ def _listed(directory: bytes) -> set[bytes]:
 
 @contextmanager
 def _reached(directory: bytes) -> Generator[int]:
-    """A directory whose path leads through no link: whoever works in a repository can have one lead to what is hidden,
-    at any moment. Raises `RefusedError` where one is, `OSError`.
+    """A directory whose path leads through no link: a process that works in a repository can have one lead to what is
+    hidden, at any moment. Raises `RefusedError` where one is, `OSError`.
     """
     try:
         fd = syscalls.openat2(_HERE, directory, os.O_RDONLY | os.O_DIRECTORY, syscalls.RESOLVE_NO_SYMLINKS)
@@ -432,7 +432,7 @@ def _refused(path: bytes) -> RefusedError:
 
 
 def _called_like_ours(path: bytes) -> RefusedError:
-    """Of what is called so here, we know what is in it: nothing that anybody else has written may be."""
+    """Of what is called so here, we know what is in it: nothing that others have written may be."""
     return RefusedError(
         f"{display(path)} is called as only what Holdfast keeps for forks is: it cannot be kept",
         hint="`git repack -a -d` in the repository gives it another name; or use another provider of snapshots",

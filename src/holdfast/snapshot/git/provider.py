@@ -69,7 +69,7 @@ class GitOptions(NamedTuple):
     include_untracked: bool = False
     """Also capture files that are neither tracked nor ignored."""
     trust_local_filters: bool = False
-    """Run the filters that the repository's own configuration defines: commands of whoever wrote it."""
+    """Run the filters that the repository's own configuration defines: commands of its author's."""
     hidden: tuple[bytes, ...] = ()
     """Directories that are hidden from runs: from there nothing is borrowed."""
 
@@ -204,14 +204,14 @@ class _Git:
             except RefusedError as error:
                 if error.code != OBJECTS:
                     raise
-                # (Somebody may have committed something since. All that is not in a file comes of what is kept.)
+                # (Another process may have committed something since. All that is not in a file comes of what is kept.)
                 self._keep(self._kept(entry), self._stores(shadow, source, settings), self._context.most_bytes)
                 commit = self._commit(entry, shadow, settings, None, parent=entry.facts["base"])
             forget_index(self._index(entry.token))
         self._check_out(shadow, settings, entry, commit)
         try:
             self._let_go(entry)
-        except StorageError as error:  # a lock that somebody has left; nothing is wrong with what is made
+        except StorageError as error:  # a lock that a process has left; nothing is wrong with what is made
             _LOG.warning(
                 "what kept the commit of the fork while it was made stays until the fork is removed: %s", error
             )
@@ -324,7 +324,7 @@ class _Git:
         path = self._work_tree(entry)
         self._make_room()
         self._refuse_required(shadow, settings, entry, commit)
-        if entry.kind == "view":  # of which nobody writes to the repository
+        if entry.kind == "view":  # no process writes to a view's repository
             own = os.path.join(shadow.path, b"worktrees", entry.token.encode())
             words = ("--detach", "--no-checkout", "--lock", "--reason", "shown by Holdfast")
             with self._ledger.lock_shared():  # Git looks at the others, and fails if one of them goes as it does
@@ -459,7 +459,7 @@ class _Git:
             if other.facts and other.token != entry.token and other.kind != "workspace"
         }
         stands_on = (entry.facts["repository"], entry.facts["base"])
-        if stands_on not in needed and not self._ledger.damaged():  # nobody knows what one of those stands on
+        if stands_on not in needed and not self._ledger.damaged():  # it is unknown what one of those stands on
             unpin(parse_display(stands_on[0]), self._context.session, stands_on[1])
 
     def remove_shared(self) -> None:
@@ -481,8 +481,8 @@ class _Git:
 def _make_inside(work_tree: bytes, inside: bytes) -> None:
     """Make the directory ``inside`` of a work tree (empty: itself) that has come of a commit, where it is not there.
 
-    Whoever works in the repository decides what a commit has there: a link would have its files be those of whatever it
-    leads to (I7). Raises `RefusedError` for one, and for a file, `OSError`.
+    A process that works in the repository decides what a commit has there: a link would have its files be those of
+    whatever it leads to (I7). Raises `RefusedError` for one, and for a file, `OSError`.
     """
     at = os.open(work_tree, _WAY)
     try:

@@ -70,7 +70,7 @@ class OverlayLayers(NamedTuple):
 
     @property
     def held(self) -> bytes:
-        """The file that whoever holds it is known by."""
+        """The file that its holder is known by."""
         return os.path.join(self.place, b"held")
 
     @property

@@ -110,7 +110,7 @@ class PackWriter:
             self._open[2].abort()
             self._open = None
         if self._senders is not None:
-            # (Those that have begun are waited for: whoever aborts may close what they send to.)
+            # (Those that have begun are waited for: the aborting thread may close what they send to.)
             self._senders.shutdown(cancel_futures=True)
             self._senders = None
             while self._under_way:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _HEAD: Final = struct.Struct("<BII")
 _AHEAD_BYTES: Final = 4 << 20
-"""Read at once by whoever goes on where the last chunk ended."""
+"""Read at once by a reader that goes on where the last chunk ended."""
 
 
 class LargeBlob:

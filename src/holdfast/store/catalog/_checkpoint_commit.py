@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from holdfast.store.database.sql_database import Database, Row, Statement, Transaction
 
 AHEAD = 4000
-"""A commit with more new blobs lays them in ahead, this many in a transaction, so that it blocks nobody for long."""
+"""A commit with more new blobs lays them in ahead, this many in a transaction, so that it blocks no process for long.
+"""
 SPARED = 24 * 3600 * 1_000_000
 """Microseconds for which rows laid in ahead are left alone by collection, whatever its grace time."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = "name, request, status, body, owner, at"
 _ELSEWHERE = 3 * LASTS
-"""Microseconds after which work of a process of which nobody can tell whether it runs counts as given up."""
+"""Microseconds after which work of a process of which it cannot be told whether it runs counts as given up."""
 _DROPPED = 200
 """Old answers that are dropped at once, at most."""
 
@@ -27,10 +27,10 @@ class StoredAnswer(NamedTuple):
 
     request: Hash
     status: int | None
-    """None while it is being worked on, or if whoever did was killed."""
+    """None while it is being worked on, or if the process that did was killed."""
     body: bytes
     lost: bool
-    """True if whoever worked on it is gone without an answer."""
+    """True if the process that worked on it is gone without an answer."""
 
 
 class AnswerRows:
@@ -67,7 +67,7 @@ class AnswerRows:
         return found
 
     def is_in_progress(self, name: str, request: Hash) -> bool:
-        """Whether somebody is at work on this request for a key. Claims nothing."""
+        """Whether a process is at work on this request for a key. Claims nothing."""
         with self._database.reading(once=True) as transaction:
             row = transaction.one(
                 "SELECT request, status, owner, at FROM answers WHERE tenant = ? AND name = ?", (self._tenant, name)
@@ -93,7 +93,7 @@ class AnswerRows:
             )
 
     def mark_lost(self, name: str) -> None:
-        """Leave a key that this process has claimed as one whose work was cut short: nobody knows how far it came."""
+        """Leave a key that this process has claimed as one whose work was cut short: it is unknown how far it came."""
         with self._database.writing() as transaction, changing(transaction, ANSWERS, self._tenant, [name]):
             transaction.run(
                 "UPDATE answers SET owner = '' WHERE tenant = ? AND name = ? AND owner = ? AND status IS NULL",

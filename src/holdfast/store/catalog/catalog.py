@@ -52,7 +52,7 @@ def number_of(database: Database, name: str) -> int:
 
 
 def _refuse_damaged_tenants(transaction: Transaction) -> None:
-    """A tenant whose name was damaged must not begin anew: all of its objects would be taken for nobody's."""
+    """A tenant whose name was damaged must not begin anew: all of its objects would seem to have no owner."""
     for (number,) in transaction.all("SELECT number FROM tenants"):
         if any(damaged(transaction, TENANTS, number)):
             raise IntegrityError(
@@ -349,7 +349,9 @@ class Catalog:
             return relocate(transaction, self.tenant, written, self.clock.now())
 
     def generation_of(self, hash: Hash) -> int:  # noqa: A002 - the field's own name
-        """The generation to store a blob of its own under now: one whose key nobody is deleting or has just deleted."""
+        """The generation to store a blob of its own under now: one whose key no process is deleting or has just
+        deleted.
+        """
         with self.database.reading(once=True) as transaction:
             return blob_locations.generation_of(transaction, self.tenant, self.name, hash)
 

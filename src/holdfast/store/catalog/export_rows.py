@@ -41,7 +41,7 @@ class ExportRow(NamedTuple):
 
     @property
     def saves_itself(self) -> bool:
-        """Whether it is saved without anybody asking for it."""
+        """Whether it is saved without being asked for."""
         return self.auto and self.mode == "development"
 
 
@@ -95,14 +95,14 @@ class ExportRows:
         return self._find(f"{where} ORDER BY name{'' if limit is None else ' LIMIT ?'}", *values, *more)
 
     def put(self, row: ExportRow) -> ExportRow:
-        """Change what is said of an export; as it is then. Raises `RefusedError` (code ``moved``) if somebody else has
-        changed it since ``row.revision``, and as `get`.
+        """Change what is said of an export; as it is then. Raises `RefusedError` (code ``moved``) if another process
+        has changed it since ``row.revision``, and as `get`.
         """
         new = row._replace(revision=row.revision + 1)
         with self._database.writing() as transaction:
             if self._get(transaction, row.name).revision != row.revision:
                 raise RefusedError(
-                    f"the export {row.name} has just been changed by somebody else", hint="try again", code="moved"
+                    f"the export {row.name} has just been changed by another process", hint="try again", code="moved"
                 )
             with changing(transaction, EXPORTS, self._tenant, [row.name]):
                 transaction.run(
@@ -132,7 +132,7 @@ class ExportRows:
 
     def other_tenants_roots(self) -> list[bytes]:
         """Where the workspaces of other tenants of this home are, served or not: for keeping them apart, and to be
-        told to nobody.
+        told to no client.
         """
         with self._database.reading(once=True) as transaction:
             rows = transaction.all(

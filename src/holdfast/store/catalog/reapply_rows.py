@@ -1,6 +1,6 @@
 """Changes that wait to be applied anew, in the catalog: asked once, taken under a lease, answered once.
 
-Nothing here knows what an answer is worth: whoever asked decides that when it comes to use it.
+Nothing here knows what an answer is worth: the asking process decides that when it comes to use it.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class ReapplyRows:
         return [_reapply(row) for row in rows]
 
     def take(self, now: int, held_until: int, holder: str, workspace: WorkspaceId | None = None) -> ReapplyRow | None:
-        """Give the oldest that nobody holds to ``holder``, until ``held_until``; None if there is none.
+        """Give the oldest that is not held to ``holder``, until ``held_until``; None if there is none.
 
         With ``workspace`` only of merges into that one.
         """

@@ -10,8 +10,8 @@ Two properties hold at all times, and everything else leans on them:
 
 - *Closed*: where a page's row is, the rows of all its children are, down to the last blob; where a delta's row is, its
   base's row is. So a commit that finds a page stored already may rely on all that is below it.
-- *Ordered*: ``dead_since`` of a row is never before that of a dead page which names it, so that whoever deletes the
-  pages that died by some time before the blobs that died by that time keeps the first property.
+- *Ordered*: ``dead_since`` of a row is never before that of a dead page which names it, so that a collector
+  that deletes the pages that died by some time before the blobs that died by that time keeps the first property.
 """
 
 from __future__ import annotations

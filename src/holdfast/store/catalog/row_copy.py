@@ -92,7 +92,7 @@ TABLES = (
         mapped=(("previous", "history"), ("ahead", "history")),
         covered=HISTORY,
     ),
-    # They count what they hold; nobody over there has any of it open, so they are taken away when all is there.
+    # They count what they hold; no process over there has any of it open, so they are taken away when all is there.
     Table("pins", "numbered", "root, checkpoint, reason, expires_at, machine", number="number"),
     # The objects of these were never there.
     Table("tombstones", "left"),
@@ -135,7 +135,7 @@ TABLES = (
         covered=REAPPLIES,
         order="id",
     ),
-    # Whoever went on with one over there would swap the same directories as the source.
+    # A process that went on with one over there would swap the same directories as the source.
     Table("promotions", "left"),
     Table(
         "exports",

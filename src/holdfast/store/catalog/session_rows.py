@@ -27,8 +27,8 @@ def hand_over(
     transaction: Transaction, tenant: int, going: Sequence[StoredCheckpoint], *, began_with: bool
 ) -> list[StoredCheckpoint]:
     """Of states that their session lets go of, make those another session's that its history leads through, without
-    their trees; what is left is nobody's. ``began_with``: only if that session began later than the state was made, so
-    that no session gets back what it has let go of itself.
+    their trees; what is left belongs to none. ``began_with``: only if that session began later than the state was made,
+    so that no session gets back what it has let go of itself.
     """
     heirs = _heirs(transaction, tenant, going, began_with=began_with) if going else {}
     with changing(transaction, SESSION_CHECKPOINTS, tenant, list(heirs)):
@@ -426,7 +426,7 @@ class SessionRows:
             )
         if not changed:
             raise RefusedError(
-                f"the session {name} has moved on: somebody else has used it meanwhile",
+                f"the session {name} has moved on: another process has used it meanwhile",
                 hint="open it again",
                 code="moved",
             )

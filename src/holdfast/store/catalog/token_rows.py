@@ -62,8 +62,8 @@ class TokenRows:
         return [_row(row) for row in rows]
 
     def roots(self, *, own: bool) -> list[bytes]:
-        """Below which directories somebody may make exports: by tokens of other tenants, and with ``own`` of this one.
-        For keeping them apart, and to be told to nobody.
+        """Below which directories clients may make exports: by tokens of other tenants, and with ``own`` of this one.
+        For keeping them apart, and to be told to no client.
         """
         with self._database.reading() as transaction:
             rows = transaction.all("SELECT roots FROM tokens WHERE tenant <> ? OR ? = 1", (self._tenant, int(own)))
@@ -81,7 +81,7 @@ class TokenRows:
 def find_token(database: Database, name: str) -> tuple[str, TokenRow] | None:
     """The token of an id, with its tenant's name; None if there is none, or its row is damaged.
 
-    This alone looks a tenant up by what somebody says: whether they may say so, the secret decides.
+    This alone looks a tenant up by what a client says: whether it may say so, the secret decides.
     """
     with database.reading() as transaction:
         row = transaction.one(

@@ -31,7 +31,7 @@ class Stats(NamedTuple):
     """Of ``stored_bytes``: what nothing uses."""
     catalog_bytes: int
     largest: Sequence[tuple[bytes, int]] = ()
-    """The paths with the most content below them, and how much that is; for whoever looks at a tree to add."""
+    """The paths with the most content below them, and how much that is; for a caller that looks at a tree to add."""
 
 
 def stats(transaction: Transaction, tenant: int, catalog_bytes: int) -> Stats:

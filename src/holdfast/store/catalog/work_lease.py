@@ -93,7 +93,7 @@ class Lease:
     """Work of a tenant that only one process does at a time; ended by `release`, by the death of its process, or by
     time.
 
-    Losing it does no harm to the store: whoever works under it must be correct without it, only slower.
+    Losing it does no harm to the store: its holder must be correct without it, only slower.
     """
 
     __slots__ = ("_clock", "_database", "_is_optional", "_name", "_owner", "_renewed", "_tenant")
@@ -111,7 +111,7 @@ class Lease:
     def acquire(self) -> None:
         """Take it, or go on with it; raises `LockedError` if another process that may still run has it.
 
-        Where nothing can be written it is had by everybody: what it is for is there for nobody to do.
+        Where nothing can be written every process has it: none can do what it is for.
         """
         if self._database.read_only:
             return
@@ -145,7 +145,7 @@ class Lease:
         self._owner, self._renewed = owner, now
 
     def _last_owner(self, transaction: Transaction, now: int) -> str:
-        """Who had it last; empty if nobody. Raises `LockedError` if another process that may still run has it."""
+        """Its last owner; empty if there was none. Raises `LockedError` if another one that may still run has it."""
         row = transaction.one(
             "SELECT owner, expires_at FROM leases WHERE tenant = ? AND name = ?", (self._tenant, self._name)
         )

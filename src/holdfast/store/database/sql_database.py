@@ -85,12 +85,12 @@ class Database(Protocol):
 
     Both methods raise `LockedError` when the wait for another process runs out, `StorageError` when the disk refuses
     and `IntegrityError` when the database is damaged; where it is not on this machine, `ConnectionLostError` when
-    nothing of the transaction was kept, and `StorageError` with the code ``commit_unknown`` when nobody can tell.
+    nothing of the transaction was kept, and `StorageError` with the code ``commit_unknown`` when that cannot be told.
     """
 
     @property
     def read_only(self) -> bool:
-        """True if nothing can be written: `writing` then raises `StorageError`, and nobody has to be kept from it."""
+        """True if nothing can be written: `writing` then raises `StorageError`, and no process need be kept from it."""
         ...
 
     def reading(self, *, once: bool = False) -> AbstractContextManager[Transaction]:
@@ -405,7 +405,7 @@ class SqliteDatabase:
 
 
 def _read_only_address(path: bytes) -> str:
-    """What SQLite opens a file by that nobody can write through here.
+    """What SQLite opens a file by that cannot be written through here.
 
     Where a log is left, of a process that was killed or writes through another mount, it is read as well. Without one
     SQLite would want to make it, unless it is told that the file does not change.

@@ -104,7 +104,7 @@ def acquire(
 
 
 def _win(bucket: RemoteObjects, tenant: str, name: str, store: str, sleep: Callable[[float], None]) -> None:
-    """Return when nobody else's claim is there; raise if somebody's comes before ours."""
+    """Return when no other claim is there; raise if one comes before ours."""
     pause = _PAUSE
     seen = False
     others: list[str] = []
@@ -121,7 +121,7 @@ def _win(bucket: RemoteObjects, tenant: str, name: str, store: str, sleep: Calla
             if _read(bucket, prefix(tenant) + name).store != store:
                 break
             return
-        # The owner's key comes first, then the smaller id. Whoever comes later withdraws, if it has not won already.
+        # The owner's key comes first, then the smaller id. A later store withdraws, if it has not won already.
         if name != OWNER and (OWNER in others or min(others) < name):
             break
     if not seen:
@@ -221,7 +221,7 @@ def ensure_claimed(
     """Claim the tenant's objects in ``bucket``, unless the catalog says that this was done: then nothing is sent.
 
     Raises `RefusedError` (code ``claimed``) if another store has them, or if there are objects of which the catalog
-    knows nothing and nobody says whose they are. None where the catalog cannot be written.
+    knows nothing and no claim says whose they are. None where the catalog cannot be written.
     """
     if catalog.database.read_only:
         return None

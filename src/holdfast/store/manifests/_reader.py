@@ -68,7 +68,7 @@ class PageCache:
         return [found[name] for name in hashes]
 
     def keep(self, pages: Mapping[Hash, Page]) -> None:
-        """Take in pages that somebody has decoded, or made: they are what is asked for next."""
+        """Take in pages that were decoded, or made, elsewhere: they are what is asked for next."""
         kept = self._kept
         for name, page in pages.items():
             kept[name] = page
@@ -90,7 +90,7 @@ class ReachablePage(NamedTuple):
 def load(pages: PageSource, hashes: Sequence[Hash], level: int | None = None) -> list[Page]:
     """The decoded pages with these hashes, in their order; `FormatError` for one that is not of ``level``.
 
-    Their paths have not been looked at again: whoever passes paths on from here checks them.
+    Their paths have not been looked at again: a caller that passes paths on checks them.
     """
     if isinstance(pages, PageCache):
         loaded = pages.load(hashes)

@@ -87,7 +87,7 @@ def build(entries: Iterable[tuple[bytes, Entry]]) -> BuiltManifest:
 def check(pages: PageSource, root: Hash) -> None:
     """Raise `FormatError` unless ``root`` is exactly the manifest that `build` gives for its entries.
 
-    For a manifest that somebody else made: afterwards every rule holds, in each page and between them. Reads every
+    For a manifest of foreign origin: afterwards every rule holds, in each page and between them. Reads every
     page, a few hundred of them at a time.
     """
     try:

@@ -217,7 +217,7 @@ def make_inner(level: int, keys: Sequence[bytes], children: Sequence[Child]) -> 
 
 
 def decode_page(data: bytes) -> Page:
-    """The page that ``data`` encodes, whoever made it.
+    """The page that ``data`` encodes, of any origin.
 
     All that can be checked in one page is: magic, version, types, lengths, numbers and modes in range, paths that may
     name a file of a workspace, ascending and distinct, none of them a directory of another. Memory is bounded by

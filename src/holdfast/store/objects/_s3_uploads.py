@@ -1,4 +1,4 @@
-"""Uploads in parts to S3 that nobody has finished: found by their keys, and aborted.
+"""Uploads in parts to S3 that were not finished: found by their keys, and aborted.
 
 obstore gives no access to them. So this sends the two requests that are needed, signed as
 https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html says, with the credentials that are in the

@@ -20,7 +20,8 @@ Conditional = Literal["yes", "no", "wrong"]
 """The server refuses to write over an object if asked to; it does not; it says one thing and does another."""
 
 _LEFT_OVER = 3600 * 1_000_000
-"""Microseconds after which what is there was left by somebody who was killed. What is younger may be tried just now."""
+"""Microseconds after which what is there was left by a process that was killed. What is younger may be tried just now.
+"""
 _DATA = b"holdfast probe\n" + bytes(range(64))
 
 
@@ -50,7 +51,7 @@ def conditional_writes(bucket: RemoteObjects, tenant: str, random: Callable[[int
     if it cannot be reached.
     """
     key = f"probe/{tenant}/{random(16).hex()}"
-    bucket.put(key, [_DATA])  # so that whoever may not write, or finds nobody there, is told in those words
+    bucket.put(key, [_DATA])  # so that a missing permission, or server, is told in those words
     bucket.delete(key)
     try:
         try:

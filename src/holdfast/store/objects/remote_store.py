@@ -115,7 +115,7 @@ class RemoteObjects:
                     if part:
                         yield part
             except GeneratorExit:
-                raise  # nobody wants the rest: what failed is something else
+                raise  # the rest is not wanted: what failed is something else
             except BaseException as error:
                 failed.append(error)
                 raise

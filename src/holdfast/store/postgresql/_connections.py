@@ -145,7 +145,7 @@ class Connections:
         self._orphans.append(name)
 
     def close(self) -> None:
-        """Close all that nobody uses just now. Harmless a second time; `take` connects again."""
+        """Close all that no thread uses just now. Harmless a second time; `take` connects again."""
         if os.getpid() != self._process:
             return
         with self._changed:
@@ -225,7 +225,7 @@ class Connections:
             )
 
     def _end_orphans(self, link: ServerConnection) -> None:
-        """Have the server end what it still keeps for connections that are gone, so that nobody waits for them."""
+        """Have the server end what it still keeps for connections that are gone, so that no process waits for them."""
         while self._orphans:
             name = self._orphans.pop()
             end_session(link, name)

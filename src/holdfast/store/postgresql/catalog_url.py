@@ -39,8 +39,8 @@ def is_address(catalog: str) -> bool:
 
 
 def without_secrets(catalog: str) -> str:
-    """The URL without its passwords, for whoever has them elsewhere (as in ``~/.pgpass``); read as libpq reads it, but
-    without loading that. What is no URL of a catalog comes to nothing.
+    """The URL without its passwords, for users who have them elsewhere (as in ``~/.pgpass``); read as libpq reads it,
+    but without loading that. What is no URL of a catalog comes to nothing.
     """
     if not is_address(catalog):
         return ""

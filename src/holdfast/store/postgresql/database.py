@@ -105,7 +105,7 @@ class PostgresDatabase:
             raise RuntimeError("a writing transaction inside another transaction")
         if self._closed:
             raise server_errors.read_only(self.address)
-        # Shared: whoever brings the schema forward waits for this, and this for them.
+        # Shared: a process that brings the schema forward waits for this, and this for them.
         locks = f"SELECT pg_advisory_xact_lock_shared({self._schema_key}), pg_advisory_xact_lock({self._key})"
         with self._transaction(self._begun_writing(locks), locks) as transaction:
             yield transaction
@@ -263,7 +263,8 @@ class PostgresDatabase:
                         "another process holds the catalog %s; waiting at most %g s", self.address.shown, self._timeout
                     )
                 else:
-                    # The pool may have had several that are lost; a server that lets nobody in is not asked in a hurry.
+                    # The pool may have had several that are lost; a server that accepts no connection is not asked in a
+                    # hurry.
                     time.sleep(min(_PAUSE * tries, 0.5) if tries > 2 else 0)
             except BaseException:
                 self._roll_back(link)
@@ -294,7 +295,7 @@ class PostgresDatabase:
     def _settle(self, lost: ServerConnection, locks: str, error: psycopg.Error) -> None:
         """Find out whether a commit has happened whose answer did not come: return if it has.
 
-        Raises what tells that it has not; ``commit_unknown`` if nobody can be asked.
+        Raises what tells that it has not; ``commit_unknown`` if no server can be asked.
         """
         _LOG.warning("the connection to the catalog %s broke in a commit; asking again", self.address.shown)
         ends = time.monotonic() + self._timeout

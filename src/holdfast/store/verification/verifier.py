@@ -305,7 +305,7 @@ class Verifier:
                 if damage.hash is not None:
                     row = self._rows.get(damage.hash)
                     if row is None or row.pack != number:
-                        continue  # dead bytes: what they stand on may be collected already, and nobody reads them
+                        continue  # dead bytes: what they stand on may be collected already, and are never read
                 self._add("damaged", pack.key, damage.message)
                 if damage.hash is not None:
                     self._bad.add(damage.hash)
