@@ -25,7 +25,8 @@ from holdfast.store.blobs.content_reader import BlobReader
 from holdfast.store.blobs.content_writer import BlobWriter, WrittenBlobs
 from holdfast.store.blobs.damage_check import check_pack
 from holdfast.store.catalog_records import BlobLocation
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.configured_store import open_objects
+from holdfast.store.objects.object_store import ObjectStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +65,7 @@ def codecs(files: list[bytes], rounds: int) -> None:
     print(f"{'blake3':8}           {total / took / 1e6:6.0f} MB/s")
 
 
-def write(objects: LocalObjects, files: list[bytes]) -> WrittenBlobs:
+def write(objects: ObjectStore, files: list[bytes]) -> WrittenBlobs:
     writer = BlobWriter(objects, "t", lambda _: set(), lambda _: None, os.urandom, generation_of=lambda _: 0)
     for data in files:
         writer.add(data)
@@ -74,7 +75,7 @@ def write(objects: LocalObjects, files: list[bytes]) -> WrittenBlobs:
 def blobs(files: list[bytes], rounds: int) -> None:
     directory = tempfile.mkdtemp(dir=".")
     try:
-        objects = LocalObjects(directory)
+        objects = open_objects(directory)
         took = measure(rounds, lambda: write(objects, files))
         written = write(objects, files)
         print(f"write, sync   {took * 1000:7.1f} ms, {written.stored_bytes} bytes in {len(written.packs)} packs")

@@ -23,7 +23,7 @@ from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
 from holdfast.store.catalog.work_lease import Lease
 from holdfast.store.database.sql_database import SqliteDatabase, Transaction
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
 
@@ -245,8 +245,8 @@ def test_rows_are_copied_beside_another_tenant(tmp_path: Path) -> None:
     fill(tmp_path / "home", tmp_path / "tree")
     target_db = SqliteDatabase(os.fsencode(tmp_path / "target.db"), MIGRATIONS, application_id=APPLICATION_ID)
     fill(tmp_path / "other home", tmp_path / "other tree")
-    objects = LocalObjects(str(tmp_path / "home/objects"))
-    theirs = LocalObjects(str(tmp_path / "other home/objects"))
+    objects = open_objects(str(tmp_path / "home/objects"))
+    theirs = open_objects(str(tmp_path / "other home/objects"))
     counts: dict[str, dict[str, int]] = {}
     for home, name, kept in (("other home", "other", theirs), ("home", "local", objects)):
         path = os.fsencode(tmp_path / home / "catalog.db")

@@ -36,7 +36,7 @@ from holdfast.store.catalog_records import MergeParent
 from holdfast.store.codecs.session_format import encode_checkpoint, encode_journal
 from holdfast.store.database.sql_database import SqliteDatabase
 from holdfast.store.identity import store_identity
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.store import Store
 from holdfast.store.verification.session_check import session_key
 from holdfast.testing.clocks import ManualClock
@@ -84,7 +84,7 @@ TABLES = (
 def opened(tmp_path, migrations=MIGRATIONS):
     database = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), migrations, application_id=APPLICATION_ID)
     try:
-        return Store(LocalObjects(str(tmp_path / "objects")), Catalog(database, "local", ManualClock()))
+        return Store(open_objects(str(tmp_path / "objects")), Catalog(database, "local", ManualClock()))
     except BaseException:
         database.close()
         raise

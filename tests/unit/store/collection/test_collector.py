@@ -16,7 +16,7 @@ from holdfast.store.catalog_records import VanishedError, pack_key
 from holdfast.store.collection.collector import Collected
 from holdfast.store.database.sql_database import SqliteDatabase
 from holdfast.store.manifests import manifest
-from holdfast.store.objects._local_store import LocalObjects
+from holdfast.store.objects.configured_store import open_objects
 from holdfast.store.objects.remote_store import open_bucket
 from holdfast.store.store import Store
 from holdfast.testing.clocks import ManualClock
@@ -354,7 +354,7 @@ def test_one_collection_at_a_time(store, saver, monkeypatch):
 
 def test_unfinished_uploads_are_cleaned_after_a_day(tmp_path, clock):
     database = SqliteDatabase(os.fsencode(tmp_path / "catalog.db"), MIGRATIONS, application_id=APPLICATION_ID)
-    store = Store(LocalObjects(str(tmp_path / "objects")), Catalog(database, "local", clock))
+    store = Store(open_objects(str(tmp_path / "objects")), Catalog(database, "local", clock))
     upload = store.objects.upload()
     upload.write(b"half")
     assert len(list((tmp_path / "objects" / "tmp").iterdir())) == 1
