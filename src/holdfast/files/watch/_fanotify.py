@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from holdfast.files.tree import DirtyPaths
-    from holdfast.files.watch import Notice, Wanted
     from holdfast.files.watch._fanotify_events import Event, Handle
+    from holdfast.files.watch.event_masks import Notice, Wanted
     from holdfast.files.watch.watched_root import WatchedRoot
 
 # Events on an object itself (DELETE_SELF, MOVE_SELF) would say again, for every file, what those on its name say;

@@ -27,8 +27,8 @@ from holdfast.model.paths import MAX_PATH_BYTES, display
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.files.watch import Notice
     from holdfast.files.watch._inotify_nodes import Node
+    from holdfast.files.watch.event_masks import Notice
     from holdfast.files.watch.watched_root import WatchedRoot
 
 

@@ -10,7 +10,7 @@ from holdfast.model.errors import HoldfastError, NotFoundError
 from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from holdfast.files.tree import ApplyNotes
     from holdfast.files.write.atomic_replacement import Durability
@@ -107,9 +107,3 @@ class OpenedDirectories:
                 continue
             finally:
                 os.close(fd)
-
-
-def removed_mode(opened: Mapping[bytes, int], path: bytes, mode: int) -> int:
-    """The mode to remember of the directory ``path``, which is removed: that from before it was opened."""
-    before = opened.get(path)
-    return mode if before is None or stat.S_IMODE(mode) != before | stat.S_IRWXU else before

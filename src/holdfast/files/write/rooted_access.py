@@ -302,7 +302,6 @@ class Root:
         """
         if self.modes is None:
             return
-        from holdfast.files.write._writable_directories import removed_mode
 
         for path in paths:
             try:
@@ -436,3 +435,9 @@ def _has_openat2(fd: int) -> bool:
     except OSError:
         return False  # ENOSYS before Linux 5.6, EPERM or others from a seccomp filter that does not know it
     return True
+
+
+def removed_mode(opened: Mapping[bytes, int], path: bytes, mode: int) -> int:
+    """The mode to remember of the directory ``path``, which is removed: that from before it was opened."""
+    before = opened.get(path)
+    return mode if before is None or stat.S_IMODE(mode) != before | stat.S_IRWXU else before
