@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import HeldError, RefusedError
-from holdfast.testing.tree_actor import Actor
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_actor import InterceptedActor
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -156,14 +156,14 @@ class Callers:
             found = [(barrier.paths, barrier.who, barrier.after) for barrier in self.service.barriers()]
             _check(not found, f"a barrier: {found}")
 
-    def _actor(self, caller: Caller) -> Actor:
+    def _actor(self, caller: Caller) -> InterceptedActor:
         explicit = self.service.explicit_step(_RUN)
         step = explicit
         if step is None:
             if not caller.group.step:
                 caller.group.step = self.service.open("command", run=_RUN)
             step = caller.group.step
-        return Actor(self.log.recorder, os.fsencode(self.tree), step)
+        return InterceptedActor(self.log.recorder, os.fsencode(self.tree), step)
 
     def _check_is_file(self, number: int) -> None:
         """Pipes are opened in another way."""
@@ -233,7 +233,7 @@ class Callers:
                 self.log.recorder.before_open(actor.step, place, found, risk_of(flags))
             elif not self.log.recorder.release_removed(actor.step, found):
                 return
-            again = os.open(through(found), flags)
+            again = os.open(proc_path(found), flags)
             caller.held.append((again, True))
 
     def _change_open(self, caller: Caller, b: int, c: int) -> None:
@@ -261,7 +261,9 @@ class Callers:
             path = os.path.join(os.fsencode(self.tree), _file(b))
             with _opened(os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY), is_ours=True) as directory:
                 place = Place(directory, os.path.basename(path), _file(b))
-                self.log.recorder.link(actor.step, fd, place, lambda: os.link(through(fd), path, follow_symlinks=True))
+                self.log.recorder.link(
+                    actor.step, fd, place, lambda: os.link(proc_path(fd), path, follow_symlinks=True)
+                )
 
     def _unlink(self, caller: Caller, b: int, c: int) -> None:
         del c
@@ -584,7 +586,7 @@ class Callers:
                 return
         self._check_tree(last, "all redone")
 
-    def _check_tree(self, expected: dict[bytes, Seen], what: str) -> None:
+    def _check_tree(self, expected: dict[bytes, PathState], what: str) -> None:
         if self._is_exact and not self.edits:
             now = photograph(self.tree)
             for path in [path for path in expected.keys() & now.keys() if stat.S_ISDIR(now[path].mode)]:
@@ -595,7 +597,7 @@ class Callers:
 
     def _place_of(self, fd: int) -> Place | None:
         """Where what is open is by now, as the supervisor finds out; None if it has no name in the tree."""
-        path = os.fsencode(os.readlink(through(fd)))
+        path = os.fsencode(os.readlink(proc_path(fd)))
         top = os.fsencode(self.tree) + b"/"
         if not path.startswith(top) or not os.path.lexists(path):
             return None
@@ -611,7 +613,7 @@ class _opened:
     """The object of a descriptor, as one that only refers to it."""
 
     def __init__(self, fd: int, *, is_ours: bool = False) -> None:
-        self._fd = fd if is_ours else os.open(through(fd), os.O_PATH)
+        self._fd = fd if is_ours else os.open(proc_path(fd), os.O_PATH)
 
     def __enter__(self) -> int:
         return self._fd

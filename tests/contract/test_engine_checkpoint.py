@@ -13,7 +13,7 @@ from holdfast.engine.history.restore import restore
 from holdfast.engine.history.status import status
 from holdfast.engine.opening.context import checkpoint_changes
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import RefusedError, UsageError
 from holdfast.model.ids import CheckpointId
 
@@ -24,7 +24,7 @@ FILE = stat.S_IFREG | 0o644
 
 def test_nothing_changed_is_no_new_checkpoint(space: Space) -> None:
     first = filled(space)
-    again = create_checkpoint(space.context, Request())
+    again = create_checkpoint(space.context, CheckpointRequest())
     assert not again.created
     assert again.checkpoint.id == first
     assert [checkpoint.id for checkpoint in space.context.catalog.checkpoints()] == [first]
@@ -32,31 +32,33 @@ def test_nothing_changed_is_no_new_checkpoint(space: Space) -> None:
 
 def test_a_label_then_names_the_existing_one(space: Space) -> None:
     space.edit.write(b"f", b"1")
-    first = create_checkpoint(space.context, Request(kind="auto", label="auto-2026"))
-    named = create_checkpoint(space.context, Request(label="mine"))
+    first = create_checkpoint(space.context, CheckpointRequest(kind="auto", label="auto-2026"))
+    named = create_checkpoint(space.context, CheckpointRequest(label="mine"))
     assert (named.created, named.checkpoint.id) == (False, first.checkpoint.id)
     assert (named.checkpoint.label, named.checkpoint.kind) == ("mine", "manual")
-    other = create_checkpoint(space.context, Request(label="other"))
+    other = create_checkpoint(space.context, CheckpointRequest(label="other"))
     assert (other.created, other.checkpoint.label) == (False, "mine")
-    assert create_checkpoint(space.context, Request(kind="auto", label="auto-later")).checkpoint.label == "mine"
+    assert (
+        create_checkpoint(space.context, CheckpointRequest(kind="auto", label="auto-later")).checkpoint.label == "mine"
+    )
 
 
 def test_what_is_saved_by_hand_as_well_is_kept_with_what_is_said_of_it(space: Space) -> None:
     space.edit.write(b"f", b"1")
-    create_checkpoint(space.context, Request(kind="auto", label="auto-2026"))
-    mine = create_checkpoint(space.context, Request(provenance=Provenance("ada", "why"))).checkpoint
+    create_checkpoint(space.context, CheckpointRequest(kind="auto", label="auto-2026"))
+    mine = create_checkpoint(space.context, CheckpointRequest(provenance=Provenance("ada", "why"))).checkpoint
     assert (mine.kind, mine.label, mine.provenance) == ("manual", "", Provenance("ada", "why"))
     more = create_checkpoint(
-        space.context, Request(label="done", provenance=Provenance("bob", "other", "make"))
+        space.context, CheckpointRequest(label="done", provenance=Provenance("bob", "other", "make"))
     ).checkpoint
     assert (more.id, more.label, more.provenance) == (mine.id, "done", Provenance("ada", "why", "make"))
-    assert create_checkpoint(space.context, Request()).checkpoint == more
+    assert create_checkpoint(space.context, CheckpointRequest()).checkpoint == more
 
 
 def test_a_label_that_nobody_may_use_saves_nothing(space: Space) -> None:
     space.edit.write(b"f", b"1")
     with pytest.raises(UsageError):
-        create_checkpoint(space.context, Request(label="@"))
+        create_checkpoint(space.context, CheckpointRequest(label="@"))
     assert space.head() is None
     assert space.tree.calls == []
 
@@ -77,7 +79,7 @@ def test_a_checkpoint_keeps_who_and_why_and_what_changed(space: Space) -> None:
     space.edit.delete(b"d/e/deep")
     space.edit.write(b"new", b"n")
     why = Provenance("ada", "because", "make all")
-    result = create_checkpoint(space.context, Request(kind="run", provenance=why))
+    result = create_checkpoint(space.context, CheckpointRequest(kind="run", provenance=why))
     checkpoint = space.context.catalog.checkpoint(result.checkpoint.id)
     assert (checkpoint.kind, checkpoint.provenance) == ("run", why)
     assert checkpoint.changes == (1, 1, 1)
@@ -91,7 +93,7 @@ def test_a_checkpoint_keeps_who_and_why_and_what_changed(space: Space) -> None:
 def test_what_cannot_be_captured_is_recorded_and_shown(space: Space) -> None:
     space.edit.write(b"f", b"1")
     space.edit.special(b"d/strange")
-    result = create_checkpoint(space.context, Request())
+    result = create_checkpoint(space.context, CheckpointRequest())
     assert [path for path, _ in result.not_captured] == [b"d/strange"]
     assert space.context.catalog.not_captured(result.checkpoint.id) == list(result.not_captured)
     assert result.checkpoint.not_captured == 1

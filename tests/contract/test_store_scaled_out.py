@@ -85,10 +85,12 @@ def all_of(home: Path, tree: Path) -> object:
     try:
         exports = Exports(opener).rows.list()
         catalog = opener.store().catalog
-        with catalog.database.reading() as session:
-            counts = row_copy.count(session, catalog.tenant)
-            merges = session.all("SELECT id, base, record FROM merges WHERE tenant = ? ORDER BY id", (catalog.tenant,))
-            known = session.all("SELECT id, digest, label FROM tokens WHERE tenant = ?", (catalog.tenant,))
+        with catalog.database.reading() as transaction:
+            counts = row_copy.count(transaction, catalog.tenant)
+            merges = transaction.all(
+                "SELECT id, base, record FROM merges WHERE tenant = ? ORDER BY id", (catalog.tenant,)
+            )
+            known = transaction.all("SELECT id, digest, label FROM tokens WHERE tenant = ?", (catalog.tenant,))
     finally:
         opener.close()
     return seen, told, history, branches, exports, merges, known, counts

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.testing.crash_points import MUTATIONS, run_killed
-from holdfast.testing.tree_actor import Actor, act_at_random
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_actor import InterceptedActor, act_at_random
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -52,7 +52,7 @@ class Bench:
         service = LocalUndoService(log)
         step = service.open("command")
         chance = random.Random(seed)
-        with Actor(log.recorder, self.tree, step) as actor:
+        with InterceptedActor(log.recorder, self.tree, step) as actor:
             for _ in range(count):
                 act_at_random(actor, chance)
                 log.beat()
@@ -80,10 +80,10 @@ class Bench:
             change(LocalUndoService(log), [step])
         log.close()
 
-    def photograph(self) -> dict[bytes, Seen]:
+    def photograph(self) -> dict[bytes, PathState]:
         return photograph(self.tree)
 
-    def assert_as(self, expected: dict[bytes, Seen]) -> None:
+    def assert_as(self, expected: dict[bytes, PathState]) -> None:
         assert differences(expected, self.photograph()) == []
 
     def assert_no_litter(self) -> None:

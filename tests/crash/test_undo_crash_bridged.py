@@ -17,7 +17,7 @@ import pytest
 from holdfast.model.clock import SystemClock
 from holdfast.testing.bridged import Bridged
 from holdfast.testing.crash_points import MUTATIONS, run_killed
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -89,7 +89,7 @@ class Bench:
             if log.heads[newest].state == state:
                 (service.undo if state == "done" else service.redo)([newest])
 
-    def photograph(self) -> dict[bytes, Seen]:
+    def photograph(self) -> dict[bytes, PathState]:
         return photograph(self.tree)
 
 

@@ -14,8 +14,8 @@ import pytest
 import holdfast
 from holdfast.engine.history.checkpoint import create_checkpoint
 from holdfast.engine.opening.undo_log import log_directory
-from holdfast.model.command_results import Request
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.model.command_results import CheckpointRequest
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.testing.workspace_step import do_step
 from holdfast.undo.journal.heartbeat import read_beat
 from holdfast.undo.reports import unreported_rollbacks
@@ -25,7 +25,7 @@ from .test_run import bench, keeper_of
 
 if TYPE_CHECKING:
     from e2e.conftest import Cli
-    from holdfast.testing.tree_actor import Actor
+    from holdfast.testing.tree_actor import InterceptedActor
 
 __all__ = ["bench"]
 
@@ -37,13 +37,13 @@ FIRST = (
 )
 
 
-def half(actor: Actor) -> None:
+def half(actor: InterceptedActor) -> None:
     actor.write(b"f", b"half")
     actor.unlink(b"cache/old")
     actor.write(b"cache/new", b"half")
 
 
-def kill_in_a_step(cli: Cli) -> dict[bytes, Seen]:
+def kill_in_a_step(cli: Cli) -> dict[bytes, PathState]:
     """Leave the workspace as a keeper that is killed in the middle of a step does; what it was before."""
     before = photograph(cli.root)
     with holdfast.open(cli.root) as workspace, context_of(workspace) as context:
@@ -92,7 +92,7 @@ def test_what_others_have_had_open_since_before_the_kill_saves_nothing_half_done
     """As the watcher has, and what serves: nobody there is told, so the next session is, or whoever looks first."""
     with holdfast.open(bench.root) as workspace, context_of(workspace) as context:
         before = kill_in_a_step(bench)
-        assert not create_checkpoint(context, Request(kind="auto")).created
+        assert not create_checkpoint(context, CheckpointRequest(kind="auto")).created
         assert differences(before, photograph(bench.root)) == []
         assert [report.steps for report in unreported_rollbacks.take_rollbacks(log_directory(context))] == [(1,)]
 

@@ -26,7 +26,7 @@ from holdfast.bridge.mount.fuse_device import clear_dead
 from holdfast.bridge.passthrough import served_tree as passing
 from holdfast.bridge.passthrough._node_registry import NodeRegistry
 from holdfast.bridge.server import loop as serving
-from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.model.clock import SystemClock
 from holdfast.testing.bridged import Bridged
 from holdfast.testing.tree_state import differences, photograph
@@ -196,7 +196,7 @@ def test_writes_through_a_mapping_are_undone(place: Path, passthrough: bool) -> 
         memory.close()
         with open(place / "tree" / "file", "rb") as file:
             # (The kernel tells the server of it later on; until then it is not known what the step leaves.)
-            wait_until(lambda: writer_of(file.fileno()) is Writer.NONE)
+            wait_until(lambda: writer_of(file.fileno()) is WriterStatus.NONE)
     assert (place / "tree" / "file").read_bytes()[100:103] == b"MAP"
     assert undo_each(place / "log", place / "tree") == 1
     assert (place / "tree" / "file").read_bytes() == b"before" * 1000

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.engine.forks.workspace_providers import providers_of
 from holdfast.engine.sessions.registry import Sessions
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 
 from ..contexts import context_of
 from ..disks import mounted
@@ -250,7 +250,7 @@ def attempts(cli: Cli, root: Path, way: str, targets: list[Path]) -> str:
     return cli.process(*words, cwd=root).stdout.decode()
 
 
-def seen(root: Path) -> dict[bytes, Seen]:
+def seen(root: Path) -> dict[bytes, PathState]:
     """All but the undo log, which lies in an overlay, and the time of the directory that it lies in."""
     return {path: one for path, one in photograph(root).items() if path and path.split(b"/")[0] != b".holdfast"}
 

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.files.linux.private_socket import address, peer
+from holdfast.files.linux.private_socket import address, peer_of
 from holdfast.model.paths import KEEPER_SOCKET
 from holdfast.supervisor.control.remote_service import RemoteUndoService, connect
 from holdfast.supervisor.process_tree.descendants import descendants, end_descendants
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.service import StepInfo
 
@@ -114,7 +114,7 @@ def keeper_of(place: Place) -> int:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         with address(os.fsencode(place.log), KEEPER_SOCKET) as path:
             connection.connect(path)
-        return peer(connection).pid
+        return peer_of(connection).pid
 
 
 @pytest.fixture(name="place")
@@ -132,7 +132,7 @@ def _place(tmp_path: Path) -> Generator[Place]:
 
 
 @contextmanager
-def taken_back(place: Place, *, each: bool = False) -> Generator[dict[bytes, Seen]]:
+def taken_back(place: Place, *, each: bool = False) -> Generator[dict[bytes, PathState]]:
     """What is done inside is undone afterwards, and the tree must be as it was."""
     before = photograph(place.tree)
     yield before

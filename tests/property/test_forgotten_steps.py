@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.testing.tree_actor import Actor
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_actor import InterceptedActor
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
@@ -31,8 +31,8 @@ class Did(NamedTuple):
 
     step: StepId
     run: str
-    before: dict[bytes, Seen]
-    after: dict[bytes, Seen]
+    before: dict[bytes, PathState]
+    after: dict[bytes, PathState]
 
 
 class History:
@@ -63,7 +63,7 @@ class History:
         """A step, which ends and is finished at once or later."""
         run, before = f"run{self.random.randrange(3)}", photograph(self.tree)
         step = self.service.open("command", run=run)
-        with Actor(self.log.recorder, os.fsencode(self.tree), step) as actor:
+        with InterceptedActor(self.log.recorder, os.fsencode(self.tree), step) as actor:
             actor.write(b"always", self.random.randbytes(16))
             for _ in range(self.random.randrange(3)):
                 self._change(actor)
@@ -72,7 +72,7 @@ class History:
         self.done.append(Did(step, run, before, photograph(self.tree)))
         self.undone.clear()
 
-    def _change(self, actor: Actor) -> None:
+    def _change(self, actor: InterceptedActor) -> None:
         one, other = self.random.sample(NAMES, 2)
         try:
             match self.random.randrange(4):
@@ -108,7 +108,7 @@ class History:
             self.done.append(self.undone.pop())
 
     def _is_exact(
-        self, reverse: Callable[[list[StepId]], object], chosen: list[Did], wanted: dict[bytes, Seen]
+        self, reverse: Callable[[list[StepId]], object], chosen: list[Did], wanted: dict[bytes, PathState]
     ) -> bool:
         before, steps = photograph(self.tree), [did.step for did in chosen]
         try:

@@ -19,9 +19,9 @@ import holdfast
 from holdfast.engine.history.checkpoint import create_checkpoint_locked
 from holdfast.engine.opening.undo_log import log_limits, make_log
 from holdfast.engine.running.run import begin_run, end_run
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -66,9 +66,9 @@ class Model(RuleBasedStateMachine):
         log = UndoLog(make_log(context), root, context.clock, limits=log_limits(context))
         recover(log)
         service = LocalUndoService(log)
-        open_: list[Actor] = []
+        open_: list[InterceptedActor] = []
 
-        def close(actor: Actor) -> None:
+        def close(actor: InterceptedActor) -> None:
             with actor:
                 open_.remove(actor)
             service.close(actor.step, 0)
@@ -77,13 +77,13 @@ class Model(RuleBasedStateMachine):
             way = chance.random()
             if not open_ or (len(open_) < 3 and way < 0.25):
                 step = service.open("command", run=chance.choice(runs))
-                open_.append(Actor(log.recorder, os.fsencode(self.tree), step))
+                open_.append(InterceptedActor(log.recorder, os.fsencode(self.tree), step))
                 self.changes += 1
             elif way < 0.35:
                 close(chance.choice(open_))
             elif way < 0.4:
                 with context.lock():
-                    create_checkpoint_locked(context, Request(kind="auto"))
+                    create_checkpoint_locked(context, CheckpointRequest(kind="auto"))
                 self.changes += 1
             else:
                 self._act(chance.choice(open_))
@@ -95,7 +95,7 @@ class Model(RuleBasedStateMachine):
             end_run(context, run, "do")
         self.changes += 2
 
-    def _act(self, actor: Actor) -> None:
+    def _act(self, actor: InterceptedActor) -> None:
         chance = self.chance
         path, other = chance.choice(NAMES), chance.choice(NAMES)
         with suppress(OSError):

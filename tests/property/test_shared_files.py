@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.completion.late_writes import settle_late_writes
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -105,10 +105,10 @@ class History:
         for _ in range(min(most, len(self.unfinished))):
             self.unfinished.pop(0)()
 
-    def actor(self, process: Process) -> Actor:
+    def actor(self, process: Process) -> InterceptedActor:
         group = process.group
         group.step = group.step or self.service.open("command", run="r")
-        return Actor(self.log.recorder, os.fsencode(self.tree), group.step)
+        return InterceptedActor(self.log.recorder, os.fsencode(self.tree), group.step)
 
     def act(self) -> None:
         """One thing, by one of the processes, or by the keeper."""
@@ -143,7 +143,7 @@ class History:
         elif chance.random() < 0.5:
             settle_late_writes(self.log, eagerly=chance.random() < 0.5)
 
-    def act_by_name(self, kind: int, process: Process, actor: Actor, one: bytes, other: bytes) -> None:
+    def act_by_name(self, kind: int, process: Process, actor: InterceptedActor, one: bytes, other: bytes) -> None:
         chance = self.chance
         if kind < 4:
             flags = chance.choice((0, os.O_CREAT)) | chance.choice((0, 0, os.O_TRUNC))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.clock import SystemClock
-from holdfast.testing.tree_actor import Acting
+from holdfast.testing.tree_actor import TreeOperations
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
@@ -37,7 +37,7 @@ def keeper(base: Path) -> Generator[tuple[UndoLog, LocalUndoService]]:
         os.close(root)
 
 
-def act(actor: Acting, chance: random.Random) -> None:
+def act(actor: TreeOperations, chance: random.Random) -> None:
     path, other = chance.choice(NAMES), chance.choice(NAMES)
     operations: tuple[Callable[[], None], ...] = (
         lambda: actor.mkdir(path),

@@ -18,8 +18,8 @@ import pytest
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
-from holdfast.testing.tree_actor import Acting
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_actor import TreeOperations
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
@@ -57,7 +57,7 @@ def prepare(base: Path) -> Path:
     return tree
 
 
-def act(actor: Acting, chance: random.Random) -> None:
+def act(actor: TreeOperations, chance: random.Random) -> None:
     path, other = chance.choice(FILES), chance.choice(FILES)
     one, two = chance.choice(DIRECTORIES), chance.choice(DIRECTORIES)
     operations: tuple[Callable[[], None], ...] = (
@@ -196,5 +196,5 @@ def try_to_undo(base: Path, tree: Path, chosen: Sequence[int]) -> None:
         assert_alike(there, photograph(tree))
 
 
-def assert_alike(there: dict[bytes, Seen], now: dict[bytes, Seen]) -> None:
+def assert_alike(there: dict[bytes, PathState], now: dict[bytes, PathState]) -> None:
     assert differences(there, now) == []

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import RefusedError
 from holdfast.testing.tree_actor import act_at_random
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.completion.step_sealer import StepEnd, seal_step
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -31,7 +31,7 @@ from ..fuse import ONLY_WITH_FUSE
 from ..sampling import examples, some
 from ..waiting import wait_until_settled
 
-Photo: TypeAlias = dict[bytes, Seen]
+Photo: TypeAlias = dict[bytes, PathState]
 
 
 @pytest.fixture(params=BOTH)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from holdfast import NotFoundError, UsageError
 from holdfast.cli.terminal import Palette, is_terminal, show_path, wants_colour
 from holdfast.model.fast_typing import TYPE_CHECKING, TypeVar
-from holdfast.model.log import Log, arrange
+from holdfast.model.log import Log, set_sender
 from holdfast.model.paths import parse_display
 
 if TYPE_CHECKING:
@@ -169,11 +169,11 @@ class Console:
         as_json = self.json or (wanted and not is_terminal(sys.stderr))
 
         def begin() -> None:
-            from holdfast.model.log_format import Lines, send
+            from holdfast.model.log_format import LineHandler, send
 
-            send(level, Lines(as_json=as_json))
+            send(level, LineHandler(as_json=as_json))
 
-        arrange(level, begin)
+        set_sender(level, begin)
 
     def paths(self, workspace: Workspace, given: Iterable[str | bytes]) -> list[bytes]:
         """The paths in the workspace that PATH arguments mean: relative to the current directory, if that is inside it.

@@ -33,7 +33,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-class World:
+class StepSupervision:
     """A `HandlerContext` of one workspace in which everything belongs to one step."""
 
     def __init__(
@@ -45,7 +45,7 @@ class World:
         read_only: tuple[ReadOnly, ...] = (),
         tree: Collection[int] = (),
     ) -> None:
-        """``tree`` are the processes that are of it, besides whoever calls."""
+        """``tree`` are the processes that are of it, besides the caller."""
         self.interceptor = interceptor
         self.root_fd = root_fd
         self.forbidden = forbidden
@@ -76,7 +76,7 @@ class Outcome(NamedTuple):
     native: bool = False
 
 
-class Puppet:
+class ScriptedProcess:
     """The process. Arguments are numbers, or bytes, which lie in its memory while the call is made."""
 
     def __init__(self, directory: bytes) -> None:
@@ -99,7 +99,7 @@ class Puppet:
         self._reach = CallerAccess(parent, DirectAccess())
         self.run("getpid")  # it is where it should be as soon as it answers
 
-    def __enter__(self) -> Puppet:
+    def __enter__(self) -> ScriptedProcess:
         """Return itself; leaving ends the process."""
         return self
 
@@ -114,7 +114,7 @@ class Puppet:
         os.waitpid(self.pid, 0)
 
     def do(self, number: int, *arguments: int | bytes) -> Outcome:
-        """Make the call with this number, natively; nobody supervises."""
+        """Make the call with this number, natively, unsupervised."""
         return Outcome(*self._ask(("call", number, self._placed(arguments))))
 
     def run(self, name: str, *arguments: object) -> Any:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.model.checkpoint import Checkpoint
-    from holdfast.model.command_results import CheckpointResult, Request, Status
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
     from holdfast.model.entries import Entry, NotCaptured
 
 VERSION = 1
@@ -36,7 +36,7 @@ class WatchCall(NamedTuple):
     """What a command asks of the watcher."""
 
     operation: str
-    request: Request | None = None
+    request: CheckpointRequest | None = None
     """Of a ``checkpoint``: what is asked of it."""
 
 
@@ -78,7 +78,7 @@ def encode_call(call: WatchCall) -> bytes:
 def decode_call(line: bytes) -> WatchCall:
     """The inverse of `encode_call`; raises `FormatError` naming the field for anything else."""
     from holdfast.model.checkpoint import KINDS, Provenance
-    from holdfast.model.command_results import Request
+    from holdfast.model.command_results import CheckpointRequest
 
     body = _object(line)
     operation = body.get("op")
@@ -99,7 +99,7 @@ def decode_call(line: bytes) -> WatchCall:
             raise FormatError(f"{name}: expected text")
         texts[name] = text
     label = texts.pop("label")
-    return WatchCall(operation, Request(kind, label, Provenance(**texts), full_hash))
+    return WatchCall(operation, CheckpointRequest(kind, label, Provenance(**texts), full_hash))
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from holdfast.model.entries import file_entry
 from holdfast.model.errors import IntegrityError, StorageError
 from holdfast.model.ids import CheckpointId, Hash, hash_bytes, new_pack_id
 from holdfast.store.blobs.content_reader import BlobReader
-from holdfast.store.blobs.content_writer import BlobWriter, Written, write_pages
+from holdfast.store.blobs.content_writer import BlobWriter, WrittenBlobs, write_pages
 from holdfast.store.blobs.damage_check import check_large, check_pack
 from holdfast.store.blobs.lazy_writer import LazyWriter
 from holdfast.store.blobs.pack_format import read_index
-from holdfast.store.catalog_records import Location, large_blob_key, pages_key
+from holdfast.store.catalog_records import BlobLocation, large_blob_key, pages_key
 from holdfast.store.codecs import compression
 from holdfast.store.objects._local_store import LocalObjects
 from holdfast.store.objects.remote_store import open_bucket
@@ -37,7 +37,7 @@ class Shelf:
 
     def __init__(self, objects: ObjectStore) -> None:
         self.objects = objects
-        self.rows: dict[Hash, Location] = {}
+        self.rows: dict[Hash, BlobLocation] = {}
         self.generation = 0
         self.queries = 0
         self.stored_asked = 0
@@ -45,7 +45,7 @@ class Shelf:
         self.random = random.Random(7)
         self.reader = BlobReader(objects, self.locate)
 
-    def locate(self, hashes: Sequence[Hash]) -> dict[Hash, Location]:
+    def locate(self, hashes: Sequence[Hash]) -> dict[Hash, BlobLocation]:
         assert threading.get_ident() == self.thread
         self.queries += 1
         return {name: self.rows[name] for name in hashes if name in self.rows}
@@ -70,11 +70,11 @@ class Shelf:
             generation_of=lambda name: self.generation,
         )
 
-    def commit(self, written: Written) -> None:
+    def commit(self, written: WrittenBlobs) -> None:
         keys = {item.id: item.key for item in written.packs}
         for blob in written.blobs:
             key = large_blob_key("t", blob.hash, blob.generation) if blob.pack is None else keys[blob.pack]
-            row = Location(key, blob.offset, blob.length, blob.codec, blob.size, blob.base)
+            row = BlobLocation(key, blob.offset, blob.length, blob.codec, blob.size, blob.base)
             self.rows.setdefault(blob.hash, row)
 
     def check(self) -> None:
@@ -172,8 +172,8 @@ def test_nothing_new_writes_nothing(tiers: Shelf) -> None:
     before = list(tiers.objects.list(""))
     writer = tiers.writer()
     writer.add(b"abc")
-    assert writer.finish() == Written([], [], frozenset([hash_bytes(b"abc")]), 0)
-    assert tiers.writer().finish() == Written([], [], frozenset(), 0)
+    assert writer.finish() == WrittenBlobs([], [], frozenset([hash_bytes(b"abc")]), 0)
+    assert tiers.writer().finish() == WrittenBlobs([], [], frozenset(), 0)
     assert list(tiers.objects.list("")) == before
 
 
@@ -273,7 +273,7 @@ def test_large_content_is_an_object_of_its_own(tiers: Shelf, size: int, step: in
     assert tiers.reader.read_bases([name]) == {}
     again = tiers.writer()
     assert again.add(content) == name
-    assert again.finish() == Written([], [], frozenset([name]), 0)
+    assert again.finish() == WrittenBlobs([], [], frozenset([name]), 0)
 
 
 def test_a_generation_is_part_of_the_key(tiers: Shelf) -> None:
@@ -341,7 +341,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path, count: int) 
         assert LocalObjects(root).clean(1 << 62) == 0
 
 
-def damage(tiers: Shelf, change: Callable[[bytearray, Location], object], name: Hash) -> None:
+def damage(tiers: Shelf, change: Callable[[bytearray, BlobLocation], object], name: Hash) -> None:
     row = tiers.rows[name]
     data = bytearray(tiers.objects.get(row.key))
     change(data, row)
@@ -361,7 +361,7 @@ def test_damaged_content_is_never_given_out(tmp_path: Path) -> None:
         hashes.append(writer.add(edited, hashes[0]))
         tiers.commit(writer.finish())
 
-        def flip(data: bytearray, row: Location) -> None:
+        def flip(data: bytearray, row: BlobLocation) -> None:
             data[row.offset + row.length // 2] ^= 4
 
         damage(tiers, flip, hashes[victim])
@@ -389,10 +389,10 @@ def test_a_damaged_head_or_index_is_named(tiers: Shelf) -> None:
     key = tiers.rows[names[0]].key
     sound = tiers.objects.get(key)
 
-    def flip_head(data: bytearray, row: Location) -> None:
+    def flip_head(data: bytearray, row: BlobLocation) -> None:
         data[row.offset - 1] ^= 1
 
-    def flip_end(data: bytearray, row: Location) -> None:
+    def flip_end(data: bytearray, row: BlobLocation) -> None:
         data[-10] ^= 1
 
     damage(tiers, flip_head, names[1])
@@ -442,7 +442,7 @@ def test_an_object_that_collection_moved_is_located_again(tiers: Shelf) -> None:
     tiers.commit(writer.finish())
     current = dict(tiers.rows)
     stale = {name: row._replace(key=row.key + "-gone") for name, row in current.items()}
-    answers: list[dict[Hash, Location]] = []
+    answers: list[dict[Hash, BlobLocation]] = []
     reader = BlobReader(tiers.objects, lambda wanted: {n: (answers.pop(0) if answers else current)[n] for n in wanted})
     entries = [file_entry(name, len(content), 0o644) for name, content in zip(hashes, contents, strict=True)]
 
@@ -504,7 +504,7 @@ def test_pages_are_written_under_the_checkpoints_key(tiers: Shelf) -> None:
     assert written.blobs[0].base == hash_bytes(first[3])
     assert written.stored_bytes < 250
     assert tiers.reader.read(hash_bytes(changed)) == changed
-    assert write_pages(tiers.objects, key, new_pack_id(os.urandom), [], tiers.read_bases) == Written(
+    assert write_pages(tiers.objects, key, new_pack_id(os.urandom), [], tiers.read_bases) == WrittenBlobs(
         [], [], frozenset(), 0
     )
 

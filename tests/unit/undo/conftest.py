@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.clock import SystemClock
-from holdfast.testing.tree_actor import Actor
-from holdfast.testing.tree_state import Seen, differences, photograph
+from holdfast.testing.tree_actor import InterceptedActor
+from holdfast.testing.tree_state import PathState, differences, photograph
 from holdfast.undo.completion.step_sealer import StepEnd, seal_step
 from holdfast.undo.journal.heartbeat import encode_beat, read_beat
 from holdfast.undo.journal.records import StepId
@@ -42,15 +42,15 @@ class Bench:
             log.close()
             os.close(root)
 
-    def open_step(self, log: UndoLog, work: Callable[[Actor], object]) -> StepId:
+    def open_step(self, log: UndoLog, work: Callable[[InterceptedActor], object]) -> StepId:
         """Begin a step, do ``work`` in it, and leave it open."""
         step = log.new_id()
         log.recorder.begin(step, "api")
-        with Actor(log.recorder, os.fsencode(self.tree), step) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(self.tree), step) as actor:
             work(actor)
         return step
 
-    def step(self, log: UndoLog, work: Callable[[Actor], object]) -> StepId:
+    def step(self, log: UndoLog, work: Callable[[InterceptedActor], object]) -> StepId:
         """A finished step that does ``work``."""
         step = self.open_step(log, work)
         self.finish(log, step)
@@ -61,7 +61,7 @@ class Bench:
         seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
         log.restart()
 
-    def abandon(self, work: Callable[[Actor], object]) -> None:
+    def abandon(self, work: Callable[[InterceptedActor], object]) -> None:
         """A keeper that is gone in the middle of a step."""
         with self.keeper() as log:
             recover(log)
@@ -78,10 +78,10 @@ class Bench:
         os.utime(journal, ns=(now, now - slack))
         return now
 
-    def photograph(self) -> dict[bytes, Seen]:
+    def photograph(self) -> dict[bytes, PathState]:
         return photograph(self.tree)
 
-    def assert_as(self, before: dict[bytes, Seen]) -> None:
+    def assert_as(self, before: dict[bytes, PathState]) -> None:
         assert differences(before, self.photograph()) == []
 
 

@@ -15,7 +15,7 @@ from holdfast.api.mcp._dispatch import build, client
 from holdfast.api.mcp._shared_host import SharedHost
 from holdfast.api.mcp._transport import Connection, RefusedClient
 from holdfast.api.mcp.authenticated_socket import MOST_CLIENTS, MOST_STRANGERS, listen_with_token
-from holdfast.model.log import Log, sent_already
+from holdfast.model.log import Log, install_sender
 from holdfast.model.log_format import adopt
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ServeOptions(NamedTuple):
 
 def serve(serving: ServeOptions) -> None:
     """Serve until the client is gone (on a socket: until a signal comes); commands that run then are ended."""
-    sent_already()
+    install_sender()
     for name in _LIBRARIES:
         adopt(name)
     anyio.run(_serve, serving)

@@ -103,7 +103,7 @@ def is_worked_on(stores: StorePool, request: ParsedRequest) -> bool:
         return False
     with stores.lend(request.principal.tenant) as store:
         rows = AnswerRows(store.opener.store().catalog, store.opener.clock)
-        return rows.is_worked_on(f"{request.principal.token.id}/{request.key}", _asked(request))
+        return rows.is_in_progress(f"{request.principal.token.id}/{request.key}", _asked(request))
 
 
 def in_flight() -> LockedError:
@@ -181,7 +181,7 @@ def _once(world: ServerServices, store: OpenedStore, request: ParsedRequest, key
         failed = translate_error(error)
         answer = failure(failed, request.request_id)
         if answer.status >= 500 or (again and _passes(failed)):
-            rows.give_up(name)
+            rows.mark_lost(name)
         elif _passes(failed):
             rows.drop(name)
         else:
@@ -191,7 +191,7 @@ def _once(world: ServerServices, store: OpenedStore, request: ParsedRequest, key
             raise
         raise failed from error
     except BaseException:
-        rows.give_up(name)
+        rows.mark_lost(name)
         raise
     assert isinstance(answer.content, bytes)
     rows.end(name, answer.status, answer.content)

@@ -25,7 +25,7 @@ from holdfast.engine.exports.maintenance import Maintenance, MaintenanceLimits, 
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.promotion.job_process import PromotionProcesses
 from holdfast.model.errors import RefusedError, StorageError, UsageError
-from holdfast.model.log import Log, sent_already
+from holdfast.model.log import Log, install_sender
 from holdfast.model.log_format import adopt
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def serve(serving: ServeOptions) -> list[str]:
     """Serve until SIGTERM or SIGINT. Then no request is taken any more, those that are worked on come to their end,
     and what is unsaved is saved: what could not be, each with the reason, is returned.
     """
-    sent_already()
+    install_sender()
     adopt("uvicorn.error")
     raise_limit_of_files()
     with ExitStack() as stack:

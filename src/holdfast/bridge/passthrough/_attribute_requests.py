@@ -9,7 +9,7 @@ import stat
 import struct
 from typing import TYPE_CHECKING, Final
 
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.syscalls import birth_time_at, syncfs
 from holdfast.undo.safeguards.guard import Risk
 from holdfast.wire.fuse import protocol_constants, replies
@@ -152,7 +152,7 @@ class AttributeRequests:
             gid = body.gid if body.valid & protocol_constants.FATTR_GID else protocol_constants.NO_ID
             _check(_libc.fchownat(thing.fd, b"", ctypes.c_uint(uid), ctypes.c_uint(gid), _AT_EMPTY_PATH))
         if body.valid & protocol_constants.FATTR_MODE:
-            os.chmod(through(thing.fd), body.permissions)
+            os.chmod(proc_path(thing.fd), body.permissions)
         accessed = _time(body.valid, protocol_constants.FATTR_ATIME, protocol_constants.FATTR_ATIME_NOW, body.atime_ns)
         modified = _time(body.valid, protocol_constants.FATTR_MTIME, protocol_constants.FATTR_MTIME_NOW, body.mtime_ns)
         if (accessed[1], modified[1]) != (_UTIME_OMIT, _UTIME_OMIT):
@@ -170,24 +170,24 @@ class AttributeRequests:
 
     def _getxattr(self, header: Header, body: request_bodies.GetXattr) -> Reply:
         with self._objects.descriptor(header.node) as fd:
-            return _sized(header, body, os.getxattr(through(fd), body.name))
+            return _sized(header, body, os.getxattr(proc_path(fd), body.name))
 
     def _listxattr(self, header: Header, body: request_bodies.GetXattr) -> Reply:
         with self._objects.descriptor(header.node) as fd:
-            names = os.listxattr(through(fd))
+            names = os.listxattr(proc_path(fd))
         shown = [os.fsencode(name) + b"\0" for name in names if header.uid == 0 or not name.startswith(_TRUSTED)]
         return _sized(header, body, b"".join(shown))
 
     def _setxattr(self, header: Header, body: request_bodies.SetXattr) -> Reply:
         def perform(fd: int) -> None:
-            os.setxattr(through(fd), body.name, body.value, body.flags)
+            os.setxattr(proc_path(fd), body.name, body.value, body.flags)
             if body.extended_flags & protocol_constants.SETXATTR_ACL_KILL_SGID:
-                os.chmod(through(fd), stat.S_IMODE(os.fstat(fd).st_mode) & ~stat.S_ISGID)
+                os.chmod(proc_path(fd), stat.S_IMODE(os.fstat(fd).st_mode) & ~stat.S_ISGID)
 
         return self._change(header, perform)
 
     def _removexattr(self, header: Header, body: request_bodies.Name) -> Reply:
-        return self._change(header, lambda fd: os.removexattr(through(fd), body.name))
+        return self._change(header, lambda fd: os.removexattr(proc_path(fd), body.name))
 
     def _change(self, header: Header, perform: Callable[[int], None]) -> Reply:
         with self._objects.located(header.node) as thing:
@@ -199,7 +199,7 @@ class AttributeRequests:
 
     def _statfs(self, header: Header, _: request_bodies.Nothing) -> Reply:
         with self._objects.descriptor(header.node) as fd:
-            return replies.statfs(header.unique, os.statvfs(through(fd)))
+            return replies.statfs(header.unique, os.statvfs(proc_path(fd)))
 
     def _syncfs(self, header: Header, _: request_bodies.Nothing) -> Reply:
         syncfs(self._host.root_fd)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.bridge.passthrough._node import LocatedNode
 from holdfast.bridge.server.request_threads import LaterError, is_patient
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.unreadable_file import takes_long
 from holdfast.undo.safeguards.guard import LOSING_MODES, risk_of
 from holdfast.wire.fuse import protocol_constants, replies
@@ -162,7 +162,7 @@ class OpenRequests:
                 self.capture(header, thing, found, risk_of(flags))
                 if flags & os.O_TRUNC:
                     with self._callers.stripping(header, open_flags & protocol_constants.OPEN_KILL_SUIDGID):
-                        os.truncate(fd if flags & os.O_ACCMODE in _CAN_WRITE else through(fd), 0)
+                        os.truncate(fd if flags & os.O_ACCMODE in _CAN_WRITE else proc_path(fd), 0)
         except BaseException:
             os.close(fd)
             raise
@@ -250,7 +250,7 @@ class OpenRequests:
     def reopened(self, fd: int, flags: int) -> int:
         """Open a regular file again. Raises `OSError`, and `LaterError` while a process has a lease on it."""
         try:
-            opened = os.open(through(fd), flags | os.O_NONBLOCK | os.O_CLOEXEC)
+            opened = os.open(proc_path(fd), flags | os.O_NONBLOCK | os.O_CLOEXEC)
         except BlockingIOError as error:
             raise LaterError from error
         os.set_blocking(opened, True)

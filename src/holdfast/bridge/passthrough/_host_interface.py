@@ -5,7 +5,14 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.files.linux.process_credentials import FSETID, PAST_CHECKS, Credentials, assumed, masked, own_status
+from holdfast.files.linux.process_credentials import (
+    FSETID,
+    PAST_CHECKS,
+    Credentials,
+    assume_credentials,
+    own_status,
+    thread_umask,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,10 +70,10 @@ class Callers:
         mask = umask if self._masks else 0
 
         def performed() -> T:
-            with masked(mask):
+            with thread_umask(mask):
                 if is_own:
                     return perform()
-                with assumed(Credentials(header.uid, header.gid, groups, own.capabilities & PAST_CHECKS)):
+                with assume_credentials(Credentials(header.uid, header.gid, groups, own.capabilities & PAST_CHECKS)):
                     return perform()
 
         return performed
@@ -79,4 +86,4 @@ class Callers:
         if not strips or own.uid:
             return nullcontext()
         # (It counts whether they are of the file's group; of their other groups nothing is known.)
-        return assumed(Credentials(own.uid, header.gid, (), own.capabilities & ~FSETID))
+        return assume_credentials(Credentials(own.uid, header.gid, (), own.capabilities & ~FSETID))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.passthrough._listing_cache import is_settled, stamp
 from holdfast.files.linux.directory_entries import dirents
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import RefusedError
 from holdfast.wire.fuse import replies
 from holdfast.wire.fuse.node_table import Handles
@@ -104,7 +104,7 @@ class ListingRequests:
         self._handles.check_room()
         with self._share.one_more():
             with self._objects.directory(header.node) as fd:
-                opened = os.open(through(fd), _DIRECTORY)
+                opened = os.open(proc_path(fd), _DIRECTORY)
             try:
                 kept = self._objects.listing(header.node) if self._shown.is_told else None
                 directory = _Directory(opened, kept)

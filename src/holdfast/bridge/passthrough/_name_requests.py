@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.bridge.server.request_threads import LaterError
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, renameat2
 from holdfast.model.errors import RefusedError
 from holdfast.undo.journal.records import file_type
@@ -111,7 +111,7 @@ class NameRequests:
             place = self._objects.place(header.node, dir_fd, body.name)
 
             def perform() -> None:
-                os.link(through(source.fd), body.name, dst_dir_fd=dir_fd, follow_symlinks=True)
+                os.link(proc_path(source.fd), body.name, dst_dir_fd=dir_fd, follow_symlinks=True)
 
             found = os.fstat(source.fd)
             if source.path is not None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.bridge.passthrough._node import OBJECT, stale_error
 from holdfast.files.linux.file_handle import handle_of, identity
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.syscalls import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, openat2
 from holdfast.files.watch.event_syscalls import open_by_handle
 from holdfast.model.errors import FormatError
@@ -257,4 +257,4 @@ class NodePaths:
 
 
 def _absolute(fd: int) -> bytes:
-    return os.fsencode(os.readlink(through(fd)))
+    return os.fsencode(os.readlink(proc_path(fd)))

@@ -18,8 +18,8 @@ from holdfast.bridge.passthrough._listing_cache import CachedListing, drops_when
 from holdfast.bridge.passthrough._node import OBJECT, LocatedNode, Node, stale_error
 from holdfast.bridge.passthrough._node_access import NodeAccess, NodePaths
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.file_lease import Writer, writer_of
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.syscalls import mount_id
 from holdfast.model.errors import FormatError, RefusedError
 from holdfast.undo.interceptor import Place
@@ -301,22 +301,22 @@ class NodeRegistry:
 
     def is_written(self, node: int) -> bool:
         """Whether a process can write to it now, through a mapping, too. (True where that cannot be told.)"""
-        return bool(self._nodes[node].writers) or self._by_mapping(node) is not Writer.NONE
+        return bool(self._nodes[node].writers) or self._by_mapping(node) is not WriterStatus.NONE
 
-    def _by_mapping(self, node: int) -> Writer:
+    def _by_mapping(self, node: int) -> WriterStatus:
         noted = self._mapped.get(node)
         if noted is None:
-            return Writer.NONE
+            return WriterStatus.NONE
         try:
             with self.descriptor(node) as fd:
-                file = os.open(through(fd), os.O_RDONLY | AT_ONCE)
+                file = os.open(proc_path(fd), os.O_RDONLY | AT_ONCE)
         except (FormatError, OSError):
-            return Writer.UNTOLD  # it is forgotten, has no name, or a process has a lease on it
+            return WriterStatus.UNSUPPORTED  # it is forgotten, has no name, or a process has a lease on it
         try:
             writer = writer_of(file)
         finally:
             os.close(file)
-        if writer is Writer.NONE and self._mapped.get(node) is noted:
+        if writer is WriterStatus.NONE and self._mapped.get(node) is noted:
             self._mapped.pop(node, None)
         return writer
 
@@ -326,4 +326,4 @@ class NodeRegistry:
         with self._lock:
             opened = frozenset(self._written)
         noted = tuple(self._mapped.items())
-        return opened.union(found.st_ino for node, found in noted if self._by_mapping(node) is Writer.SOME)
+        return opened.union(found.st_ino for node, found in noted if self._by_mapping(node) is WriterStatus.SOME)

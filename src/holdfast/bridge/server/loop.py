@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.bridge.server.request_threads import LaterError, Leader, ServingThreads, SlowRequests
-from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError, lacks_room
+from holdfast.model.errors import FormatError, HeldError, HoldfastError, StorageError, out_of_space_errno
 from holdfast.model.log import Log
 from holdfast.undo.interceptor import StepEndedError
 from holdfast.wire.fuse import negotiation, replies
@@ -328,7 +328,7 @@ def _answer(operation: Operation | None, header: Header, body: Body) -> Reply:
         if (isinstance(error, FormatError) and error.code != FormatError.code) or error.code == TOO_MANY:
             return replies.error(header.unique, errno_of(error))
         _LOG.error("a request of a mount has failed: %s", error.message, opcode=_name(header))
-        return replies.error(header.unique, lacks_room(error) or errno.EIO)
+        return replies.error(header.unique, out_of_space_errno(error) or errno.EIO)
     except Exception:  # noqa: BLE001 - one request fails, and the mount goes on
         _LOG.exception("a request of a mount has failed by a mistake of Holdfast's own", opcode=_name(header))
     return replies.error(header.unique, errno.EIO)

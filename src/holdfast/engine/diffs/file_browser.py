@@ -9,7 +9,7 @@ import stat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.files.linux.syscalls import RESOLVE_BENEATH, RESOLVE_NO_MAGICLINKS, openat2
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.model.command_results import Read
 from holdfast.model.errors import EscapeError, HoldfastError, NotFoundError, RefusedError, StorageError, UsageError
 from holdfast.model.ids import Hash, Hasher
@@ -18,7 +18,7 @@ from holdfast.model.paths import display
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.files.protected_directories import Own
+    from holdfast.files.protected_directories import ProtectedDirectories
     from holdfast.model.json_types import EntryKind
 
 MAX_READ_BYTES: Final = 16 << 20
@@ -66,7 +66,7 @@ def list_directory(
     needed for what is returned alone. Links that stay within the workspace are followed on the way, not in the list.
     Raises `NotFoundError`, `EscapeError` for a path that leads out, `RefusedError` for what is no directory.
     """
-    out_of_reach = find_own(own)
+    out_of_reach = find_protected(own)
     fd = _open_entry(root, path, os.O_RDONLY | os.O_DIRECTORY, out_of_reach)
     try:
         total = 0
@@ -88,7 +88,7 @@ def list_directory(
         os.close(fd)
 
 
-def _names(fd: int, own: Own) -> Iterator[bytes]:
+def _names(fd: int, own: ProtectedDirectories) -> Iterator[bytes]:
     numbers = {inode for _, inode in own.places}
     with os.scandir(fd) as entries:
         for entry in entries:
@@ -106,7 +106,7 @@ def find_directory(root: bytes, path: bytes, *, own: Sequence[bytes] = ()) -> by
     A caller goes there by name: what others put into its place meanwhile is what it finds. Raises as
     `list_directory`.
     """
-    fd = _open_entry(root, path, _DIRECTORY, find_own(own))
+    fd = _open_entry(root, path, _DIRECTORY, find_protected(own))
     try:
         return os.fsencode(os.readlink(f"/proc/self/fd/{fd}"))
     finally:
@@ -119,7 +119,7 @@ def read_file(
     """At most ``limit`` bytes of the file ``path`` from ``offset``. Raises as `list_directory`, and `UsageError`."""
     if offset < 0 or not 0 <= limit <= MAX_READ_BYTES:
         raise UsageError(f"offset is a number from 0, limit one from 0 to {MAX_READ_BYTES}")
-    fd = _open_entry(root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, find_own(own))
+    fd = _open_entry(root, path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY, find_protected(own))
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
@@ -161,7 +161,7 @@ def _item(fd: int, name: bytes) -> DirectoryEntry | None:
     return DirectoryEntry(name, kind, size, stat.S_IMODE(found.st_mode), found.st_mtime_ns, target)
 
 
-def _open_entry(root: bytes, path: bytes, flags: int, own: Own) -> int:
+def _open_entry(root: bytes, path: bytes, flags: int, own: ProtectedDirectories) -> int:
     """What ``path`` leads to, beneath the root, and in nothing that is Holdfast's own.
 
     The directory that holds it is opened and looked at first, and the rest is done from there: no process can move it
@@ -224,7 +224,7 @@ def _target(directory: int, name: bytes, error: OSError) -> bytes | None:
         return None
 
 
-def _checked(fd: int, base: int, path: bytes, own: Own) -> int:
+def _checked(fd: int, base: int, path: bytes, own: ProtectedDirectories) -> int:
     """The descriptor, if it is not a directory that is Holdfast's own."""
     try:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
@@ -235,7 +235,7 @@ def _checked(fd: int, base: int, path: bytes, own: Own) -> int:
     return fd
 
 
-def _check(base: int, directory: int, name: bytes, path: bytes, own: Own) -> None:
+def _check(base: int, directory: int, name: bytes, path: bytes, own: ProtectedDirectories) -> None:
     """Raise `EscapeError` if the directory, or ``name`` in it, is Holdfast's own."""
     own.check(directory, path)
     at, top = (os.readlink(f"/proc/self/fd/{each}") for each in (directory, base))

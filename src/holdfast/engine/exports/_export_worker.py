@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.opener import Opener
     from holdfast.engine.watching.service import WatchSetup
-    from holdfast.files.tree import Dirty, DirtySource
+    from holdfast.files.tree import DirtyPaths, DirtySource
     from holdfast.files.watch import Watcher
-    from holdfast.model.command_results import CheckpointResult, Request, Status
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
     from holdfast.store.catalog.export_rows import ExportRow
 
 _LOG = Log(__name__)
@@ -184,7 +184,7 @@ class _NotifyingWatcher:
     def fileno(self) -> int:
         return self._watcher.fileno()
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         answer = self._watcher.drain()
         # (Polling knows nothing, all the time: `TreeComparison` tells in its stead.)
         if not self._first and not (answer.everything and self.backend == "polling"):
@@ -217,7 +217,7 @@ class _ExportSaver:
         self._told = told
         self._tenant, self._export = tenant, export
 
-    def checkpoint(self, request: Request) -> CheckpointResult:
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
         try:
             result = self._saver.checkpoint(request)
             if result.created and self._differing is not None:

@@ -28,7 +28,7 @@ from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.store.catalog.export_rows import ExportRows, tenants_that_serve
 from holdfast.store.catalog.work_lease import Lease
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.model.clock import Clock
     from holdfast.model.ids import WorkspaceId
     from holdfast.store.catalog.export_rows import ExportRow
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 
 _Missing = tuple[str, "WorkspaceId"]
@@ -72,13 +72,13 @@ class MissingExportFinder:
 
     def _look_for(self, opener: Opener, names: Iterable[WorkspaceId]) -> None:
         catalog = opener.store().catalog
-        records: list[Workspace] = []
+        records: list[WorkspaceRow] = []
         for name in names:
             try:
                 record = catalog.workspace(name)
             except NotFoundError:
                 continue
-            if not os.path.lexists(seen_at(record.path)):
+            if not os.path.lexists(last_seen_path(record.path)):
                 records.append(record)
         for path in find_moved(records, lambda one: workspace_folder(opener.home, one)).values():
             opener.open(path)  # which notes that it is there
@@ -400,7 +400,7 @@ class Maintenance:
                 self._hold(
                     leases,
                     tenant,
-                    Lease(catalog.database, catalog.tenant, f"{LEASE} {catalog.machine}".strip(), self._clock),
+                    Lease(catalog.database, catalog.tenant, f"{LEASE} {catalog.home_id}".strip(), self._clock),
                 )
             rows = ExportRows(catalog).list() if tenant in leases and tenant in serving else []
             self._adopt(tenant, rows)

@@ -24,7 +24,7 @@ from holdfast.model.errors import (
 from holdfast.model.paths import PROMOTION_PREFIX, display
 from holdfast.store.catalog.export_rows import ExportRow, ExportRows
 from holdfast.store.catalog.token_rows import TokenRows
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -124,7 +124,7 @@ class Exports:
 
     def path_of(self, row: ExportRow) -> bytes:
         """Where its directory was last seen."""
-        return seen_at(self._catalog.workspace(row.workspace).path)
+        return last_seen_path(self._catalog.workspace(row.workspace).path)
 
     # -- one of them --------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Exports:
         """
         own = [self.path_of(one) for one in self.rows.list() if one.name not in names] if names else []
         at = self.path_of(row)
-        found = [*map(seen_at, self.rows.of_others()), *own]
+        found = [*map(last_seen_path, self.rows.other_tenants_roots()), *own]
         return [path for path in found if path != at and not _below(path, at)]
 
     def future_roots(self, row: ExportRow, names: Sequence[str]) -> list[bytes]:
@@ -218,7 +218,7 @@ class Exports:
         line = self._catalog.checkpoints(forked.id)
         if forked.source != source or not line:
             return None
-        return ForkResult(forked.id, seen_at(forked.path), line[-1].id, source, line[-1].total_files)
+        return ForkResult(forked.id, last_seen_path(forked.path), line[-1].id, source, line[-1].total_files)
 
     def own_directory(self, name: str) -> bytes:
         """Where the directory of an export is made if no place was given."""

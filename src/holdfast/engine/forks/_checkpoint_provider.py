@@ -26,15 +26,15 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.files.directories.removal_obstacles import refuse_others
 from holdfast.files.directories.replication import make_read_only, remove_whole
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import NotFoundError, RefusedError, UnsupportedError
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
-from holdfast.snapshot.checkpoints import KEEPER, Means
+from holdfast.snapshot.checkpoints import KEEPER, CheckpointSupport
 from holdfast.snapshot.copied_repositories import keep_apart
 from holdfast.snapshot.private_directories import make_private
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context, HomeContext
     from holdfast.model.clock import Clock
     from holdfast.store.catalog.catalog import Catalog
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 _LOG = Log(__name__)
 _TREE: Final = b"tree"
@@ -58,7 +58,7 @@ class OwnCheckpoints:
 
     def __init__(
         self,
-        workspace: Workspace,
+        workspace: WorkspaceRow,
         *,
         home: bytes,
         directory: bytes,
@@ -76,19 +76,21 @@ class OwnCheckpoints:
         self._random = random
         self._mounts = mounts
 
-    def means(self) -> Means:
-        """See `Checkpoints.means`."""
+    def detect(self) -> CheckpointSupport:
+        """See `Checkpoints.detect`."""
         with self._opened() as home:
             run = current_run(home)
             if run is not None:
-                return Means(f"what runs supervised, in the run {run}, makes no snapshots")
+                return CheckpointSupport(f"what runs supervised, in the run {run}, makes no snapshots")
             if home.store.catalog.database.read_only:
-                return Means("what Holdfast keeps can only be read here")
+                return CheckpointSupport("what Holdfast keeps can only be read here")
         if under(self._directory, self._workspace.path):
             where = display(os.path.dirname(self._directory))
-            return Means(f"forks would lie in the workspace, in {where}, unless snapshot.directory names another place")
+            return CheckpointSupport(
+                f"forks would lie in the workspace, in {where}, unless snapshot.directory names another place"
+            )
         why_not = self._lacking()
-        return Means(mounts=not why_not, why_not=why_not)
+        return CheckpointSupport(mounts=not why_not, why_not=why_not)
 
     def directory(self) -> bytes:
         """See `Checkpoints.directory`."""
@@ -102,7 +104,7 @@ class OwnCheckpoints:
         """See `Checkpoints.take`."""
         with self._opener() as opener:
             context = opener.open(self._workspace.path) if place is None else self._fork(opener, place)
-            request = Request(kind="auto", provenance=Provenance(message=message or keeper))
+            request = CheckpointRequest(kind="auto", provenance=Provenance(message=message or keeper))
             with context.lock():  # until it is pinned, the workspace stands on it, and so it stays
                 checkpoint = create_checkpoint_locked(context, request).checkpoint
                 context.catalog.pin(checkpoint.root, keeper, checkpoint=checkpoint.id)
@@ -112,8 +114,8 @@ class OwnCheckpoints:
         """See `Checkpoints.fork`."""
         self._make(checkpoint, place, mounted=self._mounts)
 
-    def show(self, checkpoint: str, place: bytes) -> None:
-        """See `Checkpoints.show`."""
+    def make_view(self, checkpoint: str, place: bytes) -> None:
+        """See `Checkpoints.make_view`."""
         if self._mounts:
             make_private(place)
             keep_apart(place)
@@ -156,15 +158,15 @@ class OwnCheckpoints:
             with suppress(OSError):  # there are others in it; or a process that was killed here had removed it
                 os.rmdir(empty)
 
-    def let_go(self, keeper: str) -> None:
-        """See `Checkpoints.let_go`."""
+    def release(self, keeper: str) -> None:
+        """See `Checkpoints.release`."""
         with self._opened() as home:
             retry_with_reserve(home, partial(home.store.catalog.unpin_all, keeper))
             # (Also if there was no pin: the process that took it away may have been killed.)
             self._forget_unused(home)
 
-    def let_go_of_all(self) -> None:
-        """See `Checkpoints.let_go_of_all`."""
+    def release_all(self) -> None:
+        """See `Checkpoints.release_all`."""
         with self._opened() as home:
             catalog = home.store.catalog
             for checkpoint, reasons in catalog.protections().items():
@@ -202,7 +204,7 @@ class OwnCheckpoints:
                 return "the kernel has no overlayfs loaded"
         return ""
 
-    def _make(self, checkpoint: str, place: bytes, *, mounted: bool) -> Workspace:
+    def _make(self, checkpoint: str, place: bytes, *, mounted: bool) -> WorkspaceRow:
         source = CheckpointId(checkpoint)
         with self._opener() as opener:
             context = opener.open(self._workspace.path)
@@ -254,13 +256,13 @@ class OwnCheckpoints:
             return False
         return of.id == self._workspace.id or self._is_ours(of)
 
-    def _is_ours(self, workspace: Workspace) -> bool:
+    def _is_ours(self, workspace: WorkspaceRow) -> bool:
         """True of a fork or a view of this provider, wherever it was made."""
-        parts = seen_at(workspace.path).split(b"/")
+        parts = last_seen_path(workspace.path).split(b"/")
         return parts[-1] == _TREE and parts[-3:-2] == [self._workspace.id.encode()]
 
 
-def _forget_fork(home: HomeContext, forked: Workspace) -> None:
+def _forget_fork(home: HomeContext, forked: WorkspaceRow) -> None:
     """Have nothing of a fork, which no process serves, but its checkpoints. It is let go last: so what was begun is
     found again, and done once more, by the next process after a kill.
     """

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.bridge.checkpoint_appearance import CheckpointAppearance
-from holdfast.files.write.ownership import inherited
+from holdfast.files.write.ownership import inherited_mode
 
 if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
@@ -27,4 +27,4 @@ def shown_ownership(context: Context, checkpoint: Checkpoint) -> CheckpointAppea
         uid, gid = uid if files.uid < 0 else files.uid, gid if files.gid < 0 else files.gid
     if about is None:
         return CheckpointAppearance(uid, gid, checkpoint.created_at)
-    return CheckpointAppearance(uid, gid, checkpoint.created_at, about.st_mode & 0o777, inherited(about))
+    return CheckpointAppearance(uid, gid, checkpoint.created_at, about.st_mode & 0o777, inherited_mode(about))

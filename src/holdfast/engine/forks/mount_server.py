@@ -14,7 +14,7 @@ from holdfast.engine.opening.home import open_process_log
 from holdfast.engine.opening.opener import Opener
 from holdfast.model.errors import HoldfastError, NotFoundError, unexpected
 from holdfast.model.ids import CheckpointId
-from holdfast.model.log import arrange
+from holdfast.model.log import set_sender
 from holdfast.processes.detached_worker import read_order, report
 from holdfast.processes.module_process import ProcessOutcome, failed_outcome
 
@@ -78,9 +78,9 @@ def _log_to(folder: bytes, level: Level) -> None:
     def send() -> None:
         from holdfast.model import log_format
 
-        log_format.send(level, log_format.Lines(as_json=True))
+        log_format.send(level, log_format.LineHandler(as_json=True))
 
-    arrange(level, send)
+    set_sender(level, send)
 
 
 def _at_signals(end: Callable[[], None]) -> None:

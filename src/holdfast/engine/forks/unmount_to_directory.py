@@ -15,14 +15,14 @@ from holdfast.engine.opening.home import INDEX, LAYER
 from holdfast.model.errors import HoldfastError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import TEMPORARY_PREFIX, display
-from holdfast.snapshot.kill_on_exit import run
+from holdfast.snapshot.kill_on_exit import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.engine.opening.context import Context, StoreContext
     from holdfast.engine.opening.fork_layers import ForkNote
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 _LOG = Log(__name__)
 
@@ -71,7 +71,7 @@ def finish(context: Context, note: ForkNote) -> None:
     _LOG.debug("no fork by mount any more", checkpoint=note.checkpoint)
 
 
-def discard(context: StoreContext, workspace: Workspace) -> None:
+def discard(context: StoreContext, workspace: WorkspaceRow) -> None:
     """Let go of a fork's layers, and of its base, if the workspace is a fork by mount. What was changed is lost.
 
     Idempotent: the note goes last, so that cut short it is done again by the next process.
@@ -96,7 +96,7 @@ def _copy(context: Context, note: ForkNote, copy: bytes) -> None:
     with ServedFork(context, note, merged):
         try:
             for words in (["cp", "-a", "--", merged + b"/.", copy + b"/"], ["sync", "-f", "--", copy]):
-                done = run(words)
+                done = run_program(words)
                 if done.returncode:
                     said = display(done.stderr.strip().splitlines()[0]) if done.stderr.strip() else "it failed"
                     raise StorageError(f"the fork cannot be copied to {display(copy)}: {said}")

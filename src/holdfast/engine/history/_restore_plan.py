@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.blobs.content_reader import BlobReader
-    from holdfast.store.manifests.manifest import Pages
+    from holdfast.store.manifests.manifest import PageSource
     from holdfast.store.store import Store
 
 _PIECE = 1 << 16
@@ -62,7 +62,7 @@ class SafePlan(NamedTuple):
 
 
 def exclude_conflicts(
-    pages: Pages,
+    pages: PageSource,
     plan: Plan,
     first: Plan,
     mending: Resumption,
@@ -178,7 +178,7 @@ def with_sqlite_logs(
     context: Context,
     plan: Plan,
     changes: Sequence[Change],
-    pages: Pages,
+    pages: PageSource,
     now: Hash,
     target: Hash,
     paths: Sequence[bytes],
@@ -241,7 +241,7 @@ def exclude_split_databases(plan: Plan, logs: frozenset[bytes], spared: Iterable
 def _is_database(context: Context, root: Root, path: bytes, goal: Entry | None) -> bool:
     """Whether it is a database on the disk, or is to be one."""
     try:
-        if is_database(*root.place(path)):
+        if is_database(*root.locate(path)):
             return True
     except HoldfastError:
         pass
@@ -256,7 +256,7 @@ def _is_database(context: Context, root: Root, path: bytes, goal: Entry | None) 
     return first.startswith(MAGIC)
 
 
-def _reason_against(top: bytes, root: Root, base: bytes, pages: Pages, now: Hash) -> str | None:
+def _reason_against(top: bytes, root: Root, base: bytes, pages: PageSource, now: Hash) -> str | None:
     """Why nothing of the database, in the tree ``root`` at ``top``, can be changed; None if it can."""
     parts = [base, *(base + end for end in (*LOGS, INDEX))]
     found = {path: info for path in parts if (info := _look(root, path))}

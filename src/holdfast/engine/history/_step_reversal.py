@@ -23,7 +23,7 @@ from holdfast.engine.history.status import scan_tree
 from holdfast.engine.opening.operation_journal import UndoNote, remove_undo_note, write_undo_note
 from holdfast.engine.opening.undo_log import find_steps, report_saved, touched_paths
 from holdfast.model.checkpoint import HistoryEvent
-from holdfast.model.command_results import Request, RestoreResult
+from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -264,7 +264,7 @@ def record_undone(
     event = HistoryEvent(0, 0, "undo", head, before, note.position, note.steps)
     left = create_checkpoint_or_part(
         context,
-        Request(kind="auto"),
+        CheckpointRequest(kind="auto"),
         partial(touched_paths, service, note.steps),
         progress,
         recorded=HistoryEntry(event, note.redo_tip),
@@ -321,7 +321,7 @@ def record_redone(context: Context, service: UndoService, note: UndoNote, progre
         )
         reached = create_checkpoint_or_part(
             context,
-            Request(kind="auto"),
+            CheckpointRequest(kind="auto"),
             partial(touched_paths, service, note.steps),
             progress,
             recorded=HistoryEntry(event, None),

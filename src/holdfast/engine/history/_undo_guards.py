@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.model.entries import Change, Entry
     from holdfast.model.ids import Hash
     from holdfast.store.catalog_records import Cursor
-    from holdfast.store.manifests.manifest import Pages
+    from holdfast.store.manifests.manifest import PageSource
     from holdfast.undo.service import StepInfo, UndoService, UnfinishedStep
 
 _SHOWN = 5
@@ -336,7 +336,7 @@ def _steps_from(context: Context, service: UndoService, state: HistoryEvent) -> 
 
 
 def steps_that_wrote_late(
-    service: UndoService | None, pages: Pages, before: Hash, after: Hash, done: Collection[int] = ()
+    service: UndoService | None, pages: PageSource, before: Hash, after: Hash, done: Collection[int] = ()
 ) -> list[StepInfo]:
     """The steps that ended earlier, and to which some of the changes belong all the same that make one state into the
     other: what had a file of theirs open has written to it after their ends, last of all. The newest first; without
@@ -359,7 +359,7 @@ class StateChange(NamedTuple):
     """The earlier one."""
     before: Hash
     after: Hash
-    pages: Pages
+    pages: PageSource
 
 
 def is_only_late_writes(

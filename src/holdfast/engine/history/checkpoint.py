@@ -17,7 +17,7 @@ from holdfast.engine.opening.undo_log import report_saved
 from holdfast.files.scan import parallel_scan
 from holdfast.files.scan.secret_files import is_environment
 from holdfast.model.checkpoint import KINDS, Checkpoint, HistoryEvent, Provenance
-from holdfast.model.command_results import CheckpointResult, Request
+from holdfast.model.command_results import CheckpointRequest, CheckpointResult
 from holdfast.model.entries import Change, Counts, count_changes
 from holdfast.model.errors import (
     HoldfastError,
@@ -25,7 +25,7 @@ from holdfast.model.errors import (
     QuotaError,
     StorageError,
     UsageError,
-    lacks_room,
+    out_of_space_errno,
 )
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.files.tree import Scan
+    from holdfast.files.tree import ScanResult
     from holdfast.model.content import Content, Progress
     from holdfast.model.ids import Hash
-    from holdfast.store.blobs.content_writer import Written
-    from holdfast.store.manifests.manifest import Built
+    from holdfast.store.blobs.content_writer import WrittenBlobs
+    from holdfast.store.manifests.manifest import BuiltManifest
 
 
 _TRIES = 3
@@ -80,7 +80,7 @@ def make_room(context: Context, incoming: int, *, refuse: bool = True) -> None:
         )
 
 
-def make_room_for(context: Context, written: Written, more: int = 0, *, refuse: bool = True) -> None:
+def make_room_for(context: Context, written: WrittenBlobs, more: int = 0, *, refuse: bool = True) -> None:
     """`make_room` for what was just written, and ``more`` bytes to come. If it does not fit, its packs are deleted.
 
     No commit knows them yet. Large blobs stay for collection: another process may have written the same ones.
@@ -106,7 +106,9 @@ class HistoryEntry(NamedTuple):
         return self.event.operation in ("restore", "undo", "redo")
 
 
-def create_checkpoint(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
+def create_checkpoint(
+    context: Context, request: CheckpointRequest, progress: Progress | None = None
+) -> CheckpointResult:
     """Save the tree's present state, if it differs from the last one saved.
 
     Waits for the workspace's lock (`LockedError` when that takes too long). Durable when it returns; atomic: it exists
@@ -126,7 +128,7 @@ def create_checkpoint(context: Context, request: Request, progress: Progress | N
 
 def create_checkpoint_locked(
     context: Context,
-    request: Request,
+    request: CheckpointRequest,
     progress: Progress | None = None,
     *,
     meanwhile: Callable[[], None] | None = None,
@@ -143,7 +145,7 @@ def create_checkpoint_locked(
     full_hash = request.full_hash
     for left in reversed(range(_TRIES)):
         try:
-            with report_saved(context) as note, context.store.keeping_ahead():
+            with report_saved(context) as note, context.store.caching_bases():
                 checkpoint, created, scan = _try_to_create(
                     context, request, full_hash, progress, meanwhile, recorded, also
                 )
@@ -169,7 +171,7 @@ def create_checkpoint_locked(
 
 def create_checkpoint_or_part(
     context: Context,
-    request: Request,
+    request: CheckpointRequest,
     touched: Callable[[], Collection[bytes]],
     progress: Progress | None = None,
     *,
@@ -185,12 +187,12 @@ def create_checkpoint_or_part(
     try:
         return create_checkpoint_locked(context, request, progress, meanwhile=meanwhile, recorded=recorded).checkpoint
     except StorageError as error:
-        if not lacks_room(error):
+        if not out_of_space_errno(error):
             raise
         try:
             saved = _create_part(context, request, touched(), recorded)
         except StorageError as still:
-            if not lacks_room(still):
+            if not out_of_space_errno(still):
                 raise
             saved = None
         if saved is None:
@@ -204,13 +206,13 @@ def create_checkpoint_or_part(
 
 
 def _create_part(
-    context: Context, request: Request, paths: Collection[bytes], recorded: HistoryEntry | None
+    context: Context, request: CheckpointRequest, paths: Collection[bytes], recorded: HistoryEntry | None
 ) -> Checkpoint | None:
     """Save what the tree holds at or below ``paths``; what else has changed is as in the last checkpoint. None if there
     is no such path, or no checkpoint yet.
     """
     from holdfast.engine.history.status import scan_tree
-    from holdfast.files.tree import Scan
+    from holdfast.files.tree import ScanResult
     from holdfast.store.manifests import manifest
 
     cursor = context.catalog.cursor(context.workspace.id)
@@ -233,7 +235,7 @@ def _create_part(
             changes.append(change)
         after = {change.path: change.after for change in changes}
         built = manifest.update(context.store.pages, parent.root, after)
-        scan = Scan(parent.root, after, list(now.not_captured), 0)
+        scan = ScanResult(parent.root, after, list(now.not_captured), 0)
         return _commit(context, request, cursor, parent, scan, built, changes, writer.finish(), recorded)
     except BaseException:
         writer.abort()
@@ -244,7 +246,7 @@ def _what_makes_room(context: Context) -> str:
     """What to do where the home has no room."""
     can_collect = 0
     with suppress(HoldfastError):
-        can_collect = context.store.collector().foresee(0).bytes_freed
+        can_collect = context.store.collector().preview(0).bytes_freed
     room = (
         f"`holdfast gc --grace 0` frees {can_collect:,} bytes"
         if can_collect
@@ -276,13 +278,13 @@ def _store_lost_content(context: Context, checkpoint: Checkpoint) -> None:
 
 def _try_to_create(
     context: Context,
-    request: Request,
+    request: CheckpointRequest,
     full_hash: bool,
     progress: Progress | None,
     meanwhile: Callable[[], None] | None,
     recorded: HistoryEntry | None,
     also: Container[bytes],
-) -> tuple[Checkpoint, bool, Scan]:
+) -> tuple[Checkpoint, bool, ScanResult]:
     catalog = context.catalog
     is_way_back = request.kind == "rescue" or (recorded is not None and recorded.is_way_back)
     cursor = catalog.cursor(context.workspace.id)
@@ -323,7 +325,7 @@ def _try_to_create(
     return checkpoint, True, scan
 
 
-def _warn_of_secrets(scan: Scan) -> None:
+def _warn_of_secrets(scan: ScanResult) -> None:
     """At a first checkpoint: say that settings with secrets in them are among what is saved."""
     found = sorted(path for path, entry in scan.changes.items() if entry is not None and is_environment(path))
     if found:
@@ -338,7 +340,9 @@ def _warn_of_secrets(scan: Scan) -> None:
         )
 
 
-def _build_manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> tuple[Built, Sequence[Change] | None]:
+def _build_manifest(
+    context: Context, parent: Checkpoint | None, scan: ScanResult
+) -> tuple[BuiltManifest, Sequence[Change] | None]:
     """The manifest of what the scan found, and how it differs from the parent's (None: there is no parent)."""
     from holdfast.store.manifests import manifest
 
@@ -357,13 +361,13 @@ def _build_manifest(context: Context, parent: Checkpoint | None, scan: Scan) -> 
 
 def _commit(
     context: Context,
-    request: Request,
+    request: CheckpointRequest,
     cursor: Cursor,
     parent: Checkpoint | None,
-    scan: Scan,
-    built: Built,
+    scan: ScanResult,
+    built: BuiltManifest,
     changes: Sequence[Change] | None,
-    written: Written,
+    written: WrittenBlobs,
     recorded: HistoryEntry | None,
 ) -> Checkpoint:
     """Write the pages and commit. What was written stays unreferenced if this fails."""
@@ -427,7 +431,7 @@ def _commit(
     return checkpoint
 
 
-def _claim_existing(context: Context, existing: Checkpoint, request: Request) -> Checkpoint:
+def _claim_existing(context: Context, existing: Checkpoint, request: CheckpointRequest) -> Checkpoint:
     """Make the checkpoint that already holds this state the user's, who asked for one: it is not thinned out any more.
 
     What they say of it is taken where nothing is said yet.

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.engine.opening.context import Context
-    from holdfast.model.command_results import CheckpointResult, Request, RestoreResult
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult, RestoreResult
     from holdfast.model.content import Progress
     from holdfast.model.ids import CheckpointId
 
 
-def checkpoint(context: Context, request: Request, progress: Progress | None = None) -> CheckpointResult:
+def checkpoint(context: Context, request: CheckpointRequest, progress: Progress | None = None) -> CheckpointResult:
     """`holdfast.engine.history.checkpoint.create_checkpoint`: by the watcher, where one runs, at the cost of what
     changed; by its launcher inside of a run. An undo or a redo that was cut short is finished first, unless the kind is
     ``auto``.
@@ -41,9 +41,9 @@ def checkpoint(context: Context, request: Request, progress: Progress | None = N
 def save(context: Context) -> CheckpointResult:
     """Have the tree's present state saved, as what comes before something else."""
     from holdfast.model.checkpoint import Provenance
-    from holdfast.model.command_results import Request
+    from holdfast.model.command_results import CheckpointRequest
 
-    return checkpoint(context, Request("auto", provenance=Provenance(context.settings.identity.author)))
+    return checkpoint(context, CheckpointRequest("auto", provenance=Provenance(context.settings.identity.author)))
 
 
 def restore(

@@ -40,7 +40,7 @@ from holdfast.engine.opening.undo_log import open_and_quieten, report_restored
 from holdfast.files.ignore.sqlite_files import database_of, with_companions
 from holdfast.files.scan.secret_files import is_credential
 from holdfast.model.checkpoint import HistoryEvent
-from holdfast.model.command_results import Request, RestoreResult
+from holdfast.model.command_results import CheckpointRequest, RestoreResult
 from holdfast.model.entries import NotCaptured, after_of
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.model.fast_typing import TYPE_CHECKING
@@ -54,12 +54,12 @@ if TYPE_CHECKING:
 
     from holdfast.engine.history._restore_plan import PlanWithLogs, Resumption
     from holdfast.engine.opening.context import Context
-    from holdfast.files.tree import Applied
+    from holdfast.files.tree import ApplyResult
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.content import Progress, Supply
     from holdfast.model.entries import Change
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.store.manifests.manifest import Pages
+    from holdfast.store.manifests.manifest import PageSource
 
 NOT_THERE = "the state that it goes to does not capture it, and does not say that it was deleted: "
 """Begins why something stays that a state of another workspace lacks; what that state says of it follows."""
@@ -164,7 +164,7 @@ def record_state(
     assert cursor.head is not None, "it was saved before anything was changed"
     event = HistoryEvent(0, 0, operation, cursor.head, cursor.position)
     saved = create_checkpoint_locked(
-        context, Request(kind="rescue"), progress, recorded=HistoryEntry(event, None)
+        context, CheckpointRequest(kind="rescue"), progress, recorded=HistoryEntry(event, None)
     ).checkpoint
     position = context.catalog.cursor(context.workspace.id).position
     assert position is not None, "a state was recorded"
@@ -185,7 +185,7 @@ def save_rescue(
     anywhere: on a full disk those alone may be saved (`create_checkpoint_or_part`).
     """
     recreate_root(context)
-    return create_checkpoint_or_part(context, Request(kind="rescue"), touched, progress, meanwhile=meanwhile)
+    return create_checkpoint_or_part(context, CheckpointRequest(kind="rescue"), touched, progress, meanwhile=meanwhile)
 
 
 def _preload(context: Context, target: Checkpoint, paths: Sequence[bytes]) -> None:
@@ -245,7 +245,7 @@ def carry_out(
     wanted = {change.path for change in plan.writes if change.before is None and is_credential(change.path)}
     if wanted and replaces_credentials and mending is None and any(map(context.tree.is_there, wanted)):
         # What is not captured, and is going to be overwritten, is in the rescue all the same.
-        now = create_checkpoint_locked(context, Request(kind="rescue"), progress, also=wanted).checkpoint
+        now = create_checkpoint_locked(context, CheckpointRequest(kind="rescue"), progress, also=wanted).checkpoint
         position = context.catalog.cursor(context.workspace.id).position
         tip = position if journal.redo_tip == journal.position else journal.redo_tip
         journal = journal._replace(rescue=now.id, position=position, redo_tip=tip)
@@ -314,7 +314,7 @@ def carry_out(
     return restore_result(journal, applied)
 
 
-def restore_result(journal: Journal, applied: Applied) -> RestoreResult:
+def restore_result(journal: Journal, applied: ApplyResult) -> RestoreResult:
     """What the caller is told of ``applied``."""
     undo_command = REDO_COMMAND if journal.operation == "undo" else UNDO_COMMAND
     if not (applied.written or applied.deleted):
@@ -333,7 +333,7 @@ def restore_result(journal: Journal, applied: Applied) -> RestoreResult:
     )
 
 
-def _plan(pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan:
+def _plan(pages: PageSource, now: Hash, target: Hash, paths: Sequence[bytes]) -> Plan:
     return _limited(manifest.diff(pages, now, target), paths)
 
 
@@ -346,7 +346,9 @@ def _limited(changes: Sequence[Change], paths: Sequence[bytes]) -> Plan:
     )
 
 
-def _plan_with_logs(context: Context, pages: Pages, now: Hash, target: Hash, paths: Sequence[bytes]) -> PlanWithLogs:
+def _plan_with_logs(
+    context: Context, pages: PageSource, now: Hash, target: Hash, paths: Sequence[bytes]
+) -> PlanWithLogs:
     """As `_plan`, with what databases need."""
     changes = manifest.diff(pages, now, target)
     return with_sqlite_logs(context, _limited(changes, paths), changes, pages, now, target, paths)

@@ -13,7 +13,7 @@ from holdfast.files.git.configuration import MAX_RULES_BYTES
 from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE, UNKNOWN_FINGERPRINT, DirectoryRules
 from holdfast.files.note_file import NoteFile
 from holdfast.files.scan.secret_files import CREDENTIALS
-from holdfast.files.tree import ROOT_GONE, Scan
+from holdfast.files.tree import ROOT_GONE, ScanResult
 from holdfast.files.write.rooted_access import Root
 from holdfast.model.command_results import Status
 from holdfast.model.content import HashSink
@@ -22,7 +22,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
 from holdfast.model.message_text import named_steps
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 from holdfast.store.manifests import manifest
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.model.checkpoint import Checkpoint
     from holdfast.model.entries import Change, NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.store.manifests.manifest import Pages
+    from holdfast.store.manifests.manifest import PageSource
 
 _LOG = Log(__name__)
 
@@ -42,7 +42,7 @@ class TreeState(NamedTuple):
 
     head: Checkpoint | None
     root: Hash
-    pages: Pages
+    pages: PageSource
     """Reads stored pages and the new ones alike."""
     files: int
     not_captured: Sequence[NotCaptured]
@@ -67,7 +67,7 @@ def scan_tree(context: Context, *, gone_is_empty: bool = False) -> TreeState:
     except NotFoundError as error:
         if not gone_is_empty or error.code != ROOT_GONE:
             raise
-        scan = Scan(None, {}, [], 0)
+        scan = ScanResult(None, {}, [], 0)
     if head is not None and scan.base is not None:
         if not scan.changes:
             context.tree.settle(head.root)
@@ -188,7 +188,7 @@ def only_uncaptured_paths(context: Context, state: CheckpointId, changes: Sequen
         return frozenset(missed)
     try:
         owner = catalog.workspace(checkpoint.workspace)
-        path = seen_at(owner.path)
+        path = last_seen_path(owner.path)
         about = os.lstat(path)
         # (A fork that is mounted, as those of sessions may be, is another directory each time.)
         if (about.st_dev, about.st_ino) != (owner.device, owner.inode) and not os.path.ismount(path):

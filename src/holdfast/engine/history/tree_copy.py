@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from holdfast.engine.opening.context import Context
-    from holdfast.files.tree import Applied, Tree
+    from holdfast.files.tree import ApplyResult, Tree
     from holdfast.model.content import Progress
     from holdfast.model.ids import CheckpointId
 
 
-def write_out(context: Context, journal: Journal, progress: Progress | None, *, beside: Tree | None = None) -> Applied:
+def write_out(
+    context: Context, journal: Journal, progress: Progress | None, *, beside: Tree | None = None
+) -> ApplyResult:
     """Write the journal's target into the tree and commit the fork's first checkpoint. Needs the lock; idempotent.
 
     Large files that ``beside``, the tree that is forked, still holds as they were saved share their blocks with it

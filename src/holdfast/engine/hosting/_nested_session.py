@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.hosting.launcher import wait_for
 from holdfast.engine.opening.undo_log import find_open_step
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError
 from holdfast.model.paths import display
 from holdfast.processes.module_process import ProcessOutcome
@@ -149,7 +149,7 @@ class EnclosingRun:
             root = os.open(self._root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             directories = Directories(root)
             try:
-                write_file(recorded, directories, find_own(self._own), step, path, content, expected)
+                write_file(recorded, directories, find_protected(self._own), step, path, content, expected)
             finally:
                 directories.close()
         except (HoldfastError, OSError) as error:

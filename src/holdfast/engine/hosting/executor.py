@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from holdfast.engine.hosting.launcher import Launch, Launcher
 from holdfast.engine.running.run import new_run_id
 from holdfast.model.errors import ChannelError, HoldfastError, NotFoundError, RefusedError, StorageError
-from holdfast.model.log import Log, inherited
+from holdfast.model.log import Log, child_level
 from holdfast.model.paths import display
 from holdfast.processes.child_environment import inherited_environment
 from holdfast.sandbox.channel import Channel
@@ -256,7 +256,7 @@ class CommandExecutor:
             isolation=self._isolation,
             environment=self._environment,
             read_only=tuple(self.read_only),
-            log_level=inherited(),
+            log_level=child_level(),
         )
         try:
             self._launcher = Launcher(launch) if self._inside is None else self._inside.launch(launch)

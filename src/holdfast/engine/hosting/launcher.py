@@ -22,8 +22,8 @@ from holdfast.engine.running.run import Invocation, RunPolicy, run
 from holdfast.files.write.rooted_access import open_root
 from holdfast.model.config.settings import Isolation
 from holdfast.model.errors import EscapeError, FormatError, HoldfastError, NotFoundError
-from holdfast.model.log import Level, arrange
-from holdfast.model.log_format import Lines, send
+from holdfast.model.log import Level, set_sender
+from holdfast.model.log_format import LineHandler, send
 from holdfast.model.paths import display
 from holdfast.processes.module_process import ProcessOutcome, decode_outcome, failed_outcome, start_module
 from holdfast.sandbox.channel import shim_command
@@ -113,7 +113,7 @@ def main(fd: int) -> None:
         starter.set_inheritable(False)
         with starter.makefile("rb") as file:
             launch = msgspec.msgpack.decode(file.read(), type=Launch)
-        arrange(launch.log_level, lambda: send(launch.log_level, Lines(as_json=not sys.stderr.isatty())))
+        set_sender(launch.log_level, lambda: send(launch.log_level, LineHandler(as_json=not sys.stderr.isatty())))
         try:
             outcome = ProcessOutcome(exit_code=_run(launch))
         except HoldfastError as error:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.exclusive_rename import move_if_absent
 from holdfast.files.linux.metadata import apply_metadata, read_metadata
-from holdfast.files.write.atomic_replacement import TemporaryNames, exchange, take_away
-from holdfast.files.write.displaced_file import Taken, identity
+from holdfast.files.write.atomic_replacement import TemporaryNames, exchange, move_aside
+from holdfast.files.write.displaced_file import DisplacedFile, identity_of
 from holdfast.files.write.ownership import owner_for
 from holdfast.files.write.rooted_access import Root, open_root
 from holdfast.model.entries import file_entry
@@ -116,7 +116,7 @@ def _put(fd: int, name: bytes, found: ConfigFile, content: bytes | None) -> str 
     names = TemporaryNames(os.urandom(8).hex())
     temporary = names.new()
     if content is None:
-        problem = take_away(fd, name, fd, temporary, _taken(found))
+        problem = move_aside(fd, name, fd, temporary, _taken(found))
         if problem is None:
             _unlink(fd, temporary)
         return problem
@@ -148,11 +148,11 @@ def _write(fd: int, name: bytes, content: bytes, like: Metadata | None) -> None:
         os.close(file)
 
 
-def _taken(found: ConfigFile) -> Taken:
+def _taken(found: ConfigFile) -> DisplacedFile:
     if found.info is None or found.content is None:
         raise NotFoundError(f"there is no {display(found.path)}")
     entry = file_entry(hash_bytes(found.content), len(found.content), stat.S_IMODE(found.info.st_mode))
-    return Taken(identity(found.info), entry, doubtful=True)
+    return DisplacedFile(identity_of(found.info), entry, doubtful=True)
 
 
 def _read(fd: int) -> bytes:

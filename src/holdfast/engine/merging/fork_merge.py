@@ -24,7 +24,7 @@ from holdfast.model.errors import NotFoundError, RefusedError, UsageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import TakenIn
+from holdfast.store.catalog_records import MergeParent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -135,11 +135,11 @@ def prepare(
         return PreparedMerge(plan, records, None, foreseen=_foreseen(context, plan, rungs))
     if plan.overlapping:
         return PreparedMerge(plan, records, None, _shown(context, plan))
-    taken_in = TakenIn(fork, plan.base, encode_record(records))
+    taken_in = MergeParent(fork, plan.base, encode_record(records))
     if not plan.stacked.plan.changes:
         # (A fork that production is in has no more than that to be remembered, and no state is its own ancestor.)
         if plan.base not in (fork, production):
-            context.catalog.note_taken_in(production, taken_in)
+            context.catalog.add_merge_parents(production, taken_in)
         return PreparedMerge(plan, records, production)
     with context.lock():
         merged = create_derived_checkpoint(

@@ -16,7 +16,7 @@ from holdfast.model.checkpoint import Provenance
 from holdfast.model.content import SMALL_BLOB_BYTES
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import TakenIn
+from holdfast.store.catalog_records import MergeParent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.model.command_results import RestoreResult
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.store.blobs.content_writer import Written
+    from holdfast.store.blobs.content_writer import WrittenBlobs
 
 _MOST_SAID = 4000
 """Characters of a command that a merged state tells of."""
@@ -58,7 +58,7 @@ def plan_merge(
     return found.plan, stacked_plan.kept_paths(spared, here)
 
 
-def store_contents(context: Context, new: Mapping[Hash, bytes]) -> Written:
+def store_contents(context: Context, new: Mapping[Hash, bytes]) -> WrittenBlobs:
     """Store content that no state has yet; what was stored already costs nothing."""
     make_room(context, 0)
     writer = context.store.writer()
@@ -121,11 +121,11 @@ def merge_into(
     ours, base = operations.save(context).checkpoint.id, bases[0]
     plan, spared = plan_merge(context, bases, ours, theirs, prefer=prefer)
     restored = None
-    taken_in = TakenIn(theirs, base) if whole else None
+    taken_in = MergeParent(theirs, base) if whole else None
     if plan.changes and not plan.conflicts and not dry_run:
         with context.lock():
             merged = create_derived_checkpoint(context, ours, plan.changes, provenance, taken_in=taken_in)
         restored = operations.restore(context, merged, expected=ours) if bring is None else bring(merged, ours)
     elif taken_in is not None and not plan.conflicts and not dry_run and base not in (ours, theirs):
-        context.catalog.note_taken_in(ours, taken_in)
+        context.catalog.add_merge_parents(ours, taken_in)
     return TreeMerge(base, ours, theirs, plan, restored, spared)

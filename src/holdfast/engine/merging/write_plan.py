@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.model.content import Progress
     from holdfast.model.entries import Entry, NotCaptured
     from holdfast.model.ids import CheckpointId, Hash
-    from holdfast.store.blobs.content_writer import Written
+    from holdfast.store.blobs.content_writer import WrittenBlobs
 
 MOST_FILES = 100_000
 
@@ -176,7 +176,7 @@ def _left(path: bytes) -> NotCaptured:
     return NotCaptured(path, "it is not there to be deleted, or no checkpoint holds it")
 
 
-def _store(context: Context, writes: Sequence[PlannedWrite]) -> tuple[Written, list[tuple[Hash, int] | None]]:
+def _store(context: Context, writes: Sequence[PlannedWrite]) -> tuple[WrittenBlobs, list[tuple[Hash, int] | None]]:
     """Store the contents that are given; hash and size of each, None for one that is stored already."""
     writer = context.store.writer()
     added: list[tuple[Hash, int] | None] = []

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.model.errors import ConfigError
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.store.catalog.catalog import Catalog
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
     from holdfast.store.store import Store
     from holdfast.undo.service import UndoService
 
@@ -45,7 +45,7 @@ class StoreContext(Protocol):
         """The settings in force; what concerns a home, no workspace's own file can set."""
         ...
 
-    def folder_of(self, workspace: Workspace) -> bytes:
+    def folder_of(self, workspace: WorkspaceRow) -> bytes:
         """The folder in the home that belongs to a workspace."""
         ...
 
@@ -57,7 +57,7 @@ class HomeContext(NamedTuple):
     settings: Settings
     home: bytes
 
-    def folder_of(self, workspace: Workspace) -> bytes:
+    def folder_of(self, workspace: WorkspaceRow) -> bytes:
         """See `Shared.folder_of`."""
         return workspace_folder(self.home, workspace)
 
@@ -73,7 +73,7 @@ class Context:
     def __init__(
         self,
         *,
-        workspace: Workspace,
+        workspace: WorkspaceRow,
         make_tree: Callable[[], Tree],
         store: Store,
         settings: Settings,
@@ -117,7 +117,7 @@ class Context:
         """The home that the workspace is remembered in."""
         return os.path.dirname(os.path.dirname(self.folder))
 
-    def folder_of(self, workspace: Workspace) -> bytes:
+    def folder_of(self, workspace: WorkspaceRow) -> bytes:
         """See `Shared.folder_of`."""
         return os.path.join(os.path.dirname(self.folder), workspace.id.encode())
 
@@ -209,11 +209,11 @@ def retry_with_reserve(context: StoreContext, work: Callable[[], T]) -> T:
     try:
         done = work()
     except StorageError:
-        if not context.store.give_way():
+        if not context.store.release_reserve():
             raise
         _LOG.info("the disk is full: using what was kept back for that")
         done = work()
-    context.store.lay_ballast()
+    context.store.restore_reserve()
     return done
 
 
@@ -222,14 +222,14 @@ def with_disk_reserve(context: StoreContext) -> Generator[None]:
     """For what must not fail because of a full disk, and cannot simply be done again (a restore, an undo): if the disk
     is full, the ballast is given up before, and what is left of its room is taken back afterwards.
     """
-    gave_way = context.store.give_way()
+    gave_way = context.store.release_reserve()
     if gave_way:
         _LOG.info("the disk is full: using what was kept back for that")
     try:
         yield
     finally:
         if gave_way:
-            context.store.lay_ballast()
+            context.store.restore_reserve()
 
 
 # What a checkpoint changed against its parent, and what the parent says of that which cannot be read now.
@@ -245,20 +245,20 @@ def checkpoint_changes(context: Context, checkpoint: Checkpoint) -> list[Change]
 
 
 class SavedState:
-    """What the stored manifest ``root`` holds: see `holdfast.files.tree.Saved`."""
+    """What the stored manifest ``root`` holds: see `holdfast.files.tree.SavedManifest`."""
 
     def __init__(self, context: Context, root: Hash) -> None:
         self._store = context.store
         self._root = root
 
     def entries(self, path: bytes) -> Iterator[tuple[bytes, Entry]]:
-        """See `Saved.entries`."""
+        """See `SavedManifest.entries`."""
         from holdfast.store.manifests import manifest
 
         return manifest.iterate(self._store.pages, self._root, path)
 
     def read(self, path: bytes, limit: int) -> bytes | None:
-        """See `Saved.read`."""
+        """See `SavedManifest.read`."""
         return read_saved(self._store, self._root, path, limit)
 
 

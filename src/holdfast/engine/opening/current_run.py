@@ -14,7 +14,7 @@ from holdfast.model.fast_typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context, StoreContext
-    from holdfast.model.command_results import CheckpointResult, Request
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult
 
 RUN_VARIABLE = b"HOLDFAST_RUN"
 """In the environment of all that runs: the id of the run."""
@@ -55,7 +55,7 @@ def forbid_inside_run(context: StoreContext, what: str) -> None:
         )
 
 
-def checkpoint_by_launcher(context: Context, request: Request) -> CheckpointResult | None:
+def checkpoint_by_launcher(context: Context, request: CheckpointRequest) -> CheckpointResult | None:
     """Have the launcher of the run that this process belongs to take a checkpoint; None if it belongs to none.
 
     Raises `RefusedError` if no launcher is there to be asked: what a run has left running has no launcher any more.

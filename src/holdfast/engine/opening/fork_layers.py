@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.bridge.mount.overlayfs import Attributes
-    from holdfast.files.scan.overlay_layer import Layer
+    from holdfast.files.scan.overlay_layer import UpperLayer
     from holdfast.model.entries import Entry
     from holdfast.store.store import Store
 
@@ -30,7 +30,7 @@ _PAUSE: Final = 0.02
 
 
 class LowerState:
-    """The checkpoint that a fork was made from, as its mount shows it: see `holdfast.files.index.index_seed.Lower`."""
+    """The checkpoint that a fork was made from, as its mount shows it (`holdfast.files.index.index_seed.LowerTree`)."""
 
     def __init__(self, store: Store, note: ForkNote) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class LowerState:
         self.changed_ns = note.changed_at * 1000
 
     def entries(self, path: bytes) -> Iterator[tuple[bytes, Entry, int]]:
-        """See `Lower.entries`."""
+        """See `LowerTree.entries`."""
         from holdfast.bridge.checkpoint_tree import number_of_file
         from holdfast.bridge.mount.overlayfs import inode_of_lower
         from holdfast.store.manifests import manifest
@@ -54,13 +54,13 @@ class LowerState:
                 position += 1
 
     def entry(self, path: bytes) -> Entry | None:
-        """See `Lower.entry`."""
+        """See `LowerTree.entry`."""
         from holdfast.store.manifests import manifest
 
         return manifest.get(self._store.pages, self.root, path)
 
     def read(self, path: bytes, limit: int) -> bytes | None:
-        """See `Lower.read`."""
+        """See `LowerTree.read`."""
         from holdfast.engine.opening.context import read_saved
 
         return read_saved(self._store, self.root, path, limit)
@@ -106,11 +106,11 @@ def merged_path(folder: bytes) -> bytes:
     return os.path.join(overlay_path(folder), b"merged")
 
 
-def fork_layer(store: Store, folder: bytes, note: ForkNote) -> Layer:
+def fork_layer(store: Store, folder: bytes, note: ForkNote) -> UpperLayer:
     """What a `LocalTree` has to know of the fork."""
-    from holdfast.files.scan.overlay_layer import Layer
+    from holdfast.files.scan.overlay_layer import UpperLayer
 
-    return Layer(upper_path(folder), note.attributes, LowerState(store, note), os.path.join(folder, LAYER))
+    return UpperLayer(upper_path(folder), note.attributes, LowerState(store, note), os.path.join(folder, LAYER))
 
 
 def is_mounted(folder: bytes, directory: bytes) -> bool:
@@ -235,7 +235,7 @@ def read_note(folder: bytes) -> ForkNote | None:
     try:
         return _decode(body)
     except (ValueError, TypeError, RecursionError) as error:
-        raise _FILE.bad(folder, f"says something else than it should: {error}") from error
+        raise _FILE.damaged_error(folder, f"says something else than it should: {error}") from error
 
 
 def remove_note(folder: bytes) -> None:

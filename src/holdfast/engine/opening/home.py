@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.model.config.settings import Settings
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 
 def default_home(environ: Mapping[str, str]) -> bytes:
@@ -122,7 +122,7 @@ WATCH_LOCK = b"watch.lock"
 """Held by the one watcher of the workspace for as long as it lives; the file holds its pid."""
 
 
-def workspace_folder(home: bytes, workspace: Workspace) -> bytes:
+def workspace_folder(home: bytes, workspace: WorkspaceRow) -> bytes:
     """The folder of a workspace in the home."""
     return os.path.join(home, b"workspaces", workspace.id.encode())
 
@@ -136,7 +136,7 @@ _WORKSPACE_LINKS = b"places"
 _ID_LETTERS = frozenset(b"0123456789abcdef")
 
 
-def remember_folder(home: bytes, workspace: Workspace) -> None:
+def remember_folder(home: bytes, workspace: WorkspaceRow) -> None:
     """Note where the workspace is, for `remembered_folder`. Best effort."""
     link, name = _link_of(home, workspace.path), workspace.id.encode()
     try:

@@ -13,14 +13,14 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.fast_typing import TYPE_CHECKING
 from holdfast.model.log import Log
 from holdfast.model.paths import MERGED, display
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.engine.opening.context import Context
     from holdfast.store.catalog.catalog import Catalog
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 
 _LOG = Log(__name__)
@@ -145,11 +145,11 @@ def is_overlaid(folder: bytes, root: bytes) -> bool:
 
 def recognise_workspace(
     catalog: Catalog,
-    folder_of: Callable[[Workspace], bytes],
+    folder_of: Callable[[WorkspaceRow], bytes],
     root: bytes,
     *,
-    check: Callable[[Workspace], None] | None = None,
-) -> Workspace | None:
+    check: Callable[[WorkspaceRow], None] | None = None,
+) -> WorkspaceRow | None:
     """The workspace at exactly ``root``, its record brought up to date if the directory was moved or made again.
 
     ``folder_of`` gives a workspace's folder in the home. Raises `EscapeError`, and notes nothing, if a part of ``root``
@@ -196,16 +196,16 @@ def recognise_workspace(
     return found
 
 
-def is_unchanged(folder: bytes, workspace: Workspace) -> bool:
+def is_unchanged(folder: bytes, workspace: WorkspaceRow) -> bool:
     """True if the directory that the record names is there, and still the one that it means, as far as can be told;
     ``folder`` is the workspace's own in the home. Notes nothing.
     """
     return _is_same_directory(workspace) and could_be(folder, workspace.path)
 
 
-def _is_same_directory(workspace: Workspace) -> bool:
+def _is_same_directory(workspace: WorkspaceRow) -> bool:
     """True if the directory that the record names is still the one that it means."""
-    if workspace.path != seen_at(workspace.path):
+    if workspace.path != last_seen_path(workspace.path):
         return False
     try:
         about = _look_at(workspace.path)
@@ -257,7 +257,7 @@ def could_be(folder: bytes, root: bytes) -> bool:
     return noted is None or _birth_time(root) in (None, noted)
 
 
-def is_copied(folder: bytes, workspace: Workspace) -> bool:
+def is_copied(folder: bytes, workspace: WorkspaceRow) -> bool:
     """Whether even the directory above the root, which was there first, is younger than the root that was noted, and
     than the workspace: all of it was copied, or brought back from a backup, as it is with a home. (The root alone does
     not tell: a snapshot of btrfs is born with its source.)
@@ -286,7 +286,9 @@ def _birth_time(path: bytes) -> int | None:
 # a fork, what is mounted over any, and the empty mount point of one that is not mounted.
 
 
-def check_fork_directory(catalog: Catalog, folder: bytes, workspace: Workspace, *, by_mount: bool, anew: bool) -> None:
+def check_fork_directory(
+    catalog: Catalog, folder: bytes, workspace: WorkspaceRow, *, by_mount: bool, anew: bool
+) -> None:
     """Raise `RefusedError` (``mounted_over``, ``not_ours``) if the workspace is a fork of a session, and what is at its
     path is not what was made for that. Any other workspace may be made again at its path by its user; what
     `refuse_other_mount` refuses is the workspace ``anew`` only.
@@ -317,7 +319,7 @@ def check_fork_directory(catalog: Catalog, folder: bytes, workspace: Workspace, 
         refuse_replaced_fork(path, forks[0])
 
 
-def refuse_other_mount(folder: bytes, workspace: Workspace) -> None:
+def refuse_other_mount(folder: bytes, workspace: WorkspaceRow) -> None:
     """Raise `RefusedError` (``mounted_over``) if another directory is mounted over that of a workspace: this was one of
     the file system around it. What is a mount of its own (see `own_mount`), a disk or a volume, may be another one each
     time; its mount point, with nothing mounted there and nothing in it, is not the workspace (``not_mounted``). An

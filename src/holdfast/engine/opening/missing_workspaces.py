@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.fork_layers import is_served
 from holdfast.engine.opening.identity import could_be, is_disk_there
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 MOST_LOOKED_AT = 500_000
 """Directory entries that are looked at for moved workspaces, the nearest first: a second or two."""
@@ -22,13 +22,13 @@ NEARBY = 2000
 """Where a person waits for an answer: some milliseconds."""
 
 
-def is_missing(workspace: Workspace, folder: bytes) -> bool:
+def is_missing(workspace: WorkspaceRow, folder: bytes) -> bool:
     """True if the directory is not where it was seen last, though the file system that it was on is surely there.
 
     ``folder`` is the workspace's own in the home, which tells of that. One that another workspace has taken the place
     of (see `catalog_records.aside`) is missing from there, too.
     """
-    path = seen_at(workspace.path)
+    path = last_seen_path(workspace.path)
     if is_served(folder):
         return False  # it is mounted, where this process cannot see it
     if path == workspace.path and os.path.lexists(path):
@@ -38,8 +38,8 @@ def is_missing(workspace: Workspace, folder: bytes) -> bool:
 
 
 def find_moved(
-    missing: Iterable[Workspace],
-    folder_of: Callable[[Workspace], bytes],
+    missing: Iterable[WorkspaceRow],
+    folder_of: Callable[[WorkspaceRow], bytes],
     *,
     most: int | None = None,
 ) -> Mapping[str, bytes]:
@@ -50,12 +50,12 @@ def find_moved(
     away is not found.
     """
     left = MOST_LOOKED_AT if most is None else most
-    wanted: dict[tuple[int, int], list[Workspace]] = {}
+    wanted: dict[tuple[int, int], list[WorkspaceRow]] = {}
     todo: deque[bytes] = deque()
     queued: set[bytes] = set()
     for workspace in missing:
         wanted.setdefault((workspace.device, workspace.inode), []).append(workspace)
-        at = _nearest(seen_at(workspace.path))
+        at = _nearest(last_seen_path(workspace.path))
         while at not in queued:
             queued.add(at)
             todo.append(at)

@@ -40,14 +40,14 @@ from holdfast.model.ids import new_workspace_id
 from holdfast.model.log import Log
 from holdfast.model.paths import MERGED, PROMOTION_PREFIX, display, under
 from holdfast.store import disk_reserve
-from holdfast.store.catalog_records import Workspace, seen_at
+from holdfast.store.catalog_records import WorkspaceRow, last_seen_path
 from holdfast.store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from holdfast.files.local_tree import LocalTree
-    from holdfast.files.scan.overlay_layer import Layer
+    from holdfast.files.scan.overlay_layer import UpperLayer
     from holdfast.files.tree import Tree
     from holdfast.model.clock import Clock
     from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
@@ -240,7 +240,7 @@ class Opener:
         """The settings in force for a workspace at ``root``, or (None) for the home alone."""
         return load_settings(flags=self._flags, environ=self._environ, root=root, home=self.home)
 
-    def _settings_of(self, workspace: Workspace) -> tuple[Settings, ConfigError | None]:
+    def _settings_of(self, workspace: WorkspaceRow) -> tuple[Settings, ConfigError | None]:
         """The settings in force for a workspace; with what is wrong with its own file, if that is not obeyed."""
         try:
             return self.settings(workspace.path), None
@@ -253,7 +253,7 @@ class Opener:
             stead = "it is obeyed as it was saved last" if saved else "nothing is obeyed in its place"
             return settings, ConfigError(f"{error.message}; {stead}", hint=error.hint)
 
-    def _as_saved(self, workspace: Workspace) -> tuple[Settings, bool]:
+    def _as_saved(self, workspace: WorkspaceRow) -> tuple[Settings, bool]:
         """The settings with the workspace's file as it was saved, and True; without it, if none was that is right.
 
         What the file excludes must not be captured, and then deleted by a restore, for a mistake elsewhere in it.
@@ -374,9 +374,9 @@ class Opener:
         """
         catalog = self.store().catalog
         record = catalog.workspace(name)
-        if not record.live and record.path == seen_at(record.path):
+        if not record.live and record.path == last_seen_path(record.path):
             catalog.adopt(name)
-        path = seen_at(record.path)
+        path = last_seen_path(record.path)
         if not os.path.lexists(path):
             from holdfast.engine.opening.missing_workspaces import MOST_LOOKED_AT, NEARBY, find_moved
 
@@ -400,7 +400,7 @@ class Opener:
         self._refuse_unmounted(record)
         if not record.live or not (self._is_by_mount(record) or identity.is_unchanged(self._folder(record), record)):
             raise RefusedError(
-                f"{display(seen_at(record.path))} is not there, or another directory than it was",
+                f"{display(last_seen_path(record.path))} is not there, or another directory than it was",
                 hint="nothing was touched; any command in there tells Holdfast what has become of it",
                 code="not_as_noted",
             )
@@ -446,7 +446,7 @@ class Opener:
             )
         return HomeContext(self.store(), self.settings(None), self.home)
 
-    def make_fork(self, path: bytes, source: CheckpointId, beside: Workspace) -> Context:
+    def make_fork(self, path: bytes, source: CheckpointId, beside: WorkspaceRow) -> Context:
         """Make the directory ``path`` and begin to remember it as a fork of ``source``, a checkpoint of ``beside``.
 
         A directory in which a fork of the same checkpoint was cut short is opened instead. Raises `RefusedError` if
@@ -497,10 +497,10 @@ class Opener:
         # (Its own file of settings is of no account here, and cannot be read where no process serves it any more.)
         return self._context(known, (self.settings(None), None))
 
-    def _new(self, root: bytes, source: CheckpointId | None) -> Workspace:
+    def _new(self, root: bytes, source: CheckpointId | None) -> WorkspaceRow:
         """A workspace in the directory ``root`` that is not known yet."""
         about = os.stat(root)
-        return Workspace(
+        return WorkspaceRow(
             id=new_workspace_id(self._random),
             path=root,
             device=about.st_dev,
@@ -510,10 +510,10 @@ class Opener:
             live=True,
         )
 
-    def _is_by_mount(self, workspace: Workspace) -> bool:
+    def _is_by_mount(self, workspace: WorkspaceRow) -> bool:
         return os.path.lexists(os.path.join(self._folder(workspace), FORK_NOTE))
 
-    def _refuse_unmounted(self, workspace: Workspace) -> None:
+    def _refuse_unmounted(self, workspace: WorkspaceRow) -> None:
         if self._is_by_mount(workspace):
             from holdfast.engine.opening.fork_layers import refuse_unmounted
 
@@ -523,14 +523,14 @@ class Opener:
 
             refuse_without_layers(workspace.path)
 
-    def _is_half_done(self, forked: Workspace) -> bool:
+    def _is_half_done(self, forked: WorkspaceRow) -> bool:
         """True if the fork is without its first checkpoint, or was killed between that and its end."""
         from holdfast.engine.opening.operation_journal import read_journal
 
         journal = read_journal(self._folder(forked))
         return self.store().catalog.cursor(forked.id).head is None if journal is None else journal.operation == "fork"
 
-    def _make_root(self, root: bytes, beside: Workspace) -> None:
+    def _make_root(self, root: bytes, beside: WorkspaceRow) -> None:
         """Make a fork's directory, with the owner and the permissions of the workspace that it comes from, if that is
         there: what is private stays so.
         """
@@ -549,7 +549,7 @@ class Opener:
         except OSError as error:
             raise StorageError(f"cannot make {display(root)}: {error.strerror}", hint=room_hint(error)) from error
 
-    def _known(self, root: bytes, *, anew: bool = False) -> Workspace | None:
+    def _known(self, root: bytes, *, anew: bool = False) -> WorkspaceRow | None:
         catalog = self.store().catalog
         found = catalog.find_workspace(root)
         if found is not None and catalog.database.read_only:
@@ -564,7 +564,7 @@ class Opener:
                 return found  # what it is known by is the directory that is mounted upon
         return identity.recognise_workspace(catalog, self._folder, root, check=partial(self._check_made, anew=anew))
 
-    def _check_made(self, workspace: Workspace, *, anew: bool) -> None:
+    def _check_made(self, workspace: WorkspaceRow, *, anew: bool) -> None:
         by_mount = self._is_by_mount(workspace)
         identity.check_fork_directory(
             self.store().catalog, self._folder(workspace), workspace, by_mount=by_mount, anew=anew
@@ -572,10 +572,10 @@ class Opener:
         if not by_mount:
             self._refuse_unmounted(workspace)
 
-    def _folder(self, workspace: Workspace) -> bytes:
+    def _folder(self, workspace: WorkspaceRow) -> bytes:
         return workspace_folder(self.home, workspace)
 
-    def _context(self, workspace: Workspace, given: tuple[Settings, ConfigError | None] | None = None) -> Context:
+    def _context(self, workspace: WorkspaceRow, given: tuple[Settings, ConfigError | None] | None = None) -> Context:
         folder = self._folder(workspace)
         make_private(os.path.dirname(folder))
         make_private(folder)
@@ -591,7 +591,7 @@ class Opener:
             misconfigured=misconfigured,
         )
 
-    def _tree(self, workspace: Workspace, folder: bytes, settings: Settings) -> Tree:
+    def _tree(self, workspace: WorkspaceRow, folder: bytes, settings: Settings) -> Tree:
         layer = None
         if self._is_by_mount(workspace):
             from holdfast.engine.opening import fork_layers
@@ -602,11 +602,11 @@ class Opener:
             layer = None if note is None else fork_layer(self.store(), folder, note)
         return self.tree_at(workspace.path, folder, settings, layer=layer)
 
-    def tree_at(self, path: bytes, folder: bytes, settings: Settings, *, layer: Layer | None = None) -> LocalTree:
+    def tree_at(self, path: bytes, folder: bytes, settings: Settings, *, layer: UpperLayer | None = None) -> LocalTree:
         """The tree in the directory ``path``, whatever that is, by the rules of ``settings``; its index is in
         ``folder``.
         """
-        from holdfast.files.git.configuration import User
+        from holdfast.files.git.configuration import GitUser
         from holdfast.files.local_tree import LocalTree
 
         own = (*own_directories(self.home, settings), os.path.realpath(forks_directory(self.home, settings)))
@@ -618,7 +618,7 @@ class Opener:
             never=[one for one in own if not under(path, one)],
             capture=settings.capture,
             files=settings.files,
-            user=User(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),
+            user=GitUser(_bytes(self._environ.get("HOME")), _bytes(self._environ.get("XDG_CONFIG_HOME"))),
             layer=layer,
         )
 

@@ -59,26 +59,26 @@ class Journal(NamedTuple):
 
 
 class JournalNotes:
-    """What `Tree.apply` notes (see `holdfast.files.tree.Notes`), in the restore's journal."""
+    """What `Tree.apply` notes (see `holdfast.files.tree.ApplyNotes`), in the restore's journal."""
 
     def __init__(self, folder: bytes, journal: Journal, paths: Sequence[bytes]) -> None:
-        """``journal`` is the one that is in place, ``paths`` as `Notes.paths`."""
+        """``journal`` is the one that is in place, ``paths`` as `ApplyNotes.paths`."""
         self.paths = paths
         self._folder = folder
         self._journal = journal
 
     @property
     def opened(self) -> Mapping[bytes, int]:
-        """See `Notes.opened`."""
+        """See `ApplyNotes.opened`."""
         return dict(self._journal.opened)
 
     def opening(self, modes: Mapping[bytes, int]) -> None:
-        """See `Notes.opening`."""
+        """See `ApplyNotes.opening`."""
         self._journal = self._journal._replace(opened=tuple(modes.items()))
         write_journal(self._folder, self._journal)
 
     def in_place(self, path: bytes) -> None:
-        """See `Notes.in_place`; said to the user as well."""
+        """See `ApplyNotes.in_place`; said to the user as well."""
         _LOG.warning("%s is a mount point: it is written in place", display(path))
         self._journal = self._journal._replace(in_place=(*self._journal.in_place, path))
         write_journal(self._folder, self._journal)
@@ -151,7 +151,7 @@ def _decode(folder: bytes, body: bytes) -> Journal:
             undo_seq=cast("int | None", fields.get("undo_seq")),
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _FILE.bad(folder, f"lacks a field or has a bad one: {error}") from error
+        raise _FILE.damaged_error(folder, f"lacks a field or has a bad one: {error}") from error
 
 
 # The note that an undo or a redo by the log leaves in the workspace's folder: after a kill the history learns of it
@@ -199,9 +199,9 @@ def read_undo_note(folder: bytes) -> UndoNote | None:
     try:
         position, redo_tip, target, acted, first, *others = map(int, words)
     except ValueError as error:
-        raise _UNDO_NOTE.bad(folder, f"lacks a number or has a bad one: {error}") from error
+        raise _UNDO_NOTE.damaged_error(folder, f"lacks a number or has a bad one: {error}") from error
     if operation not in (b"undo", b"redo"):
-        raise _UNDO_NOTE.bad(folder, "is of neither an undo nor a redo")
+        raise _UNDO_NOTE.damaged_error(folder, "is of neither an undo nor a redo")
     return UndoNote(
         operation="undo" if operation == b"undo" else "redo",
         position=position,

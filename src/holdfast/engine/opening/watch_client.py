@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from holdfast.model.clock import Clock
-    from holdfast.model.command_results import CheckpointResult, Request, Status
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
     from holdfast.wire.watch_messages import Json
 
 
@@ -107,7 +107,7 @@ class WatchClient:
         finally:
             self._wait = usual
 
-    def checkpoint(self, request: Request) -> CheckpointResult:
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
         """Have the watcher take a checkpoint. Raises `LockedError` while another process holds a pause."""
         return unpack_result(self._ask(WatchCall("checkpoint", request)))
 
@@ -155,7 +155,7 @@ class WatchClient:
 
         Raises `LockedError`, with a way to end it, if it takes longer than the wait of this connection.
         """
-        pid = private_socket.peer(self._socket).pid
+        pid = private_socket.peer_of(self._socket).pid
         try:
             unsaved: str | None = self._ask(WatchCall("stop")).get("unsaved")
             deadline = self._clock.monotonic() + self._wait

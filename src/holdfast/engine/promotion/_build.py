@@ -17,7 +17,7 @@ from holdfast.engine.promotion._build_directory import AFTER_APPLY, BEFORE_COPY,
 from holdfast.engine.promotion._build_isolation import environment_of, make_box, signal_reset_prefix
 from holdfast.engine.promotion._target_state import UNCHANGED, interrupted_answer
 from holdfast.engine.promotion.spec import PromotionAnswer
-from holdfast.files.directories.directory_exchange import place_of
+from holdfast.files.directories.directory_exchange import directory_identity
 from holdfast.files.directories.tree_stamps import stamps
 from holdfast.model.content import HashSink
 from holdfast.model.errors import StorageError, room_hint
@@ -61,9 +61,9 @@ def copy_production(job: PromotionJob) -> PromotionAnswer | Literal["changed"] |
         build_directory.prepare(job)
         tree = build_directory.tree_of(job)
         save_stamps(job, BEFORE_COPY, before)
-        facts.old = place_of(root)
+        facts.old = directory_identity(root)
         _copied_to(job, tree)
-        facts.built = place_of(tree)
+        facts.built = directory_identity(tree)
     except OSError as error:
         raise StorageError(
             f"cannot copy {display(root)}{_in(error)}: {error.strerror}", hint=room_hint(error)
@@ -100,7 +100,7 @@ def copy_production(job: PromotionJob) -> PromotionAnswer | Literal["changed"] |
 
 
 class _NothingNoted:
-    """See `holdfast.files.tree.Notes`: a copy that is cut short is made anew."""
+    """See `holdfast.files.tree.ApplyNotes`: a copy that is cut short is made anew."""
 
     def __init__(self, paths: Sequence[bytes]) -> None:
         self.paths = paths

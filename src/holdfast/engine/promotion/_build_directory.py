@@ -18,10 +18,10 @@ from holdfast.engine.opening.undo_log import log_directory
 from holdfast.files.directories.btrfs_subvolume import remove_subvolume
 from holdfast.files.directories.directory_exchange import CANNOT, exchange, hindrance
 from holdfast.files.directories.replication import remove_whole
-from holdfast.files.directories.tree_stamps import Stamp
+from holdfast.files.directories.tree_stamps import FileStamp
 from holdfast.files.linux import syscalls
 from holdfast.files.linux.mount_table import mounts
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.model.errors import FormatError, StorageError, room_hint
 from holdfast.model.ids import hash_bytes
 from holdfast.model.paths import PROMOTION_PREFIX, UNDO_LOG_IN_TREE, display, parse_display, under
@@ -29,7 +29,7 @@ from holdfast.model.paths import PROMOTION_PREFIX, UNDO_LOG_IN_TREE, display, pa
 if TYPE_CHECKING:
     from holdfast.engine.promotion._job_context import PromotionJob
     from holdfast.files.directories.tree_stamps import Stamps
-    from holdfast.files.protected_directories import Own
+    from holdfast.files.protected_directories import ProtectedDirectories
 
 TREE = b"tree"
 _GOING = b"going"
@@ -92,9 +92,9 @@ def remove(job: PromotionJob) -> bool:
     return True
 
 
-def own_entries(job: PromotionJob, root: bytes) -> Own:
+def own_entries(job: PromotionJob, root: bytes) -> ProtectedDirectories:
     """What of Holdfast's lies in ``root``: it is of no tree."""
-    return find_own(own_entry_paths(job, root))
+    return find_protected(own_entry_paths(job, root))
 
 
 def own_entry_paths(job: PromotionJob, root: bytes) -> list[bytes]:
@@ -192,4 +192,4 @@ def load_stamps(job: PromotionJob, name: bytes) -> Stamps:
         rows = msgspec.msgpack.decode(body, type=_Rows)
     except (OSError, msgspec.MsgspecError) as error:
         raise FormatError(f"{display(path)} cannot be read: {error}", hint="promote again") from error
-    return {row[0]: Stamp(*row[1:]) for row in rows}
+    return {row[0]: FileStamp(*row[1:]) for row in rows}

@@ -14,7 +14,7 @@ from holdfast.engine.promotion._build import last_output, output_path
 from holdfast.engine.promotion._build_directory import AFTER_APPLY, AT_SWAP, BEFORE_COPY, load_stamps
 from holdfast.engine.promotion._build_isolation import environment_of
 from holdfast.engine.promotion.spec import DirectoryUser, RestartResult
-from holdfast.files.directories.tree_stamps import stamps, touched
+from holdfast.files.directories.tree_stamps import changed_paths, stamps
 from holdfast.files.linux.directory_users import users_of
 from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.ids import CheckpointId
@@ -79,7 +79,9 @@ def remove_old(job: PromotionJob) -> None:
     tree = build_directory.tree_of(job)
     if facts.exchange and os.path.lexists(tree):
         try:
-            found = touched(load_stamps(job, AT_SWAP), stamps(tree, without=build_directory.own_entries(job, tree)))
+            found = changed_paths(
+                load_stamps(job, AT_SWAP), stamps(tree, without=build_directory.own_entries(job, tree))
+            )
         except (HoldfastError, OSError) as error:
             _LOG.warning("whether the old directory was written to cannot be told: %s", error)
             found = [b""]

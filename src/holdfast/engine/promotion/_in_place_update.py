@@ -20,7 +20,7 @@ from holdfast.engine.promotion._build_directory import AFTER_APPLY, BEFORE_COPY,
 from holdfast.engine.promotion._target_state import note_taken_in
 from holdfast.engine.promotion.spec import PromotionAnswer
 from holdfast.files.directories.transplant import transplant
-from holdfast.files.directories.tree_stamps import stamps, touched
+from holdfast.files.directories.tree_stamps import changed_paths, stamps
 from holdfast.model.checkpoint import Provenance
 from holdfast.model.errors import RefusedError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId, new_checkpoint_id
@@ -115,8 +115,8 @@ def _copy_uncaptured(job: PromotionJob, context: Context) -> None:
     root, tree = context.workspace.path, build_directory.tree_of(job)
     own = build_directory.own_entries(job, root)
     try:
-        made = touched(load_stamps(job, AFTER_APPLY), stamps(tree, without=own))
-        theirs = set(touched(load_stamps(job, BEFORE_COPY), stamps(root, without=own)))
+        made = changed_paths(load_stamps(job, AFTER_APPLY), stamps(tree, without=own))
+        theirs = set(changed_paths(load_stamps(job, BEFORE_COPY), stamps(root, without=own)))
         head = context.catalog.cursor(context.workspace.id).head
         held = set[bytes]() if head is None else _held(context, head, made)
         transplant(tree, root, [one for one in made if one not in theirs | held], nonce=job.row.id)

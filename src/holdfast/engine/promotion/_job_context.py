@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from holdfast.engine.opening.home import make_private
 from holdfast.engine.opening.opener import Opener
 from holdfast.engine.promotion.spec import decode_facts, decode_spec, encode_json
-from holdfast.files.directories.directory_exchange import Place, place_of, same_place
+from holdfast.files.directories.directory_exchange import DirectoryIdentity, directory_identity, is_same_directory
 from holdfast.model.errors import HoldfastError, LockedError, RefusedError, StorageError, unexpected
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.store.catalog.promotion_rows import PromotionRows
 from holdfast.store.catalog.work_lease import Lease
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
@@ -72,7 +72,7 @@ def open_named(
     opener: Opener,
     production: WorkspaceId,
     place: tuple[int, int] | None,
-    known: Iterable[Place] = (),
+    known: Iterable[DirectoryIdentity] = (),
 ) -> Context:
     """The workspace of an id, if its directory has this ``place`` (device and inode; None: any), or is one of the
     ``known``, which are recognised after another mount too. Any other is not even taken for it.
@@ -81,20 +81,20 @@ def open_named(
     """
     if place is None:
         return opener.open_known(production)
-    _check_place(seen_at(opener.store().catalog.workspace(production).path), place, known)
+    _check_place(last_seen_path(opener.store().catalog.workspace(production).path), place, known)
     context = opener.open_known(production)
     _check_place(context.workspace.path, place, known)
     return context
 
 
-def _check_place(path: bytes, place: tuple[int, int], known: Iterable[Place]) -> None:
+def _check_place(path: bytes, place: tuple[int, int], known: Iterable[DirectoryIdentity]) -> None:
     try:
-        here = place_of(path)
+        here = directory_identity(path)
     except OSError as error:
         raise StorageError(f"{display(path)} cannot be looked at: {error.strerror}") from error
     if here is None:
         return  # it was moved: then it is looked for by its inode
-    if (here.device, here.inode) != place and not any(same_place(here, one) for one in known):
+    if (here.device, here.inode) != place and not any(is_same_directory(here, one) for one in known):
         raise RefusedError(
             f"another directory is at {display(path)} than when the promotion was asked for",
             hint="nothing of it was touched; put production back, or ask again if this is to be production",
@@ -123,7 +123,7 @@ class PromotionJob:
         if self._context is None:
             place = self.spec.place if self.row.phase in ("building", "swapping") else None
             # (What it was when the build began tells it from others where devices got other numbers meanwhile.)
-            known = [Place(*one) for one in (self.facts.old, self.facts.built) if one is not None]
+            known = [DirectoryIdentity(*one) for one in (self.facts.old, self.facts.built) if one is not None]
             self._context = open_named(self.opener, self.row.workspace, place, known)
         return self._context
 

@@ -20,11 +20,17 @@ from holdfast.engine.promotion._build_directory import AT_SWAP, BEFORE_COPY, loa
 from holdfast.engine.promotion._in_place_update import update_in_place
 from holdfast.engine.promotion._target_state import UNCHANGED, note_taken_in, refuse_running
 from holdfast.engine.promotion.spec import PromotionAnswer
-from holdfast.files.directories.directory_exchange import CANNOT, Place, exchange, place_of, same_place
+from holdfast.files.directories.directory_exchange import (
+    CANNOT,
+    DirectoryIdentity,
+    directory_identity,
+    exchange,
+    is_same_directory,
+)
 from holdfast.files.directories.transplant import transplant
-from holdfast.files.directories.tree_stamps import Stamps, stamps, touched
+from holdfast.files.directories.tree_stamps import Stamps, changed_paths, stamps
 from holdfast.model.checkpoint import HistoryEvent, Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import IntegrityError, StorageError, room_hint
 from holdfast.model.ids import CheckpointId
 from holdfast.model.log import Log
@@ -74,7 +80,7 @@ def has_begun(job: PromotionJob) -> bool:
     """Whether a swap that was cut short has changed anything: if not, production is looked at again."""
     if not job.facts.exchange:
         return bool(job.facts.target)
-    return not same_place(place_of(job.context.workspace.path), _place(job.facts.old))
+    return not is_same_directory(directory_identity(job.context.workspace.path), _place(job.facts.old))
 
 
 def record(job: PromotionJob) -> None:
@@ -95,7 +101,7 @@ def record(job: PromotionJob) -> None:
         else:
             done = create_checkpoint_locked(
                 context,
-                Request(kind="manual" if first else "auto", provenance=provenance),
+                CheckpointRequest(kind="manual" if first else "auto", provenance=provenance),
                 recorded=HistoryEntry(event, None) if first else None,
             ).checkpoint
         ours = context.catalog.checkpoint(CheckpointId(facts.ours))
@@ -130,7 +136,7 @@ def _prepare(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
     root, tree = context.workspace.path, build_directory.tree_of(job)
     refuse_running(context)
     refuse_unfinished(context.folder)
-    if not same_place(place_of(root), _place(facts.old)):
+    if not is_same_directory(directory_identity(root), _place(facts.old)):
         return "changed"
     own = build_directory.own_entries(job, root)
     try:
@@ -140,7 +146,7 @@ def _prepare(job: PromotionJob) -> PromotionAnswer | Literal["changed"] | None:
             seen = scan_tree(context)
             if seen.head is None or seen.head.id != facts.ours or seen.root != seen.head.root:
                 return "changed"
-            paths = _uncaptured(job, touched(before, now))
+            paths = _uncaptured(job, changed_paths(before, now))
             if facts.exchange:
                 left = transplant(root, tree, paths, nonce=job.row.id)
                 if in_the_way := [one for one in left if one in now]:
@@ -179,9 +185,9 @@ def _exchange(job: PromotionJob) -> Literal["changed"] | None:
     context, facts = job.context, job.facts
     root, tree = context.workspace.path, build_directory.tree_of(job)
     built, old = _place(facts.built), _place(facts.old)
-    here, there = place_of(root), place_of(tree)
+    here, there = directory_identity(root), directory_identity(tree)
     try:
-        if same_place(here, old) and same_place(there, built):
+        if is_same_directory(here, old) and is_same_directory(there, built):
             own = build_directory.own_entries(job, root)
             at_swap = load_stamps(job, AT_SWAP)
             made = stamps(tree, without=own)
@@ -194,11 +200,11 @@ def _exchange(job: PromotionJob) -> Literal["changed"] | None:
                 facts.hindrance = error.strerror or "the system refuses"
                 job.save("building")
                 return "changed"
-            if touched(at_swap, stamps(tree, without=own)):
+            if changed_paths(at_swap, stamps(tree, without=own)):
                 _swap_back(job, root, tree, made)
                 return "changed"
-        elif same_place(here, built) and same_place(there, old):
-            if touched(load_stamps(job, AT_SWAP), stamps(tree, without=build_directory.own_entries(job, tree))):
+        elif is_same_directory(here, built) and is_same_directory(there, old):
+            if changed_paths(load_stamps(job, AT_SWAP), stamps(tree, without=build_directory.own_entries(job, tree))):
                 _LOG.warning("something was written to the old directory of %s since the swap", display(root))
         else:
             raise IntegrityError(
@@ -217,7 +223,7 @@ def _swap_back(job: PromotionJob, root: bytes, tree: bytes, made: Stamps) -> Non
     """Swap back; what was written to the new directory in between is brought along."""
     exchange(root, tree)
     own = build_directory.own_entries(job, root)
-    meanwhile = touched(made, stamps(tree, without=own))
+    meanwhile = changed_paths(made, stamps(tree, without=own))
     if meanwhile:
         transplant(tree, root, meanwhile, nonce=job.row.id)
     _note_directory(job.context, root)
@@ -231,5 +237,5 @@ def _note_directory(context: Context, root: bytes) -> None:
     identity.remember_root(context.folder, root)
 
 
-def _place(fields: tuple[int, int, int | None] | None) -> Place | None:
-    return None if fields is None else Place(*fields)
+def _place(fields: tuple[int, int, int | None] | None) -> DirectoryIdentity | None:
+    return None if fields is None else DirectoryIdentity(*fields)

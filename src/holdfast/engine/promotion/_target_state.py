@@ -17,12 +17,12 @@ from holdfast.engine.opening.undo_log import open_if_running
 from holdfast.engine.promotion._build_isolation import environment_of
 from holdfast.engine.promotion.spec import OverlappingFile, PlanCounts, PromotionAnswer
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.ids import new_checkpoint_id
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import TakenIn
+from holdfast.store.catalog_records import MergeParent
 
 if TYPE_CHECKING:
     import threading
@@ -48,7 +48,7 @@ class CombinedState(NamedTuple):
     overlapping: Sequence[OverlappingFile]
     """What cannot be told; then ``merged`` is None."""
     record: str = ""
-    """How each file that both sides have changed came to be, as `TakenIn` keeps it."""
+    """How each file that both sides have changed came to be, as `MergeParent` keeps it."""
     uncaptured: Sequence[bytes] = ()
     """What the fork captures no more, and has not deleted: it stays as production has it."""
 
@@ -113,7 +113,7 @@ def note_taken_in(
     """
     if became in context.catalog.lineage(theirs):
         return
-    context.catalog.note_taken_in(became, TakenIn(theirs, base, record))
+    context.catalog.add_merge_parents(became, MergeParent(theirs, base, record))
 
 
 # Before anything is built: production is saved, and what is to become of it is put together. Its tree is only read.
@@ -132,7 +132,7 @@ def plan(job: PromotionJob) -> PromotionAnswer | None:
     with context.lock():
         refuse_unfinished(context.folder)
         refuse_running(context)
-        ours = create_checkpoint_locked(context, Request(kind="auto")).checkpoint.id
+        ours = create_checkpoint_locked(context, CheckpointRequest(kind="auto")).checkpoint.id
     # (Noted before there is such a checkpoint: killed in between, the next process knows what to forget.)
     name = new_checkpoint_id(context.random)
     facts.plans.append(name)

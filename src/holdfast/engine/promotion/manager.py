@@ -183,10 +183,10 @@ class Promotions:
             forbid_inside_run(context, "a promotion")
             check_settings(context.settings.promote)
             from holdfast.engine.history.checkpoint import create_checkpoint_locked
-            from holdfast.model.command_results import Request
+            from holdfast.model.command_results import CheckpointRequest
 
             with context.lock():
-                ours = create_checkpoint_locked(context, Request(kind="auto")).checkpoint.id
+                ours = create_checkpoint_locked(context, CheckpointRequest(kind="auto")).checkpoint.id
             return target_state.plan_answer(combine(context, ours, theirs, None))
 
     def resume(self, name: str = "") -> Promotion:
@@ -318,7 +318,7 @@ def _resolve(
     """Production, the workspace that is promoted (empty for none), and its state."""
     from holdfast.engine.history.checkpoint import create_checkpoint
     from holdfast.engine.history.revisions import resolve_name
-    from holdfast.model.command_results import Request
+    from holdfast.model.command_results import CheckpointRequest
 
     directory = os.fsencode(fork)
     if isinstance(to, ProductionRef):
@@ -327,7 +327,7 @@ def _resolve(
         return production, "" if promoted.workspace == to.workspace else promoted.workspace, promoted.id
     if os.path.isdir(directory):
         side = opener.open(directory)
-        theirs = create_checkpoint(side, Request(kind="auto")).checkpoint.id
+        theirs = create_checkpoint(side, CheckpointRequest(kind="auto")).checkpoint.id
         if to is None:
             origin = side.workspace.source
             if origin is None:

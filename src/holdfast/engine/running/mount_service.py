@@ -14,7 +14,7 @@ from holdfast.bridge.passthrough.change_watcher import watch_changes
 from holdfast.bridge.passthrough.served_tree import PassthroughTree
 from holdfast.bridge.server.loop import FuseServer
 from holdfast.bridge.server.request_threads import ServingThreads
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import StorageError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class ServedMount:
         self._device = device
         self._host = host
         own = ServingThreads()
-        self._outside = watch_changes(os.fsencode(os.readlink(through(host.root_fd))), own)
+        self._outside = watch_changes(os.fsencode(os.readlink(proc_path(host.root_fd))), own)
         self._tree = PassthroughTree(host, host.preimages, device, is_told=self._outside is not None)
         self._server = FuseServer(device, self._tree, own=own, lapsed=host.lapse)
         try:

@@ -20,9 +20,9 @@ from holdfast.engine.opening.undo_log import has_ended, known_numbers, open_serv
 from holdfast.engine.opening.undo_log import log_limits as configured_limits
 from holdfast.engine.running.isolation import make_box
 from holdfast.model.checkpoint import HistoryEvent, Provenance
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import HoldfastError, UnsupportedError
-from holdfast.model.log import Log, inherited
+from holdfast.model.log import Log, child_level
 from holdfast.model.message_text import listed
 from holdfast.model.paths import UNDO_LOG_IN_TREE, under
 from holdfast.processes.child_environment import inherited_environment
@@ -168,7 +168,7 @@ def run(
         least=known_numbers(context),
         outside_blocks=outside == "barrier",
         server="holdfast.engine.running.mount_service",
-        log_level=inherited(),
+        log_level=child_level(),
     )
     surroundings = inherited_environment(os.environb if invocation.environment is None else invocation.environment)
     surroundings[RUN_VARIABLE] = identity.encode()
@@ -263,7 +263,9 @@ def begin_run(context: Context, command: str, identity: str | None = None) -> st
     """Save what is there, and note in the history that a run begins; returns its id."""
     identity = identity or new_run_id(context.random)
     with context.lock():
-        create_checkpoint_locked(context, Request("run", provenance=_provenance(context, identity, "begins", command)))
+        create_checkpoint_locked(
+            context, CheckpointRequest("run", provenance=_provenance(context, identity, "begins", command))
+        )
         _note(context, identity, ())
     return identity
 
@@ -291,7 +293,7 @@ def end_run(
             # A state of its own, also if all that was changed is ignored: what is changed later is behind its steps.
             event = HistoryEvent(0, 0, "run", cursor.head, cursor.position, steps=ids, run=identity)
             recorded = HistoryEntry(event, None)
-        request = Request("run", provenance=_provenance(context, identity, "ended", command))
+        request = CheckpointRequest("run", provenance=_provenance(context, identity, "ended", command))
         create_checkpoint_locked(context, request, recorded=recorded)
         if recorded is None:
             _note(context, identity, ids)

@@ -31,9 +31,9 @@ from holdfast.engine.workspace.workspace import Workspace
 from holdfast.model.errors import ConfigError, LockedError, NotFoundError
 from holdfast.model.log import Log
 from holdfast.model.session_results import SessionInfo
-from holdfast.model.session_types import Leaving, Merging, SessionConfig, SessionId, State, Triggers
+from holdfast.model.session_types import CheckoutEvent, MergeEvent, SessionConfig, SessionId, State, Triggers
 from holdfast.store.catalog.session_records import SessionRecord
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -383,7 +383,7 @@ class Sessions:
         record = tiers.rows.get(SessionId(id))
         if record.workspace is not None and record.workspace not in self._warned:
             try:
-                self._opener.settings(seen_at(self._opener.store().catalog.workspace(record.workspace).path))
+                self._opener.settings(last_seen_path(self._opener.store().catalog.workspace(record.workspace).path))
             except ConfigError as error:
                 self._warn(record.workspace, error)
         return record
@@ -442,7 +442,7 @@ class Sessions:
             shared=record.shared,
             purpose=record.purpose,
             status=record.status,
-            root=None if record.workspace is None else seen_at(catalog.workspace(record.workspace).path),
+            root=None if record.workspace is None else last_seen_path(catalog.workspace(record.workspace).path),
             workspace=record.workspace,
             provider=record.provider,
             mode=record.mode,
@@ -469,22 +469,24 @@ def _recover(scope: SessionScope, line: SessionLine, session: Session, *, begins
         session.look_later()
         warn_unfinished(workspace)
         return
-    targets = {entry.target: scope.tiers.load(entry.target) for entry in line.entries if isinstance(entry, Leaving)}
+    targets = {
+        entry.target: scope.tiers.load(entry.target) for entry in line.entries if isinstance(entry, CheckoutEvent)
+    }
 
     def save() -> CheckpointId:
         why = opening_message(line.record.id)
         return workspace.checkpoint(kind="auto", author=scope.agent, message=why).checkpoint.id
 
-    def tree_of(leaving: Leaving) -> CheckpointId:
+    def tree_of(leaving: CheckoutEvent) -> CheckpointId:
         tree = targets[leaving.target].state.tree
         assert tree is not None, "a saved state has a tree"
         return tree
 
     mended = repair_journal(context, workspace, line.entries, line.state, remade=remade, target_tree=tree_of, save=save)
     last = line.entries[-1] if line.entries else None
-    if mended.moved == "done" and isinstance(last, Leaving):
+    if mended.moved == "done" and isinstance(last, CheckoutEvent):
         session.arrive(targets[last.target], recovered=True)
-    elif mended.moved == "done" and isinstance(last, Merging):
+    elif mended.moved == "done" and isinstance(last, MergeEvent):
         session.arrive_merged(last)
     elif mended.entries is not line.entries:
         line.write(mended.entries)

@@ -15,7 +15,7 @@ from holdfast.engine.sessions.state.state_history import StateHistory, with_hook
 from holdfast.model.errors import HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.model.session_types import CommandEntry, Counted, Leaving, Merging
+from holdfast.model.session_types import CheckoutEvent, CommandEntry, MergeEvent, MetricEvent
 from holdfast.processes.child_environment import inherited_environment, without_git_repository
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ class Session:
         self._refuse_running()
         return self._states.bring(target, expected=expected, message=message, metadata=metadata or {})
 
-    def arrive_merged(self, entry: Merging) -> None:
+    def arrive_merged(self, entry: MergeEvent) -> None:
         """Save what a `bring` that was cut short has come to, after all, as the session's state."""
         self._states.arrive_merged(entry)
 
@@ -358,7 +358,7 @@ class Session:
 
     def count_forks(self, made: int) -> None:
         """Journal that so many forks of it were made."""
-        done, counted = list(self._line.done), Counted(what="forks", at=self._context.clock.now())
+        done, counted = list(self._line.done), MetricEvent(what="forks", at=self._context.clock.now())
         self._line.write([*done, *[counted] * made, *self._line.entries[len(done) :]])
         if self._commands.journal_is_full():
             self._states.commit("auto")
@@ -444,8 +444,8 @@ class Session:
         if not self._is_asked:
             self.refuse_running()
         last = self._line.entries[-1] if self._line.entries else None
-        if isinstance(last, Leaving | Merging):
-            what = "checkout" if isinstance(last, Leaving) else "merge"
+        if isinstance(last, CheckoutEvent | MergeEvent):
+            what = "checkout" if isinstance(last, CheckoutEvent) else "merge"
             raise RefusedError(
                 f"a {what} in the session {self.id} is under way, or was cut short",
                 hint="open the session again: that finishes it, or takes it back",

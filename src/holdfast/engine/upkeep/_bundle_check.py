@@ -25,7 +25,9 @@ MAX_CHECKED = 100_000_000
 
 
 class PageSpool:
-    """Pages in an unnamed temporary file, so that memory holds only their places. A `Pages` of the manifest module."""
+    """Pages in an unnamed temporary file, so that memory holds only their places. A `PageSource` of the manifest
+    module.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -40,7 +42,7 @@ class PageSpool:
         self._end += len(data)
 
     def read(self, hashes: Sequence[Hash], /) -> list[bytes]:
-        """See `Pages.read`; raises `IntegrityError` for a page that the bundle does not hold."""
+        """See `PageSource.read`; raises `IntegrityError` for a page that the bundle does not hold."""
         out: list[bytes] = []
         for name in hashes:
             place = self._places.get(name)

@@ -19,7 +19,7 @@ from holdfast.store.catalog_records import VanishedError
 if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.engine.upkeep._bundle_format import CheckpointRecord
-    from holdfast.store.blobs.content_writer import BlobWriter, Written
+    from holdfast.store.blobs.content_writer import BlobWriter, WrittenBlobs
 
 _TRIES = 3
 
@@ -117,7 +117,11 @@ def _read_contents(reader: BundleReader, checker: BundleChecker, writer: BlobWri
 
 
 def _commit(
-    context: Context, checker: BundleChecker, record: CheckpointRecord, roots: dict[str, Hash], written: Written | None
+    context: Context,
+    checker: BundleChecker,
+    record: CheckpointRecord,
+    roots: dict[str, Hash],
+    written: WrittenBlobs | None,
 ) -> None:
     """Commit one checkpoint of a verified bundle; ``written`` is what was stored for all of them, with the first."""
     from holdfast.store.blobs.content_writer import write_pages

@@ -13,7 +13,7 @@ from holdfast.engine.opening.missing_workspaces import find_moved, is_missing
 from holdfast.model.command_results import Forgotten
 from holdfast.model.errors import ConfigError, RefusedError
 from holdfast.model.paths import display
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId, WorkspaceId
     from holdfast.store.catalog.catalog import Catalog
     from holdfast.store.catalog.checkpoint_removal import Protection
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 
 def forget(
@@ -72,7 +72,7 @@ def forget_gone(context: StoreContext, *, but: WorkspaceId | None = None, dry_ru
     moved = find_moved(missing, context.folder_of)
     going: list[Checkpoint] = []
     kept: list[tuple[Checkpoint, Sequence[str]]] = []
-    gone: list[Workspace] = []
+    gone: list[WorkspaceRow] = []
     for workspace in missing:
         if workspace.id in moved:
             reason = (
@@ -145,7 +145,7 @@ def _hint(context: Context, reasons: Sequence[Protection]) -> str:
     gone = {one.id: one for one in held if is_missing(one, context.folder_of(one))}
     ways: list[str] = []
     if gone:
-        names = ", ".join(display(seen_at(workspace.path)) for workspace in gone.values())
+        names = ", ".join(display(last_seen_path(workspace.path)) for workspace in gone.values())
         ways.append(f"if you have deleted {names}, `holdfast forget --gone` lets go of it")
     for reason in reasons:
         if reason.kind == "pin":

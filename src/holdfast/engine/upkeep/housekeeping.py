@@ -33,7 +33,7 @@ def collect(
     seconds = context.settings.gc.grace if grace is None else grace
     collector = context.store.collector()
     if dry_run:
-        return collector.foresee(seconds, progress=progress)
+        return collector.preview(seconds, progress=progress)
     from holdfast.engine.history.mount_pins import release_dead_pins
 
     release_dead_pins(context)

@@ -155,7 +155,7 @@ class SessionCheckpointTiers:
         return self._objects(stored.tier).get(self.key(stored.hash))
 
     def _objects(self, tier: Tier) -> ObjectStore:
-        objects = self._store.states_in(tier)
+        objects = self._store.tier_objects(tier)
         if objects is None:
             raise ConfigError(
                 "old states of sessions are in a cold store, and session.cold_url is not set",

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.opener import Opener
     from holdfast.model.config.settings import Settings
     from holdfast.model.content import Progress
-    from holdfast.store.objects.bucket_probe import Probed, Step
-    from holdfast.store.store_copy import Copied
+    from holdfast.store.objects.bucket_probe import ProbeResult, ProbeStep
+    from holdfast.store.store_copy import CopyResult
 
 
 class StoreInfo(NamedTuple):
@@ -52,7 +52,7 @@ class StoreProbe(NamedTuple):
     location: str
     ok: bool
     conditional_writes: str
-    steps: Sequence[Step]
+    steps: Sequence[ProbeStep]
 
 
 class StoreCopy(NamedTuple):
@@ -61,14 +61,14 @@ class StoreCopy(NamedTuple):
     home: str | None
     """The home that was made; None if only objects were copied."""
     location: str
-    copied: Copied
+    copied: CopyResult
 
 
 def info(opener: Opener) -> StoreInfo:
     """What the store of the home is. Nothing is sent anywhere."""
     with _opened(opener) as store:
         settings = opener.settings(None).store
-        identity = store_identity.read(store.catalog) or store_identity.Identity("")
+        identity = store_identity.read(store.catalog) or store_identity.StoreIdentity("")
         return StoreInfo(
             home=display(opener.home),
             location=_location(opener.home, settings.url),
@@ -88,7 +88,7 @@ def probe(opener: Opener) -> StoreProbe:
 
     Raises nothing for what fails there; `NotFoundError` if there is no home, and `ConfigError`.
     """
-    from holdfast.store.objects.bucket_probe import Step
+    from holdfast.store.objects.bucket_probe import ProbeStep
     from holdfast.store.objects.bucket_probe import probe as probe_bucket
 
     _refuse_nowhere(opener)
@@ -96,16 +96,16 @@ def probe(opener: Opener) -> StoreProbe:
     location = settings.url or opener.home + b"/" + OBJECTS
     assembled = assemble(location, settings, None)
     if assembled.bucket is not None:
-        found: Probed = probe_bucket(assembled.bucket, settings.tenant, os.urandom)
+        found: ProbeResult = probe_bucket(assembled.bucket, settings.tenant, os.urandom)
         return StoreProbe(_location(opener.home, settings.url), found.ok, found.conditional, found.steps)
     key = f"probe/{settings.tenant}/{os.urandom(16).hex()}"
     try:
         assembled.objects.put(key, [b"holdfast probe"])
         ok = assembled.objects.get(key, 9) == b"probe"
         assembled.objects.delete(key)
-        step = Step("write, read, delete", ok, "as it should be" if ok else "what was written is not what is read")
+        step = ProbeStep("write, read, delete", ok, "as it should be" if ok else "what was written is not what is read")
     except HoldfastError as error:
-        step = Step("write, read, delete", False, error.message)
+        step = ProbeStep("write, read, delete", False, error.message)
     return StoreProbe(_location(opener.home, settings.url), step.ok, "", (step,))
 
 
@@ -121,9 +121,9 @@ def claim(opener: Opener, *, take: bool = False) -> StoreInfo:
             raise UsageError("the objects of this home are in a directory, which needs no claim")
         identity = store_identity.make(store.catalog, os.urandom)
         if take:
-            bucket_claim.take_over(store.bucket, store.tenant)
+            bucket_claim.remove_claims(store.bucket, store.tenant)
         elif bucket_claim.holder_of(store.bucket, store.tenant) is None and store.catalog.newest_pack() is None:
-            bucket_claim.refuse_strange(store.bucket, store.tenant)
+            bucket_claim.refuse_foreign_objects(store.bucket, store.tenant)
         bucket_claim.claim(store.catalog, store.bucket, identity, os.urandom)
     return info(opener)
 
@@ -169,10 +169,10 @@ def _copy_objects(opener: Opener, flags: dict[str, str], progress: Progress | No
         if assembled.bucket is not None:
             identity = store_identity.make(source.catalog, os.urandom)
             if bucket_claim.holder_of(assembled.bucket, source.tenant) is None:
-                bucket_claim.refuse_strange(assembled.bucket, source.tenant)
+                bucket_claim.refuse_foreign_objects(assembled.bucket, source.tenant)
             conditional = bucket_probe.conditional_writes(assembled.bucket, source.tenant, os.urandom)
-            held = bucket_claim.Claim(identity.id, source.catalog.clock.now())
-            bucket_claim.hold(assembled.bucket, source.tenant, held, conditional)
+            held = bucket_claim.BucketClaim(identity.id, source.catalog.clock.now())
+            bucket_claim.acquire(assembled.bucket, source.tenant, held, conditional)
         target = Store(assembled.objects, source.catalog, bucket=assembled.bucket)
         done = copy_objects(source, target, progress)
     return StoreCopy(None, _location(opener.home, settings.url), done)
@@ -180,7 +180,7 @@ def _copy_objects(opener: Opener, flags: dict[str, str], progress: Progress | No
 
 def _copy_home(opener: Opener, home: bytes, flags: dict[str, str], progress: Progress | None) -> StoreCopy:
     from holdfast.engine.opening.home import make_private
-    from holdfast.store.identity.bucket_claim import own
+    from holdfast.store.identity.bucket_claim import ensure_claimed
     from holdfast.store.store_copy import begin, copy_store
 
     if os.path.realpath(home) == os.path.realpath(opener.home):
@@ -195,7 +195,7 @@ def _copy_home(opener: Opener, home: bytes, flags: dict[str, str], progress: Pro
             begin(source, target, os.urandom)
             _write_settings(home, flags)  # it is not opened before it is whole, and then has to be found
             if target.bucket is not None:
-                own(target.catalog, target.bucket, os.urandom)
+                ensure_claimed(target.catalog, target.bucket, os.urandom)
             done = copy_store(source, target, os.urandom, progress)
     return StoreCopy(display(home), _location(home, settings.store.url), done)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,7 +53,7 @@ class PendingChanges:
         """Read the watcher, and look whether what it cannot see has changed."""
         answer = self._watcher.drain()
         if self._exclusion.outside_changed():
-            answer = Dirty(everything=True, paths=frozenset())
+            answer = DirtyPaths(everything=True, paths=frozenset())
         if answer.everything or len(self._paths) + len(answer.paths) > _MAX_PATHS:
             self._everything = True
             self._paths.clear()
@@ -84,10 +84,10 @@ class PendingChanges:
         self._unprepared.clear()
         self._doubted()
 
-    def drain(self) -> Dirty:
+    def drain(self) -> DirtyPaths:
         """See `DirtySource.drain`."""
         self.read_watcher()
-        taken = Dirty(self._everything, frozenset(self._paths))
+        taken = DirtyPaths(self._everything, frozenset(self._paths))
         self._refresh_due = self._refresh_due or self._everything
         self._everything = False
         self._paths.clear()

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.engine.opening.home import WATCH_LOCK, WATCH_SOCKET
-from holdfast.files.linux.private_socket import address, peer
+from holdfast.files.linux.private_socket import address, peer_of
 from holdfast.model.errors import FormatError, LockedError, StorageError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
@@ -165,7 +165,7 @@ class SocketListener:
     @staticmethod
     def _may_speak(connection: socket.socket) -> bool:
         """True for processes of the same user, and for root's."""
-        other = peer(connection)
+        other = peer_of(connection)
         if other.may_speak:
             return True
         _log.warning("refused a connection from user %d", other.uid)

@@ -17,7 +17,7 @@ from holdfast.engine.watching._schedule import Pace, Scheduler
 from holdfast.engine.watching.listener import ClientConnection, ClientLimits, SocketListener, hold_watch_lock
 from holdfast.files.watch import open_watcher
 from holdfast.model.clock import isoformat
-from holdfast.model.command_results import CheckpointResult, Request
+from holdfast.model.command_results import CheckpointRequest, CheckpointResult
 from holdfast.model.errors import HoldfastError, LockedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
@@ -47,7 +47,7 @@ _T = TypeVar("_T")
 class Saver(Protocol):
     """The engine of one workspace, as far as the service needs it; it got the `DirtySource` when it was opened."""
 
-    def checkpoint(self, request: Request) -> CheckpointResult:
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
         """See `holdfast.engine.history.checkpoint.create_checkpoint`."""
         ...
 
@@ -338,7 +338,7 @@ class WatchService:
 
     def _save(self) -> None:
         """Take a checkpoint, or learn why not and try again later."""
-        request = Request("auto", f"auto-{isoformat(self._clock.now())[:19]}Z")
+        request = CheckpointRequest("auto", f"auto-{isoformat(self._clock.now())[:19]}Z")
         result = self._attempt("saving", lambda: self._saver.checkpoint(request))
         if result is None:
             self._changes.doubt()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.engine.watching.service import PeriodicTask
     from holdfast.files.tree import DirtySource
     from holdfast.files.watch import Watcher
-    from holdfast.model.command_results import CheckpointResult, Request, Status
+    from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
 
 _LOG = Log(__name__)
 
@@ -55,7 +55,7 @@ class WorkspaceSaver:
         self._tree = tree
         self._sweep = sweep
 
-    def checkpoint(self, request: Request) -> CheckpointResult:
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
         """Save the tree's present state."""
         return create_checkpoint(self._context, request)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.engine.opening.context import Context
     from holdfast.engine.opening.operation_journal import Journal
     from holdfast.engine.running.run import RunResult
-    from holdfast.files.scan.capture_estimate import Estimate
+    from holdfast.files.scan.capture_estimate import CaptureEstimate
     from holdfast.files.watch import Watcher
     from holdfast.model import json_types
     from holdfast.model.command_results import (
@@ -343,10 +343,12 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         `LockedError`, `StorageError`, `QuotaError`.
         """
         from holdfast.engine.history.operations import checkpoint
-        from holdfast.model.command_results import Request
+        from holdfast.model.command_results import CheckpointRequest
 
         who = self._context.settings.identity.author if author is None else author
-        return checkpoint(self._context, Request(kind, label, Provenance(who, message, command), full_hash), progress)
+        return checkpoint(
+            self._context, CheckpointRequest(kind, label, Provenance(who, message, command), full_hash), progress
+        )
 
     def status(self) -> Status:
         """How the tree differs from the checkpoint that it stands on (``@``). Changes nothing."""
@@ -364,7 +366,7 @@ class Workspace(WorkspaceSteps, WorkspaceQueries):
         tree = self._context.tree
         return list(tree.excluded_paths()) if isinstance(tree, LocalTree) else []
 
-    def estimate(self) -> Estimate | None:
+    def estimate(self) -> CaptureEstimate | None:
         """What a first checkpoint would capture, if that is more than the settings call normal; else None."""
         limits = self._context.settings.capture
         if self._context.catalog.cursor(self.id).head is not None:

@@ -233,14 +233,14 @@ class _BackwardScan:
         parent: int,
         reserved: frozenset[tuple[int, int]],
     ) -> None:
-        from holdfast.files.scan._directory_listing import Listing
+        from holdfast.files.scan._directory_listing import DirectoryListing
 
         self._known = index.directories
         self._numbers = numbers
         self._marks = marks
         self._parent = parent
         self._reserved = reserved
-        self._listing = Listing
+        self._listing = DirectoryListing
 
     def scan(self, root_fd: int) -> None:
         """Walk the tree, the last directories first."""

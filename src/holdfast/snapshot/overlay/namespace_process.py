@@ -1,10 +1,10 @@
 """The processes that see an overlay at the workspace's own path, in a mount namespace of their own.
 
 One *holds* the namespace: it makes it, mounts the overlay there, and stays. A command *enters* it, whoever runs it. So
-what is mounted is seen by nobody else, and is gone when the last of them has ended, however that happens. As the users
-who they are, they do it in a user namespace of their own, where the kernel lets users have that.
+what is mounted is seen by no other process, and is gone when the last of them has ended, however that happens. As the
+users who they are, they do it in a user namespace of their own, where the kernel lets users have that.
 
-Whoever holds has a lock on a file, and is known by it: a lock goes with its process, and the kernel tells whose it is.
+The holder has a lock on a file, and is known by it: a lock goes with its process, and the kernel tells whose it is.
 Each is a process of its own, which runs this module with the standard library and little else.
 Sources: fcntl_locking(2), pidfd_open(2), namespaces(7).
 """
@@ -54,7 +54,7 @@ def arguments(verb: str, *words: bytes) -> list[bytes]:
 
 
 def holder_of(held: int) -> int | None:
-    """The process that has the lock on the open file, 0 if it cannot be seen from here; None if nobody has. Raises
+    """The process that has the lock on the open file, 0 if it cannot be seen from here; None if none has. Raises
     `OSError`.
     """
     asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -84,7 +84,7 @@ def main(verb: str, *texts: str) -> NoReturn:
 
 
 def _hold(held: bytes, root: bytes, *layers: bytes) -> None:
-    """Start a process that holds, which is nobody's child, and wait until it has mounted the ``layers``."""
+    """Start a process that holds, which is no child of ours, and wait until it has mounted the ``layers``."""
     said, saying = os.pipe()
     if os.fork():
         os.close(saying)
@@ -193,14 +193,14 @@ def _give_up(why: str, code: int = FAILED) -> NoReturn:
 def _write_out(merged: bytes, target: bytes, *layers: bytes) -> None:
     """Make ``target`` a copy of what the layers are together, mounted meanwhile on ``merged``."""
     from holdfast.files.directories.replication import replicate
-    from holdfast.files.protected_directories import find_own
+    from holdfast.files.protected_directories import find_protected
 
     _mount(merged, layers)
-    replicate(merged, target, without=find_own(()))
+    replicate(merged, target, without=find_protected(()))
 
 
 def _probe(directory: bytes) -> None:
-    """Mount an overlay of nothing, where nobody sees it."""
+    """Mount an overlay of nothing, where no other process sees it."""
     _separate()
     mount(b"none", directory, 0, b"tmpfs")
     paths = [os.path.join(directory, name) for name in (b"lower", b"upper", b"work", b"merged")]

@@ -11,7 +11,7 @@ _LEAST_SECRET: Final = 3
 """Shorter passwords are not looked for in messages, where they may be part of any word."""
 
 
-class Address(NamedTuple):
+class CatalogAddress(NamedTuple):
     """Where a catalog is."""
 
     parameters: dict[str, str]
@@ -29,10 +29,10 @@ class Address(NamedTuple):
 
     def __repr__(self) -> str:
         """As it is shown."""
-        return f"Address({self.shown})"
+        return f"CatalogAddress({self.shown})"
 
 
-def parse(catalog: str) -> Address:
+def parse(catalog: str) -> CatalogAddress:
     """What ``store.catalog`` says; raises `ConfigError` for what is no such URL, in words that do not repeat it, and
     `UnsupportedError` where psycopg is not installed (which is imported here, and not before).
     """
@@ -59,7 +59,7 @@ def parse(catalog: str) -> Address:
             hint="postgresql://user@host:5432/database; in names and passwords %, #, @, : and / are written as %25, "
             "%23, %40, %3A and %2F",
         ) from None
-    return Address(parameters, _shown(parameters))
+    return CatalogAddress(parameters, _shown(parameters))
 
 
 def _is_ambiguous(catalog: str) -> bool:

@@ -11,7 +11,7 @@ import os
 import socket
 from typing import TYPE_CHECKING, Any
 
-from holdfast.files.linux.private_socket import Peer, address, peer, peer_process
+from holdfast.files.linux.private_socket import SocketPeer, address, peer_of, peer_process
 from holdfast.model.errors import FormatError, HoldfastError, RefusedError
 from holdfast.model.log import Log
 from holdfast.model.paths import KEEPER_SOCKET
@@ -83,7 +83,7 @@ class KeeperClient:
         connection: socket.socket,
         selector: select.epoll,
         room: AnswerBudget,
-        who: Peer,
+        who: SocketPeer,
         process: int | None,
         *,
         was_inside: bool,
@@ -222,7 +222,7 @@ class SocketServer:
             connection, _ = self._socket.accept()
         except OSError:
             return  # it went away, or there are no descriptors left
-        who = peer(connection)
+        who = peer_of(connection)
         process = peer_process(connection)
         was_inside = self._may_be_inside(who, process)
         alike = sum(client.was_inside is was_inside for client in self._clients.values())
@@ -238,7 +238,7 @@ class SocketServer:
         self._clients[connection.fileno()] = client
         self._selector.register(connection.fileno(), _READ)
 
-    def _may_be_inside(self, who: Peer, process: int | None) -> bool:
+    def _may_be_inside(self, who: SocketPeer, process: int | None) -> bool:
         """A connection outlives its maker in other hands, and the maker's number comes back as another process's."""
         # (In this order: if it has not ended after the look, what was looked at was that process.)
         return self._is_inside(who.pid) or process is None or has_ended(process)

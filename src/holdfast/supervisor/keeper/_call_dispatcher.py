@@ -19,7 +19,7 @@ from contextlib import suppress
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.model.errors import HeldError, HoldfastError, lacks_room
+from holdfast.model.errors import HeldError, HoldfastError, out_of_space_errno
 from holdfast.model.log import Log
 from holdfast.supervisor.syscalls.pending_call import LaterError, PendingCall, Reply, SlowError
 from holdfast.supervisor.syscalls.retries import Retries
@@ -361,7 +361,7 @@ class SupervisedTree:
     def _fail(self, call: PendingCall, error: Exception) -> None:
         if isinstance(error, HoldfastError):
             _log.warning("%s by thread %d failed: %s", call.name, call.tid, error)
-            self.listener.answer(call.id, 0, lacks_room(error) or errno.EIO)
+            self.listener.answer(call.id, 0, out_of_space_errno(error) or errno.EIO)
         else:
             import traceback
 

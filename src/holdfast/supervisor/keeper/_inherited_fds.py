@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import HeldError, HoldfastError
 from holdfast.model.log import Log
 from holdfast.model.paths import display
@@ -81,7 +81,7 @@ def _written(pid: int) -> Iterator[int]:
             fd = os.open(f"/proc/{pid}/fd/{number}", os.O_PATH | os.O_CLOEXEC)
         except (OSError, StopIteration, ValueError):
             continue
-        about = os.stat(through(fd))
+        about = os.stat(proc_path(fd))
         if stat.S_ISREG(about.st_mode) and (about.st_dev, about.st_ino) not in spared:
             spared.add((about.st_dev, about.st_ino))
             yield fd

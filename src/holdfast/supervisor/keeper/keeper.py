@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.files.git.configuration import User
+from holdfast.files.git.configuration import GitUser
 from holdfast.files.git.object_lookup import GitObjects
 from holdfast.files.ignore.excluded_paths import ExcludedDirectories
 from holdfast.files.ignore.rules import IgnoreSources
@@ -448,7 +448,7 @@ def _rules(settings: KeeperSettings) -> Rules:
     from outside, are read at once.
     """
     root = os.path.realpath(settings.root)
-    sources = IgnoreSources(root, user=User(*settings.user), exclude=settings.exclude)
+    sources = IgnoreSources(root, user=GitUser(*settings.user), exclude=settings.exclude)
     excluded = ExcludedDirectories(root, sources, (settings.log, *settings.forbidden))
     excluded.leaves_out(b".")
     return excluded.leaves_out

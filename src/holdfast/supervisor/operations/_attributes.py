@@ -9,7 +9,7 @@ import stat
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.files.linux.unreadable_file import takes_long
 from holdfast.supervisor.operations._blocking_open import LEASED, reopen_in_time
 from holdfast.supervisor.operations.registers import check_flags, integer, os_error, unsigned
@@ -94,7 +94,7 @@ def _chmod(call: PendingCall, context: HandlerContext, target: ObjectArgument, m
             number = ctypes.get_errno()
             if number != errno.ENOSYS:
                 raise os_error(number)
-            os.chmod(through(fd), mode)
+            os.chmod(proc_path(fd), mode)
 
     return change(call, context, target, perform)
 

@@ -7,7 +7,7 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.supervisor.operations._attributes import (
     AT_EMPTY_PATH,
     AT_SYMLINK_NOFOLLOW,
@@ -44,12 +44,12 @@ def _set(
     if size > _SIZE_MAX:
         raise os_error(errno.E2BIG)
     content = read(call, address, size)
-    return change(call, context, target, lambda fd: os.setxattr(through(fd), attribute, content, flags))
+    return change(call, context, target, lambda fd: os.setxattr(proc_path(fd), attribute, content, flags))
 
 
 def _remove(call: PendingCall, context: HandlerContext, target: ObjectArgument, name: int) -> Reply:
     attribute = _name(call, name)
-    return change(call, context, target, lambda fd: os.removexattr(through(fd), attribute))
+    return change(call, context, target, lambda fd: os.removexattr(proc_path(fd), attribute))
 
 
 def setxattr(call: PendingCall, context: HandlerContext) -> Reply:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from holdfast.files.linux.long_paths import open_below, path_of
-from holdfast.files.linux.process_credentials import assumed, masked
+from holdfast.files.linux.process_credentials import assume_credentials, thread_umask
 from holdfast.files.linux.syscalls import (
     RESOLVE_BENEATH,
     RESOLVE_IN_ROOT,
@@ -176,7 +176,7 @@ class PathResolver:
     def caller_credentials(self) -> AbstractContextManager[None]:
         """What is done inside is done with the caller's credentials."""
         credentials = self.caller.credentials
-        return _AS_IS if credentials is None else assumed(credentials)
+        return _AS_IS if credentials is None else assume_credentials(credentials)
 
     @property
     def native_guard(self) -> Callable[[], None] | None:
@@ -208,7 +208,7 @@ class PathResolver:
         umask = self.caller.umask
 
         def performed() -> T:
-            with self.caller_credentials(), masked(umask):
+            with self.caller_credentials(), thread_umask(umask):
                 self.check_waiting()
                 return perform()
 

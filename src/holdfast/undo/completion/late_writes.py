@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 import msgspec
 
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.model.errors import IntegrityError
 from holdfast.undo.foreign_edits.other_links import KEPT, find_in_log, find_survivors, lost_names
 from holdfast.undo.journal.step_footprint import objects_by_path
@@ -53,7 +53,9 @@ def filter_writable(log: UndoLog, left: Mapping[bytes, Signature | None]) -> dic
         return {path: found for path, found in files.items() if found.inode in written}
     # Others would wait while all that is open was looked at. The kernel says which of these have no writer at all.
     with log.open_directories() as directories:
-        return {path: found for path, found in files.items() if _writer(directories, path, found) is not Writer.NONE}
+        return {
+            path: found for path, found in files.items() if _writer(directories, path, found) is not WriterStatus.NONE
+        }
 
 
 def settle_late_writes(log: UndoLog, *, eagerly: bool = True) -> None:
@@ -206,8 +208,8 @@ class _Writers:
         """Whether what was left at the path may still be written to."""
         if was.key not in self._known:
             writer = _writer(self._directories, path, was)
-            if writer is Writer.NONE or (writer is Writer.SOME and not self._eagerly):
-                self._known[was.key] = writer is Writer.SOME
+            if writer is WriterStatus.NONE or (writer is WriterStatus.SOME and not self._eagerly):
+                self._known[was.key] = writer is WriterStatus.SOME
         return self.has_object(was.key)
 
     def has_object(self, key: ObjectKey) -> bool:
@@ -348,16 +350,16 @@ def _hash(directories: Directories, path: bytes, now: Signature) -> bytes | None
         return None
 
 
-def _writer(directories: Directories, path: bytes, was: Signature) -> Writer:
+def _writer(directories: Directories, path: bytes, was: Signature) -> WriterStatus:
     try:
         place = directories.place(path)
         fd = os.open(place.name, _READ, dir_fd=place.dir_fd)
     except OSError:
-        return Writer.UNSAID
+        return WriterStatus.FORBIDDEN
     try:
         found = os.fstat(fd)
         if found.st_ino != was.inode or not stat.S_ISREG(found.st_mode):
-            return Writer.UNSAID
+            return WriterStatus.FORBIDDEN
         return writer_of(fd)
     finally:
         os.close(fd)

@@ -13,7 +13,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.undo.journal.records import Content, KeepMethod, Link, Made, Make, Meta, Move, Remove, Touch
 from holdfast.undo.journal.step_footprint import objects_by_path
 
@@ -166,7 +166,7 @@ def _is_as_before(directories: Directories, path: bytes, object_: Identity, befo
             return identity(place.dir_fd, place.name) == object_
         fd = os.open(place.name, _READ, dir_fd=place.dir_fd)
         try:
-            return identity(fd, b"") == object_ and writer_of(fd) is Writer.NONE
+            return identity(fd, b"") == object_ and writer_of(fd) is WriterStatus.NONE
         finally:
             os.close(fd)
     except OSError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from holdfast.files.linux.file_handle import handle_of, identity
-from holdfast.files.linux.metadata import read_xattrs, read_xattrs_at, through
+from holdfast.files.linux.metadata import proc_path, read_xattrs, read_xattrs_at
 from holdfast.files.watch.event_syscalls import open_by_handle
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.preimages import preimage_path
@@ -221,7 +221,7 @@ def find_survivors(
                     seen = signature_of(found, directories.device, xattrs)
                     # (It had one name more, and may get it back: then the ctime says nothing.)
                     seen = msgspec.structs.replace(seen, names=seen.names + 1, described=describe_object(found, xattrs))
-                    name = os.fsencode(os.readlink(through(fd)))  # (which may be wrong by then: it is only compared)
+                    name = os.fsencode(os.readlink(proc_path(fd)))  # (which may be wrong by then: it is only compared)
                     yield Survivor(object_, path, now in changed, seen, partial(_same, Place(-1, name, b"")))
                     break
 

@@ -15,8 +15,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.exclusive_rename import rename_to_free
-from holdfast.files.linux.metadata import apply_metadata, read_metadata, through
-from holdfast.files.linux.reflink import duplicate
+from holdfast.files.linux.metadata import apply_metadata, proc_path, read_metadata
+from holdfast.files.linux.reflink import copy_content
 from holdfast.model.log import Log
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Preimages:
         temporary = place + b".new"
         fd = os.open(temporary, _NEW, 0o600, dir_fd=self.fd)
         try:
-            copied = duplicate(src_fd, fd)
+            copied = copy_content(src_fd, fd)
             os.rename(temporary, place, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         except BaseException:
             os.unlink(temporary, dir_fd=self.fd)
@@ -139,7 +139,7 @@ class Preimages:
                 os.mkdir(temporary, 0o700, dir_fd=self.fd)
             target = os.open(temporary, _DIRECTORY if is_directory else _NEW, 0o600, dir_fd=self.fd)
             try:
-                copied = 0 if is_directory else duplicate(source, target)
+                copied = 0 if is_directory else copy_content(source, target)
                 apply_metadata(target, read_metadata(source))
                 os.rename(temporary, place, src_dir_fd=self.fd, dst_dir_fd=self.fd)
                 self._named.drop(number)
@@ -155,7 +155,7 @@ class Preimages:
     def number_of(self, fd: int) -> int | None:
         """The number of the preimage that the descriptor was opened as, or has become since; None if it is none."""
         try:
-            path = os.readlink(through(fd))
+            path = os.readlink(proc_path(fd))
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
                 return None  # (the log's own paths are not as long)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.files.linux.file_lease import Writer, writer_of
+from holdfast.files.linux.file_lease import WriterStatus, writer_of
 from holdfast.model.errors import IntegrityError, NotFoundError, RefusedError
 from holdfast.model.message_text import named_steps
 from holdfast.model.paths import display
@@ -288,7 +288,7 @@ def _refuse_writers(log: UndoLog, sealed: Sequence[SealedStep]) -> None:
         except OSError:
             continue  # it is not there, and that has been judged
         try:
-            is_written = stat.S_ISREG(os.fstat(fd).st_mode) and writer_of(fd) is Writer.SOME
+            is_written = stat.S_ISREG(os.fstat(fd).st_mode) and writer_of(fd) is WriterStatus.SOME
         finally:
             os.close(fd)
         if is_written:

@@ -17,8 +17,8 @@ import os
 import stat
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.files.linux.file_lease import keeping_others_out
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.file_lease import exclusive_lease
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import EscapeError, HoldfastError, RefusedError, StorageError, room_hint
 from holdfast.model.ids import Hasher
 from holdfast.model.paths import check_path, display
@@ -28,7 +28,7 @@ from holdfast.undo.whole_writes import AT_ONCE, TRY_AGAIN, leased_reason
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.files.protected_directories import Own
+    from holdfast.files.protected_directories import ProtectedDirectories
     from holdfast.undo.interceptor import Place
     from holdfast.undo.journal.records import FileType, StepId
     from holdfast.undo.safeguards.guard import Risk
@@ -64,7 +64,7 @@ class FileInterceptor(Protocol):
 def write_file(
     interceptor: FileInterceptor,
     directories: Directories,
-    own: Own,
+    own: ProtectedDirectories,
     step: StepId,
     path: bytes,
     content: int,
@@ -98,7 +98,7 @@ def write_file(
 
 
 def _make_directories(
-    interceptor: FileInterceptor, directories: Directories, own: Own, step: StepId, path: bytes
+    interceptor: FileInterceptor, directories: Directories, own: ProtectedDirectories, step: StepId, path: bytes
 ) -> None:
     missing: list[bytes] = []
     while True:
@@ -154,13 +154,13 @@ def _rewrite(
     again.
     """
     looked = _look(place, held)
-    if expected is not None and _hash(os.open(through(held), os.O_RDONLY | AT_ONCE)) != expected:
+    if expected is not None and _hash(os.open(proc_path(held), os.O_RDONLY | AT_ONCE)) != expected:
         return False
     # Before anything is recorded; from here on, no process gets a lease on it.
-    fd = os.open(through(held), os.O_WRONLY | AT_ONCE)
+    fd = os.open(proc_path(held), os.O_WRONLY | AT_ONCE)
     try:
         is_kept_now = interceptor.before_open(step, place, held, risk_of(os.O_WRONLY | os.O_TRUNC))
-        with keeping_others_out(fd):
+        with exclusive_lease(fd):
             if looked is None or _look(place, held) != looked:
                 if is_kept_now and not interceptor.cancel_open(step, held):
                     raise _changed(place.path, "another process has changed it")
@@ -184,8 +184,8 @@ def _look(place: Place, held: int) -> tuple[int, int, int] | None:
 
 def _inherit(fd: int, above: os.stat_result, mode: int) -> None:
     if os.geteuid() == 0:
-        os.chown(through(fd), above.st_uid, above.st_gid)
-    os.chmod(through(fd), mode)
+        os.chown(proc_path(fd), above.st_uid, above.st_gid)
+    os.chmod(proc_path(fd), mode)
 
 
 def _copy(source: int, target: int) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.files.protected_directories import find_own
+from holdfast.files.protected_directories import find_protected
 from holdfast.model.errors import HeldError, HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.paths import display
 from holdfast.undo.completion.late_writes import mixed_since, settle_late_writes, written_late
@@ -413,7 +413,9 @@ class LocalUndoService:
                 is_own = step != self.explicit_step("")
                 try:
                     with self._undo_log.open_directories() as directories:
-                        write_file(self._recorder, directories, find_own(self._own), step, path, content, expected)
+                        write_file(
+                            self._recorder, directories, find_protected(self._own), step, path, content, expected
+                        )
                 except HeldError:
                     raise
                 except (HoldfastError, KeyError) as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.files.linux.exclusive_rename import LACKS_FLAGS
 from holdfast.files.linux.file_handle import identity
-from holdfast.files.linux.metadata import Metadata, read_metadata, through
+from holdfast.files.linux.metadata import Metadata, proc_path, read_metadata
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.model.errors import StorageError
 from holdfast.model.log import Log
@@ -402,7 +402,7 @@ def _opened_place(fd: int, path: bytes) -> Generator[Place]:
     The directory tells whether a step had left something in this one or in another that had its path then.
     """
     try:
-        above, _, name = os.fsencode(os.readlink(through(fd))).rpartition(b"/")
+        above, _, name = os.fsencode(os.readlink(proc_path(fd))).rpartition(b"/")
         directory = os.open(above or b"/", _OBJECT | os.O_DIRECTORY)
     except OSError:
         yield Place(-1, b"", path)
@@ -424,9 +424,9 @@ def _path_of(fd: int, place: Place) -> bytes:
 
 
 def _read_path_of(fd: int, place: Place) -> bytes:
-    above = os.fsencode(os.readlink(through(place.dir_fd)))
+    above = os.fsencode(os.readlink(proc_path(place.dir_fd)))
     root = above.removesuffix(b"/" + place.parent) if place.parent else above
-    path = os.fsencode(os.readlink(through(fd)))
+    path = os.fsencode(os.readlink(proc_path(fd)))
     if not path.startswith(root + b"/") or path.endswith(_DELETED):
         return b""
     return path.removeprefix(root + b"/")

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import Metadata, apply_metadata, through
+from holdfast.files.linux.metadata import Metadata, apply_metadata, proc_path
 from holdfast.undo.journal.preimages import preimage_path
 from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, Make
 from holdfast.undo.reversal.reversal_context import (
@@ -132,7 +132,7 @@ class ObjectRestorer:
             self._context.step,
             fd,
             place,
-            lambda: os.link(through(fd), place.name, dst_dir_fd=place.dir_fd, follow_symlinks=True),
+            lambda: os.link(proc_path(fd), place.name, dst_dir_fd=place.dir_fd, follow_symlinks=True),
         )
         self._context.note_changed_at(place)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.files.linux.exclusive_rename import rename_to_free
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import Metadata, apply_metadata, through
+from holdfast.files.linux.metadata import Metadata, apply_metadata, proc_path
 from holdfast.files.linux.syscalls import RENAME_EXCHANGE, RENAME_NOREPLACE, renameat2
 from holdfast.model.errors import StorageError
 from holdfast.model.paths import under
@@ -362,7 +362,7 @@ class Reversal:
         mtime = self._dated_mtime(record.identity, found.st_mtime_ns, record.mtime)
         if found.st_mtime_ns != mtime:
             self._recorder.touch(self._context.step, record.path, fd)
-            os.utime(through(fd), ns=(found.st_atime_ns, mtime))
+            os.utime(proc_path(fd), ns=(found.st_atime_ns, mtime))
 
     def _dated_mtime(self, directory: Identity, now: int, known: int) -> int:
         """The mtime that a directory gets which has ``now``, where the step has found the one that is ``known``."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.records import Made, Meta, Move
 
@@ -53,7 +53,7 @@ def grant_access(
     finally:
         for fd, mode, closes in reversed(opened):
             if closes and stat.S_IMODE(os.fstat(fd).st_mode) != mode:
-                os.chmod(through(fd), mode)
+                os.chmod(proc_path(fd), mode)
             os.close(fd)
 
 
@@ -71,7 +71,7 @@ def revoke_access(directories: Directories, noted: Sequence[Mutation], described
             try:
                 mode, now = record.metadata.mode, os.fstat(fd).st_mode
                 if identity(fd, b"") == record.identity and now == with_access(stat.S_IFMT(now) | mode):
-                    os.chmod(through(fd), mode)
+                    os.chmod(proc_path(fd), mode)
             finally:
                 os.close(fd)
 
@@ -81,7 +81,7 @@ def _open_up(recorder: Recorder, record: Mutation, path: bytes, fd: int) -> None
     needed = with_access(found.st_mode)
     if not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode != needed:
         recorder.before_metadata_change(record.step, Place(-1, b"", path), fd)
-        os.chmod(through(fd), stat.S_IMODE(needed))
+        os.chmod(proc_path(fd), stat.S_IMODE(needed))
 
 
 def with_access(mode: int) -> int:

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.files.linux.file_handle import Identity, identity
-from holdfast.files.linux.metadata import Metadata, read_xattrs, through
-from holdfast.files.linux.reflink import duplicate
+from holdfast.files.linux.metadata import Metadata, proc_path, read_xattrs
+from holdfast.files.linux.reflink import copy_content
 from holdfast.undo.foreign_edits.other_links import OtherLinks
 from holdfast.undo.journal.preimages import is_empty_directory
 from holdfast.undo.journal.records import FileType, Keeping, KeepMethod, ReversalConflict, Signature, StepId, file_type
@@ -128,7 +128,7 @@ class ReversalContext:
 
     def fill(self, fd: int, keeping: Keeping) -> None:
         """Give a regular file, open in any way, the content that was kept. Raises `BlockingIOError` if it is leased."""
-        target = os.open(through(fd), os.O_RDWR | AT_ONCE)
+        target = os.open(proc_path(fd), os.O_RDWR | AT_ONCE)
         try:
             if keeping.how is KeepMethod.INLINE:
                 # (Emptied first, ext4 would write it to the disk at once.)
@@ -137,7 +137,7 @@ class ReversalContext:
                 return
             source = self.preimages.open(keeping.number)
             try:
-                duplicate(source, target)
+                copy_content(source, target)
             finally:
                 os.close(source)
         finally:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.files.ignore.rules import CHECKPOINTIGNORE, GITIGNORE
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.undo.journal.path_tree import PathTree
 from holdfast.undo.safeguards.guard import Danger
 from holdfast.undo.safeguards.open_step import Rule, Weight
@@ -191,7 +191,7 @@ def _leaves_nothing_out(_path: bytes, _moved: tuple[bytes, bytes]) -> bool:
 
 def _is_database(fd: int) -> bool:
     with suppress(OSError):  # (who may not read it has not opened it for reading either)
-        opened = os.open(through(fd), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        opened = os.open(proc_path(fd), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             return os.pread(opened, max(map(len, _DATABASES)), 0).startswith(_DATABASES)
         finally:

@@ -18,7 +18,7 @@ from holdfast.engine.opening.opener import Opener
 from holdfast.engine.opening.undo_log import log_directory, open_service
 from holdfast.engine.running.run import begin_run, end_run
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import RefusedError
 from holdfast.testing.clocks import ManualClock
 from holdfast.undo.journal.heartbeat import BEAT, decode_beat, encode_beat
@@ -133,7 +133,7 @@ def test_what_is_listed_and_kept_goes_by_the_order_of_recording(bench):
     for number in range(3):
         bench.set_clock()
         (bench.tree / "f").write_text(str(number + 1))
-        create_checkpoint(bench.context, Request(kind="auto", label=f"n{number}"))
+        create_checkpoint(bench.context, CheckpointRequest(kind="auto", label=f"n{number}"))
     found = bench.workspace.log().checkpoints
     assert [one.label for one in found[:3]] == ["n2", "n1", "n0"]
     last = [one.checkpoint.label for one in decide(found, Policy(keep_last=2), bench.clock.now(), {}) if one.keep]

@@ -11,7 +11,7 @@ import pytest
 from holdfast.engine.history.checkpoint import create_checkpoint_locked
 from holdfast.engine.opening.undo_log import open_service
 from holdfast.engine.running.run import begin_run, end_run
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.testing.tree_state import differences
 
@@ -88,7 +88,7 @@ def test_a_checkpoint_in_the_middle_of_a_step_does_not_part_it(bench):
     def work(actor):
         actor.write(b"f", b"1")
         with bench.context.lock():
-            create_checkpoint_locked(bench.context, Request(kind="auto"))
+            create_checkpoint_locked(bench.context, CheckpointRequest(kind="auto"))
         actor.write(b"g", b"2")
 
     step = bench.step(work)

@@ -112,7 +112,7 @@ def test_both_sides_work_comes_together_and_is_taken_back_i6(two) -> None:
         assert workspace.status().clean
         assert workspace.show().checkpoint.kind == "merge"
         with context_of(workspace) as context:
-            (taken,) = context.catalog.taken_in(workspace.resolve("@"))
+            (taken,) = context.catalog.merge_parents(workspace.resolve("@"))
         assert taken.other == found.plan.fork
         (record,) = json.loads(taken.record)["files"]
         assert (record["path"], record["outcome"], record["tried"][-1]["rung"]) == ("a", "reapplied", "text")

@@ -259,7 +259,7 @@ def test_a_fork_that_has_done_nothing_leaves_no_trace(workspace: Workspace, fork
     """Else a state would be its own ancestor, and states in common would be found that are none."""
     workspace.merge(os.fsdecode(forked.path))
     with context_of(workspace) as context:
-        assert context.catalog.taken_in(workspace.resolve("@")) == []
+        assert context.catalog.merge_parents(workspace.resolve("@")) == []
     saved(workspace, a="ours")
     forked.merge(os.fsdecode(workspace.path))
     ours = saved(workspace, b="ours")

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.engine.promotion._job_context import PromotionSite, open_named
-from holdfast.files.directories.directory_exchange import place_of
+from holdfast.files.directories.directory_exchange import directory_identity
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import WorkspaceId
 
@@ -22,7 +22,7 @@ def test_production_is_recognised_where_its_device_got_another_number(tmp_path: 
     root.mkdir()
     with holdfast.init(root, home=home) as workspace:
         production = WorkspaceId(workspace.id)
-    here = place_of(os.fsencode(root))
+    here = directory_identity(os.fsencode(root))
     assert here is not None
     if here.born is None:
         pytest.skip("this file system keeps no time of birth")

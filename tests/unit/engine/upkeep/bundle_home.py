@@ -18,7 +18,7 @@ from holdfast.store.blobs.content_writer import write_pages
 from holdfast.store.blobs.pack_format import encode_pack
 from holdfast.store.catalog.catalog import Catalog
 from holdfast.store.catalog.schema import APPLICATION_ID, MIGRATIONS
-from holdfast.store.catalog_records import CheckpointCommit, Workspace, pages_key
+from holdfast.store.catalog_records import CheckpointCommit, WorkspaceRow, pages_key
 from holdfast.store.codecs.changeset import encode_changeset
 from holdfast.store.codecs.compression import Encoded
 from holdfast.store.database.sql_database import SqliteDatabase
@@ -44,7 +44,7 @@ class Home:
         )
         objects = open_objects(os.fsencode(folder / "objects"), random=os.urandom)
         self.store = Store(objects, Catalog(database, "local", self.clock))
-        workspace = Workspace(new_workspace_id(os.urandom), b"/w", 1, 2, self.clock.now(), None, live=True)
+        workspace = WorkspaceRow(new_workspace_id(os.urandom), b"/w", 1, 2, self.clock.now(), None, live=True)
         self.store.catalog.add_workspace(workspace)
         self.context = Context(
             workspace=workspace,

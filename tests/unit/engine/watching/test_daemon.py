@@ -15,7 +15,7 @@ import holdfast
 from holdfast.engine.opening.watch_client import connect
 from holdfast.engine.watching.daemon import LOG, start_detached
 from holdfast.engine.watching.service import WatchSetup
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.errors import HoldfastError, LockedError
 
 from ....waiting import wait_until
@@ -60,7 +60,7 @@ def test_a_signal_stops_it_cleanly(setup: WatchSetup, tmp_path: Path, number: si
     out = tmp_path / "out"
     found = start_detached(command(setup, out), setup.folder, environ=ENVIRON)
     with reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         (Path(os.fsdecode(setup.root)) / "late").touch()
         wait_until(lambda: watcher.ping().unsaved)
         for _ in range(3):  # some send it to the process and again to its group

@@ -19,7 +19,7 @@ from holdfast.engine.opening.watch_client import connect
 from holdfast.engine.watching.listener import ClientLimits, hold_watch_lock
 from holdfast.engine.watching.service import WatchSetup, run_service
 from holdfast.model.clock import SystemClock
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.model.entries import Change
 from holdfast.model.errors import FormatError, HoldfastError, LockedError
 from holdfast.wire import watch_messages
@@ -115,7 +115,7 @@ def test_many_clients_at_once(setup: WatchSetup) -> None:
 
         def ask() -> None:
             with reach(setup) as watcher:
-                answers.append(watcher.checkpoint(Request()).checkpoint)
+                answers.append(watcher.checkpoint(CheckpointRequest()).checkpoint)
 
         threads = [threading.Thread(target=ask) for _ in range(30)]
         for thread in threads:
@@ -148,7 +148,7 @@ def test_a_client_that_dies_before_its_answer(setup: WatchSetup) -> None:
     with running(setup) as run:
         run.saver.gate = threading.Event()
         connection = raw(setup)
-        connection.sendall(watch_messages.encode_call(watch_messages.WatchCall("checkpoint", Request())))
+        connection.sendall(watch_messages.encode_call(watch_messages.WatchCall("checkpoint", CheckpointRequest())))
         connection.close()
         run.saver.gate.set()
         with reach(setup) as watcher:
@@ -161,13 +161,13 @@ def test_a_watcher_that_does_not_answer(setup: WatchSetup) -> None:
         watcher = connect(setup.folder, wait=0.05)
         assert watcher is not None
         with pytest.raises(LockedError, match=r"has not answered for 0\.05 s"):
-            watcher.checkpoint(Request())
+            watcher.checkpoint(CheckpointRequest())
         run.saver.gate.set()
 
 
 def test_a_request_too_long_is_not_sent() -> None:
     with pytest.raises(FormatError):
-        watch_messages.encode_call(watch_messages.WatchCall("checkpoint", Request("manual", "x" * 70_000)))
+        watch_messages.encode_call(watch_messages.WatchCall("checkpoint", CheckpointRequest("manual", "x" * 70_000)))
 
 
 # -- its place ----------------------------------------------------------------------------------------------------

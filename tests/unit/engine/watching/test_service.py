@@ -15,9 +15,9 @@ from holdfast.engine.watching._pending_changes import PendingChanges
 from holdfast.engine.watching._schedule import Pace
 from holdfast.engine.watching.listener import ClientLimits
 from holdfast.engine.watching.service import WatchSetup
-from holdfast.files.tree import Dirty
+from holdfast.files.tree import DirtyPaths
 from holdfast.model.checkpoint import Provenance
-from holdfast.model.command_results import CheckpointResult, Request
+from holdfast.model.command_results import CheckpointRequest, CheckpointResult
 from holdfast.model.errors import HoldfastError, LockedError, NotFoundError
 from holdfast.wire import watch_messages
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def test_results_travel_whole(setup: WatchSetup) -> None:
-    request = Request("run", "a label", Provenance("agent", "because\n", "make -j"), full_hash=True)
+    request = CheckpointRequest("run", "a label", Provenance("agent", "because\n", "make -j"), full_hash=True)
     with running(setup) as run, reach(setup) as watcher:
         result = watcher.checkpoint(request)
         assert run.saver.requests == [request]
@@ -51,7 +51,7 @@ def test_ping_says_how_the_watcher_does(setup: WatchSetup) -> None:
         assert (found.pid, found.root, found.backend) == (os.getpid(), os.fsdecode(setup.root), "inotify")
         assert found.unsaved  # nobody has looked at the tree yet
         assert not found.paused
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         assert not watcher.ping().unsaved
 
 
@@ -94,7 +94,7 @@ def test_an_error_comes_out_as_it_went_in(setup: WatchSetup) -> None:
             ValueError("a mistake"),
         ]
         with pytest.raises(NotFoundError, match="no such thing") as caught:
-            watcher.checkpoint(Request())
+            watcher.checkpoint(CheckpointRequest())
         assert (caught.value.hint, caught.value.code, caught.value.exit_code) == ("look elsewhere", "no_such", 3)
         with pytest.raises(HoldfastError, match="a mistake") as other:
             watcher.status()
@@ -105,24 +105,24 @@ def test_an_error_comes_out_as_it_went_in(setup: WatchSetup) -> None:
 def test_a_failed_call_lets_everything_count_as_changed(setup: WatchSetup) -> None:
     """It has taken changes that it made no use of: none may be lost."""
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
+        watcher.checkpoint(CheckpointRequest())
         assert [dirty.everything for dirty in run.saver.taken] == [True, False]
-        for ask in (lambda: watcher.checkpoint(Request()), watcher.status):
+        for ask in (lambda: watcher.checkpoint(CheckpointRequest()), watcher.status):
             run.saver.fail = [LockedError("busy")]
             with pytest.raises(LockedError):
                 ask()
             assert watcher.ping().unsaved
-            watcher.checkpoint(Request())
+            watcher.checkpoint(CheckpointRequest())
             assert run.saver.taken[-1].everything
 
 
 def test_changes_reach_the_scan_that_comes_next(setup: WatchSetup) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         (root / "sub/file").write_text("1")
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         assert run.saver.taken[-1].paths == {b"sub/file"}
         (root / "two").write_text("2")
         wait_until(lambda: watcher.ping().unsaved)
@@ -183,7 +183,7 @@ def test_a_root_that_goes_and_comes_back(setup: WatchSetup) -> None:
 
 def test_unsaved_changes_are_saved_at_the_end(setup: WatchSetup) -> None:
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         (Path(os.fsdecode(setup.root)) / "late").touch()
         wait_until(lambda: watcher.ping().unsaved)
         watcher.stop()
@@ -222,7 +222,7 @@ def test_rules_outside_of_the_tree_that_change_make_everything_count_as_changed(
     setup: WatchSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         watcher.status()
         refreshed: list[bool] = []
         monkeypatch.setattr(run.service._watcher, "refresh", lambda: refreshed.append(True) or True)
@@ -251,11 +251,11 @@ def test_retention_now_and_then_and_its_failure_is_survived(
 def test_what_changes_is_prepared(setup: WatchSetup) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         (root / "sub" / "file").write_bytes(b"before")
         wait_until(lambda: b"sub/file" in run.saver.prepared, "the file")
         assert run.saver.last_prepared
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         run.saver.prepared.clear()
         (root / "sub" / "file").write_bytes(b"after")
         wait_until(lambda: b"sub/file" in run.saver.prepared, "the file after a save")
@@ -265,12 +265,12 @@ def test_what_changes_is_prepared(setup: WatchSetup) -> None:
 def test_after_a_save_what_changes_is_noticed_soon_however_stormy_it_was(setup: WatchSetup) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup._replace(rest=10_000)) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         wait_until(lambda: watcher.ping() and not run.service._resting, "its rest after the save is over")
         run.service._pause = 1000
         (root / "one").write_bytes(b"x")
         wait_until(lambda: b"one" in run.saver.prepared, "the file")  # and nothing is looked at for 1,500 seconds
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         (root / "other").write_bytes(b"x")
         wait_until(lambda: b"other" in run.saver.prepared, "the file after a save")
 
@@ -278,13 +278,13 @@ def test_after_a_save_what_changes_is_noticed_soon_however_stormy_it_was(setup: 
 def test_a_failure_to_prepare_is_survived(setup: WatchSetup, caplog: pytest.LogCaptureFixture) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         failures = {b"one": HoldfastError("no such page"), b"other": ValueError("a mistake")}
         for name, run.saver.prepare_fails in failures.items():
             (root / os.fsdecode(name)).write_bytes(b"x")
             wait_until(lambda name=name: name in run.saver.prepared, "the file")
         assert watcher.ping().failure is None
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         assert failures.keys() <= run.saver.taken[-1].paths
     assert "preparing failed" in caplog.text
 
@@ -292,7 +292,7 @@ def test_a_failure_to_prepare_is_survived(setup: WatchSetup, caplog: pytest.LogC
 def test_nothing_is_prepared_during_a_pause(setup: WatchSetup) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         with reach(setup) as other:
             with other.pause():
                 (root / "file").write_bytes(b"half way")
@@ -304,7 +304,7 @@ def test_nothing_is_prepared_during_a_pause(setup: WatchSetup) -> None:
 def test_who_wants_nothing_prepared_is_spared(setup: WatchSetup) -> None:
     root = Path(os.fsdecode(setup.root))
     with running(setup._replace(prepare=False)) as run, reach(setup) as watcher:
-        watcher.checkpoint(Request())
+        watcher.checkpoint(CheckpointRequest())
         (root / "file").write_bytes(b"x")
         wait_until(lambda: watcher.ping().unsaved, "the file")
         assert [watcher.ping().unsaved for _ in range(20)] == [True] * 20
@@ -319,8 +319,8 @@ class Telling:
     def __init__(self, *answers: set[bytes]) -> None:
         self.answers = list(answers)
 
-    def drain(self) -> Dirty:
-        return Dirty(everything=False, paths=frozenset(self.answers.pop(0) if self.answers else ()))
+    def drain(self) -> DirtyPaths:
+        return DirtyPaths(everything=False, paths=frozenset(self.answers.pop(0) if self.answers else ()))
 
 
 def changes_of(*answers: set[bytes]) -> PendingChanges:
@@ -368,12 +368,12 @@ def test_nothing_is_saved_during_a_pause(setup: WatchSetup) -> None:
             assert len(run.saver.requests) == done
             with reach(setup) as other:
                 with pytest.raises(LockedError) as caught:
-                    other.checkpoint(Request())
+                    other.checkpoint(CheckpointRequest())
                 assert caught.value.code == "paused"
                 with other.pause():  # two at once: it goes on when both have ended
                     pass
                 assert other.ping().paused
-            watcher.checkpoint(Request())  # whoever paused may
+            watcher.checkpoint(CheckpointRequest())  # whoever paused may
         wait_until(lambda: not watcher.ping().paused)
 
 

@@ -18,7 +18,7 @@ from holdfast.engine.watching.service import WatchService, WatchSetup
 from holdfast.engine.watching.watcher import WorkspaceSaver
 from holdfast.files.local_tree import LocalTree
 from holdfast.files.watch import open_watcher
-from holdfast.model.command_results import Request
+from holdfast.model.command_results import CheckpointRequest
 from holdfast.testing.clocks import ManualClock
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def test_after_its_interval_everything_is_looked_at(
         watcher = connect(context.folder, wait=LIMIT)
         assert watcher is not None
         with watcher, open(file, "r+b") as opened, mmap.mmap(opened.fileno(), 0) as mapping:
-            watcher.checkpoint(Request())
+            watcher.checkpoint(CheckpointRequest())
             saved = watcher.ping().checkpoints
             if "outside" in way:
                 other.write_bytes(b"after!")

@@ -17,7 +17,7 @@ from holdfast.engine.watching.service import WatchService, WatchSetup
 from holdfast.files.watch import open_watcher
 from holdfast.model.checkpoint import Checkpoint, Provenance
 from holdfast.model.clock import SystemClock
-from holdfast.model.command_results import CheckpointResult, Request, Status
+from holdfast.model.command_results import CheckpointRequest, CheckpointResult, Status
 from holdfast.model.entries import Change, Counts, Entry, NotCaptured
 from holdfast.model.ids import CheckpointId, Hash, WorkspaceId
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from holdfast.engine.watching.service import PeriodicTask
-    from holdfast.files.tree import Dirty, DirtySource
+    from holdfast.files.tree import DirtyPaths, DirtySource
 
 LIMIT = 20.0
 
@@ -63,8 +63,8 @@ class FakeSaver:
 
     def __init__(self, source: DirtySource) -> None:
         self.source = source
-        self.requests: list[Request] = []
-        self.taken: list[Dirty] = []
+        self.requests: list[CheckpointRequest] = []
+        self.taken: list[DirtyPaths] = []
         self.retentions = 0
         self.closed = 0
         self.fail: list[Exception] = []
@@ -75,7 +75,7 @@ class FakeSaver:
         self.last_prepared = False
         self.prepare_fails: Exception | None = None
 
-    def checkpoint(self, request: Request) -> CheckpointResult:
+    def checkpoint(self, request: CheckpointRequest) -> CheckpointResult:
         if self.gate is not None:
             assert self.gate.wait(LIMIT)
         self.taken.append(self.source.drain())

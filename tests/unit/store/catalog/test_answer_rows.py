@@ -52,7 +52,7 @@ def test_what_is_known_of_a_key(catalog: Catalog) -> None:
     found = rows.begin("t/k", request, 60)
     assert found is not None
     assert (found.status, found.lost) == (None, False)
-    rows.give_up("t/k")
+    rows.mark_lost("t/k")
     found = rows.begin("t/k", other, 60)
     assert found is not None
     assert (found.request, found.lost) == (request, True)

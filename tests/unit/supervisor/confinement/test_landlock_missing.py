@@ -17,7 +17,7 @@ import pytest
 from holdfast.supervisor.confinement import landlock
 from holdfast.supervisor.resolution import procfs
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
-from holdfast.testing.scripted_process import Puppet, World
+from holdfast.testing.scripted_process import ScriptedProcess, StepSupervision
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or machine() not in ARCHITECTURES, reason="the supervisor does not support this machine"
@@ -28,12 +28,12 @@ READING = struct.pack("QQQ", os.O_RDONLY, 0, 0)
 
 
 @pytest.fixture(name="puppet")
-def _puppet(tmp_path: Path) -> Generator[tuple[Puppet, World]]:
+def _puppet(tmp_path: Path) -> Generator[tuple[ScriptedProcess, StepSupervision]]:
     (tmp_path / "file").write_text("content")
     root = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     nobody: Any = None  # nothing in the workspace is touched
-    with Puppet(os.fsencode(tmp_path)) as puppet:
-        yield puppet, World(nobody, root, 1)
+    with ScriptedProcess(os.fsencode(tmp_path)) as puppet:
+        yield puppet, StepSupervision(nobody, root, 1)
     os.close(root)
 
 
@@ -43,7 +43,9 @@ def _without(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without")
-def test_devices_are_opened_by_the_keeper_and_the_rest_is_refused(puppet: tuple[Puppet, World]) -> None:
+def test_devices_are_opened_by_the_keeper_and_the_rest_is_refused(
+    puppet: tuple[ScriptedProcess, StepSupervision],
+) -> None:
     process, world = puppet
     opened = process.supervised(world, "openat", CWD, b"/dev/null", os.O_RDWR, 0)
     assert (opened.error, opened.native) == (0, False)
@@ -54,7 +56,7 @@ def test_devices_are_opened_by_the_keeper_and_the_rest_is_refused(puppet: tuple[
 
 
 @pytest.mark.usefixtures("without")
-def test_sockets_are_bound_by_the_keeper(puppet: tuple[Puppet, World]) -> None:
+def test_sockets_are_bound_by_the_keeper(puppet: tuple[ScriptedProcess, StepSupervision]) -> None:
     process, world = puppet
     with socket.socket(socket.AF_INET) as own:
         address = struct.pack("=H14x", socket.AF_INET)
@@ -67,12 +69,14 @@ def test_sockets_are_bound_by_the_keeper(puppet: tuple[Puppet, World]) -> None:
 
 
 @pytest.mark.skipif(not landlock.version(), reason="the kernel has no Landlock")
-def test_with_it_they_are_left_to_the_kernel(puppet: tuple[Puppet, World]) -> None:
+def test_with_it_they_are_left_to_the_kernel(puppet: tuple[ScriptedProcess, StepSupervision]) -> None:
     process, world = puppet
     assert process.supervised(world, "openat", CWD, b"/dev/null", os.O_RDWR, 0).native
 
 
-def test_what_the_domain_does_not_forbid_is_not_left_to_the_kernel(puppet: tuple[Puppet, World]) -> None:
+def test_what_the_domain_does_not_forbid_is_not_left_to_the_kernel(
+    puppet: tuple[ScriptedProcess, StepSupervision],
+) -> None:
     """I7: a thread that races its own arguments would cut short what nobody has recorded."""
     process, world = puppet
     for access in (os.O_RDONLY, os.O_ACCMODE):
@@ -92,7 +96,9 @@ def _cutting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("cutting")
-def test_no_truncation_is_left_to_a_kernel_that_may_ask_the_domain_too_late(puppet: tuple[Puppet, World]) -> None:
+def test_no_truncation_is_left_to_a_kernel_that_may_ask_the_domain_too_late(
+    puppet: tuple[ScriptedProcess, StepSupervision],
+) -> None:
     process, world = puppet
     cut = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     opened = process.supervised(world, "openat", CWD, b"/dev/null", cut, 0o666)
@@ -104,7 +110,9 @@ def test_no_truncation_is_left_to_a_kernel_that_may_ask_the_domain_too_late(pupp
 
 
 @pytest.mark.skipif(not landlock.version(), reason="the kernel has no Landlock")
-def test_truncation_is_left_to_other_kernels(puppet: tuple[Puppet, World], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncation_is_left_to_other_kernels(
+    puppet: tuple[ScriptedProcess, StepSupervision], monkeypatch: pytest.MonkeyPatch
+) -> None:
     process, world = puppet
     for types, native in ((frozenset[bytes](), True), (frozenset({b"proc"}), False)):
         monkeypatch.setattr(procfs, "_CUTTING", types)
@@ -114,7 +122,7 @@ def test_truncation_is_left_to_other_kernels(puppet: tuple[Puppet, World], monke
 
 @pytest.mark.parametrize("setting", ["cutting", "without"])
 def test_the_callers_own_terminal_is_opened_by_the_keeper(
-    puppet: tuple[Puppet, World], setting: str, request: pytest.FixtureRequest
+    puppet: tuple[ScriptedProcess, StepSupervision], setting: str, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(setting)
     process, world = puppet

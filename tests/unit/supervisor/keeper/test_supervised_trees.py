@@ -7,7 +7,7 @@ import select
 import socket
 from pathlib import Path
 
-from holdfast.files.linux.private_socket import peer
+from holdfast.files.linux.private_socket import peer_of
 from holdfast.supervisor.confinement.seccomp_notify import give_up_privileges, install
 from holdfast.supervisor.confinement.seccomp_program import program
 from holdfast.supervisor.control.frames import JoinRequest
@@ -45,7 +45,7 @@ def test_who_was_of_a_tree_is_until_all_that_it_did_has_been_noticed(tmp_path: P
     _, fds, _, _ = socket.recv_fds(ours, 1, 1)
     parent, others = socket.socketpair()
     selector = select.epoll()
-    client = KeeperClient(ours, selector, AnswerBudget(1 << 12), peer(ours), None, was_inside=False)
+    client = KeeperClient(ours, selector, AnswerBudget(1 << 12), peer_of(ours), None, was_inside=False)
     (tmp_path / "kept").mkdir()
     kept = os.open(tmp_path / "kept", os.O_PATH)
     client.fds = [*fds, parent.detach(), kept]

@@ -16,7 +16,7 @@ import pytest
 from holdfast.model.clock import SystemClock
 from holdfast.supervisor.syscalls.pending_call import PendingCall
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
-from holdfast.testing.scripted_process import Puppet, World
+from holdfast.testing.scripted_process import ScriptedProcess, StepSupervision
 from holdfast.testing.tree_state import differences, photograph
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.log import UndoLog
@@ -30,7 +30,7 @@ CWD = (1 << 64) - 100
 LARGE = 20_000  # (it is copied, not noted)
 
 
-class Killed(World):
+class Killed(StepSupervision):
     """A world whose caller is killed when the keeper is about to journal, or is gone from the start."""
 
     gone = False
@@ -61,7 +61,7 @@ class Scene:
             (base / name / "empty2").mkdir()
         self.base = base
         # (First: it must not inherit the lock of the log.)
-        self.puppet = context.enter_context(Puppet(os.fsencode(base / "tree")))
+        self.puppet = context.enter_context(ScriptedProcess(os.fsencode(base / "tree")))
         self.root = os.open(base / "tree", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         context.callback(os.close, self.root)
         self.log = UndoLog(os.fsencode(base / "log"), self.root, SystemClock())

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
-from holdfast.testing.scripted_process import Puppet, World
+from holdfast.testing.scripted_process import ScriptedProcess, StepSupervision
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or machine() not in ARCHITECTURES, reason="the supervisor does not support this machine"
@@ -36,10 +36,10 @@ class Scene:
         root = os.open(base / "tree", os.O_PATH | os.O_DIRECTORY)
         context.callback(os.close, root)
         self.caller, self.own, self.outside = (
-            context.enter_context(Puppet(os.fsencode(base / name))) for name in ("tree", "own", "outside")
+            context.enter_context(ScriptedProcess(os.fsencode(base / name))) for name in ("tree", "own", "outside")
         )
         nobody: Any = None  # nothing in the workspace is touched
-        self.world = World(nobody, root, 1, tree=(self.own.pid,))
+        self.world = StepSupervision(nobody, root, 1, tree=(self.own.pid,))
         self.numbers = [process.run("open", "file", os.O_RDONLY) for process in (self.own, self.outside)]
 
     def call(self, name: str, *arguments: int | bytes) -> int:
@@ -123,7 +123,7 @@ def test_a_caller_is_its_own_way(scene: Scene) -> None:
 
 
 def test_one_that_has_ended_is_nobody(scene: Scene) -> None:
-    with Puppet(os.fsencode(scene.base)) as ended:
+    with ScriptedProcess(os.fsencode(scene.base)) as ended:
         scene.caller.run("chdir", f"/proc/{ended.pid}")
     assert scene.call("truncate", b"cwd/file", 1) == errno.ESRCH
     assert scene.call("truncate", f"/proc/{ended.pid}/cwd/file".encode(), 1) == errno.ENOENT

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.supervisor.resolution.territory import Location, ReadOnly, Territory
 from holdfast.supervisor.syscalls.table import ARCHITECTURES
-from holdfast.testing.scripted_process import Puppet, World
+from holdfast.testing.scripted_process import ScriptedProcess, StepSupervision
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or machine() not in ARCHITECTURES, reason="the supervisor does not support this machine"
@@ -42,9 +42,9 @@ class Scene:
         root = directory(base / "tree")
         context.callback(os.close, root)
         nobody: Any = None  # nothing in the workspace is touched
-        self.world = World(nobody, root, 1, read_only=(self.kept,))
+        self.world = StepSupervision(nobody, root, 1, read_only=(self.kept,))
         self.territory = Territory(self.world)
-        self.puppet = context.enter_context(Puppet(os.fsencode(base / "tree")))
+        self.puppet = context.enter_context(ScriptedProcess(os.fsencode(base / "tree")))
 
     def where(self, name: str) -> Location:
         return self.territory.locate(os.fsencode(self.base / name))

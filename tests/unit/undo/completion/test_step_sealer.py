@@ -13,7 +13,7 @@ from ..conftest import redo, undo
 if TYPE_CHECKING:
     import pytest
 
-    from holdfast.testing.tree_actor import Actor
+    from holdfast.testing.tree_actor import InterceptedActor
 
     from ..conftest import Bench
 
@@ -26,7 +26,7 @@ def _make(bench: Bench) -> None:
         (bench.tree / name.decode()).write_bytes(name)
 
 
-def _remove_all(actor: Actor) -> None:
+def _remove_all(actor: InterceptedActor) -> None:
     for name in (*FILES, b"d/e/f"):
         actor.unlink(name)
     actor.rmdir(b"d/e")

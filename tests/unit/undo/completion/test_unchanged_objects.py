@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.records import Touch
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -32,13 +32,13 @@ def _let_rest(path: Path) -> None:
 
 
 def test_a_file_that_was_only_opened_leaves_nothing(bench: Bench, old: Path) -> None:
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         os.close(actor.open(b"file", os.O_RDWR))
 
     with bench.keeper() as log:
         service = LocalUndoService(log)
         step = service.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             work(actor)
         assert list(log.preimages.numbers()) != []
         assert service.close(step, 0) is None
@@ -56,12 +56,12 @@ def test_a_file_that_was_only_opened_leaves_nothing(bench: Bench, old: Path) -> 
     ],
     ids=["write", "chmod", "utime", "rename"],
 )
-def test_what_was_changed_stays(bench: Bench, old: Path, change: Callable[[Actor], None]) -> None:
+def test_what_was_changed_stays(bench: Bench, old: Path, change: Callable[[InterceptedActor], None]) -> None:
     before = bench.photograph()
     with bench.keeper() as log:
         service = LocalUndoService(log)
         step = service.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             os.close(actor.open(b"file", os.O_RDWR))
             change(actor)
         assert service.close(step, 0) is not None
@@ -72,15 +72,15 @@ def test_what_was_changed_stays(bench: Bench, old: Path, change: Callable[[Actor
 def test_what_was_changed_stays_where_it_is_opened_for_nothing_later(bench: Bench) -> None:
     path = bench.tree / "file"
     with bench.keeper() as log:
-        desk = LocalUndoService(log)
-        step = desk.open("command")
+        service = LocalUndoService(log)
+        step = service.open("command")
         path.write_bytes(b"content")  # (So lately that its times do not tell of the change.)
         before = bench.photograph()
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             actor.chmod(b"file", 0o600)
             _let_rest(path)
             os.close(actor.open(b"file", os.O_RDWR))
-        assert desk.close(step, 0) is not None
+        assert service.close(step, 0) is not None
         undo(log, [step])
         bench.assert_as(before)
 
@@ -90,7 +90,7 @@ def test_a_file_that_is_still_open_for_writing_stays_known(bench: Bench, old: Pa
     with bench.keeper() as log:
         service = LocalUndoService(log)
         step = service.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             fd = actor.open(b"file", os.O_RDWR)
             assert service.close(step, 0) is not None
             os.write(fd, b"later")
@@ -120,7 +120,7 @@ def test_what_goes_through_a_pipe_after_its_step_counts_as_its_own(bench: Bench)
         bench.assert_as(before)
 
 
-def _churn(actor: Actor) -> None:
+def _churn(actor: InterceptedActor) -> None:
     actor.mkdir(b"made")
     for number in range(3):
         actor.mkdir(b"made/%d" % number)
@@ -137,7 +137,7 @@ def test_what_was_made_and_removed_again_is_not_replayed(bench: Bench, old: Path
     with bench.keeper() as log:
         service = LocalUndoService(log)
         step = service.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             _churn(actor)
         info = service.close(step, 0)
         assert info is not None
@@ -158,7 +158,7 @@ def test_what_was_moved_through_a_directory_that_went_is_brought_back(bench: Ben
     with bench.keeper() as log:
         service = LocalUndoService(log)
         step = service.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             actor.mkdir(b"way")
             actor.mkdir(b"way/in")
             actor.rename(b"file", b"way/in/file")
@@ -179,8 +179,8 @@ def test_what_another_step_had_to_do_with_stays_known(bench: Bench) -> None:
         service = LocalUndoService(log)
         step, other = service.open("command"), service.open("command")
         with (
-            Actor(log.recorder, os.fsencode(bench.tree), step) as actor,
-            Actor(log.recorder, os.fsencode(bench.tree), other) as beside,
+            InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor,
+            InterceptedActor(log.recorder, os.fsencode(bench.tree), other) as beside,
         ):
             actor.write(b"file", b"content", at=0)
             beside.write(b"file", b"CONTENT", at=0)

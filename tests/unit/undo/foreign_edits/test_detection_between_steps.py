@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.model.errors import RefusedError
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.completion.late_writes import settle_late_writes
 from holdfast.undo.interceptor import Place
 from holdfast.undo.journal.records import StepId
@@ -21,8 +21,8 @@ from ..conftest import Bench
 
 
 @contextmanager
-def acting(bench: Bench, log: UndoLog, step: StepId) -> Generator[Actor]:
-    with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+def acting(bench: Bench, log: UndoLog, step: StepId) -> Generator[InterceptedActor]:
+    with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
         yield actor
 
 
@@ -509,7 +509,7 @@ def test_a_path_in_a_directory_that_is_brought_forward_after_another_one_lost_it
         (bench.tree / name).mkdir()
         (bench.tree / name / "y").write_bytes(b"before")
 
-    def first(actor: Actor) -> None:
+    def first(actor: InterceptedActor) -> None:
         actor.unlink(b"d/y")
         actor.rmdir(b"d")
         actor.chmod(b"e/y", 0o600)

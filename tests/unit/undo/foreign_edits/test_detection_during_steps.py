@@ -11,7 +11,7 @@ import pytest
 from holdfast.files.linux.file_handle import Identity, identity
 from holdfast.files.linux.metadata import Metadata
 from holdfast.model.errors import RefusedError
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.journal.records import Content, ForeignEdit, Keeping, KeepMethod, Make, Move, Mutation
 from holdfast.undo.journal.step_footprint import filled_paths, touched_before
 from holdfast.undo.local_service.undo_service import LocalUndoService
@@ -20,10 +20,10 @@ from holdfast.undo.safeguards.open_step import MOST_EDITS, EditsInStep
 from ..conftest import Bench
 from ..local_service.test_undo_service import Keeper, opened, write
 
-Work = Callable[[Actor], object]
+Work = Callable[[InterceptedActor], object]
 
 
-def nothing(_actor: Actor) -> None:
+def nothing(_actor: InterceptedActor) -> None:
     """A step that has done what it does."""
 
 
@@ -157,7 +157,7 @@ def test_an_edit_before_a_step_comes_to_a_file_is_given_back(bench: Bench) -> No
         assert (bench.tree / "old").read_bytes() == b"oldHAND"
 
 
-def locks(actor: Actor) -> None:
+def locks(actor: InterceptedActor) -> None:
     actor.write(b"lock", b"")
     actor.write(b"made", b"")
 
@@ -223,14 +223,14 @@ def appends(path: bytes) -> Work:
 
 
 def appends_and_removes(path: bytes) -> Work:
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         actor.write(path, b"new", at=3)
         actor.unlink(path)
 
     return work
 
 
-def links(actor: Actor) -> None:
+def links(actor: InterceptedActor) -> None:
     actor.write(b"old", b"new", at=3)
     actor.link(b"old", b"third")
 

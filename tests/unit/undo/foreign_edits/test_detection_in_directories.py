@@ -9,29 +9,29 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import RefusedError
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 
 from ..conftest import Bench
 from ..local_service.test_undo_service import opened
 
-Work = Callable[[Actor], object]
+Work = Callable[[InterceptedActor], object]
 
 
 def nothing(_: object) -> None:
     """Nothing more."""
 
 
-def replaces(actor: Actor) -> None:
+def replaces(actor: InterceptedActor) -> None:
     actor.write(b"e/n", b"new")
     actor.rename(b"e/n", b"d/z")
 
 
-def makes(actor: Actor) -> None:
+def makes(actor: InterceptedActor) -> None:
     actor.mkdir(b"new")
     actor.write(b"new/f", b"new")
 
 
-def appends(actor: Actor) -> None:
+def appends(actor: InterceptedActor) -> None:
     actor.write(b"d/z", b"step", at=4)
 
 

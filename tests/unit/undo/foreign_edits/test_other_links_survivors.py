@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.model.errors import RefusedError
 from holdfast.testing.permissions import permissions_hold
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.log import UndoLog
 from holdfast.undo.recovery.keeper_recovery import recover
 
@@ -31,18 +31,18 @@ def _bench(tmp_path: Path, elsewhere: Path, request: pytest.FixtureRequest) -> I
         yield bench
 
 
-def write_and_remove(actor: Actor) -> None:
+def write_and_remove(actor: InterceptedActor) -> None:
     actor.write(b"file", b"step")
     actor.unlink(b"file")
 
 
-def write_and_replace(actor: Actor) -> None:
+def write_and_replace(actor: InterceptedActor) -> None:
     actor.write(b"file", b"step")
     actor.write(b"new", b"new")
     actor.rename(b"new", b"file")
 
 
-def describe_and_remove(actor: Actor) -> None:
+def describe_and_remove(actor: InterceptedActor) -> None:
     actor.chmod(b"file", 0o640)
     actor.unlink(b"file")
 
@@ -68,7 +68,7 @@ def refuses(log: UndoLog, change: Callable[..., object], step: int) -> None:
 @pytest.mark.parametrize("work", WORK)
 @pytest.mark.parametrize("edit", [appends, describes])
 def test_an_edit_by_another_name_is_not_taken_back(
-    bench: Bench, work: Callable[[Actor], None], edit: Callable[[Path], None]
+    bench: Bench, work: Callable[[InterceptedActor], None], edit: Callable[[Path], None]
 ) -> None:
     before = bench.photograph()
     with bench.keeper() as log:
@@ -110,7 +110,7 @@ def test_an_edit_by_a_name_outside_of_the_tree_is_not_taken_back(bench: Bench) -
 
 
 @pytest.mark.parametrize("work", WORK)
-def test_names_that_come_and_go_are_no_edit(bench: Bench, work: Callable[[Actor], None]) -> None:
+def test_names_that_come_and_go_are_no_edit(bench: Bench, work: Callable[[InterceptedActor], None]) -> None:
     with bench.keeper() as log:
         step = bench.step(log, work)
     os.link(bench.tree / "also", bench.tree / "third")
@@ -143,7 +143,7 @@ def test_a_name_alone_is_given_back_and_the_edit_stays_theirs(bench: Bench) -> N
 
 
 def test_an_edit_before_a_step_is_brought_forward_again_is_not_overwritten(bench: Bench) -> None:
-    def link_and_write(actor: Actor) -> None:
+    def link_and_write(actor: InterceptedActor) -> None:
         actor.link(b"file", b"third")
         actor.write(b"third", b"step")
 

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from holdfast.files.linux.metadata import through
+from holdfast.files.linux.metadata import proc_path
 from holdfast.model.errors import RefusedError
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.completion.late_writes import settle_late_writes
 from holdfast.undo.completion.step_sealer import StepEnd, seal_step
 from holdfast.undo.interceptor import Place
@@ -49,9 +49,9 @@ def test_a_removed_file_that_is_opened_again_for_writing(bench: Bench) -> None:
     with bench.keeper() as log:
         earlier = bench.step(log, lambda actor: actor.unlink(b"file"))
 
-        def write_through(actor: Actor) -> None:
+        def write_through(actor: InterceptedActor) -> None:
             log.recorder.before_open(actor.step, Place(-1, b"", b""), reader)
-            os.truncate(through(reader), 0)
+            os.truncate(proc_path(reader), 0)
 
         bench.step(log, write_through)
         undo(log, [earlier])
@@ -65,7 +65,7 @@ def test_a_file_that_is_still_open_for_writing_is_not_undone(bench: Bench) -> No
     with bench.keeper() as log:
         step = log.new_id()
         log.recorder.begin(step, "api")
-        with Actor(log.recorder, os.fsencode(bench.tree), step) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), step) as actor:
             fd = actor.open(b"file", os.O_WRONLY)
             os.write(fd, b"after")
             seal_step(log, log.recorder.end(step, 0), StepEnd("done", 0, 0))
@@ -134,7 +134,7 @@ def test_what_is_written_late_is_not_taken_for_a_later_steps(bench: Bench, order
     with bench.keeper() as log, open(path, "ab", buffering=0) as file:
         log.writers = lambda _: frozenset({path.stat().st_ino})
 
-        def write(actor: Actor) -> None:
+        def write(actor: InterceptedActor) -> None:
             os.close(actor.open(b"file", os.O_WRONLY))
             file.write(b"early\n")
 
@@ -212,7 +212,7 @@ def test_what_another_step_has_put_into_the_log_is_looked_at_once_more(bench: Be
         log.writers = lambda _: frozenset({os.fstat(file.fileno()).st_ino})
         writing = bench.open_step(log, lambda actor: actor.write(b"file", b"written"))
 
-        def remove(actor: Actor) -> None:
+        def remove(actor: InterceptedActor) -> None:
             actor.unlink(b"file")
             actor.unlink(b"also")
 
@@ -230,12 +230,12 @@ def test_what_a_step_wrote_to_what_it_made_and_is_in_the_log_alone_is_its_own(be
     with bench.keeper() as log:
         making = bench.open_step(log, lambda actor: actor.write(b"file", b"made"))
 
-        def take_a_name(actor: Actor) -> None:
+        def take_a_name(actor: InterceptedActor) -> None:
             actor.link(b"file", b"also")
             actor.unlink(b"file")
 
         taking = bench.step(log, take_a_name)
-        with Actor(log.recorder, os.fsencode(bench.tree), making) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), making) as actor:
             actor.write(b"also", b"written")
             actor.unlink(b"also")
         bench.finish(log, making)
@@ -269,7 +269,7 @@ def test_what_a_later_step_replaced_and_still_writes_to_is_not_edited_by_others(
         log.writers = lambda _: frozenset({path.stat().st_ino})
         steps = [bench.step(log, lambda actor: actor.write(b"file", b"the first step's"))]
 
-        def replace(actor: Actor) -> None:
+        def replace(actor: InterceptedActor) -> None:
             actor.write(b"new", b"the second step's")
             actor.rename(b"new", b"file")
 

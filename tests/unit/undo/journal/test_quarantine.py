@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.journal.preimages import Preimages
 from holdfast.undo.recovery.keeper_recovery import recover
 from holdfast.undo.reports.step_views import undo_report
@@ -24,17 +24,17 @@ def kept(conflict: ConflictInfo) -> Path:
     return Path(os.fsdecode(conflict.kept))
 
 
-def remove(actor: Actor) -> None:
+def remove(actor: InterceptedActor) -> None:
     actor.unlink(b"file")
 
 
-def replace(actor: Actor) -> None:
+def replace(actor: InterceptedActor) -> None:
     actor.write(b"new", b"new")
     actor.rename(b"new", b"file")
 
 
 @pytest.mark.parametrize("work", [remove, replace])
-def test_a_removed_file_whose_place_is_taken(bench: Bench, work: Callable[[Actor], None]) -> None:
+def test_a_removed_file_whose_place_is_taken(bench: Bench, work: Callable[[InterceptedActor], None]) -> None:
     path = bench.tree / "file"
     path.write_bytes(b"the first")
     with bench.keeper() as log:
@@ -100,7 +100,7 @@ def test_what_was_edited_after_the_kill_survives_a_kill_of_the_recovery(
     for name in ("edited", "other"):
         (bench.tree / name).write_bytes(b"the first")
 
-    def both(actor: Actor) -> None:
+    def both(actor: InterceptedActor) -> None:
         actor.write(b"edited", b"the step's")
         actor.write(b"other", b"the step's")
         actor.mkdir(b"new")

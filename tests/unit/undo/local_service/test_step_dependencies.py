@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from holdfast.model.errors import NotFoundError, RefusedError
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.log import UndoLog
@@ -25,8 +25,8 @@ class Keeper:
         self.bench, self.log = bench, log
         self.service = LocalUndoService(log)
 
-    def act(self, step: StepId, work: Callable[[Actor], object]) -> None:
-        with Actor(self.log.recorder, os.fsencode(self.bench.tree), step) as actor:
+    def act(self, step: StepId, work: Callable[[InterceptedActor], object]) -> None:
+        with InterceptedActor(self.log.recorder, os.fsencode(self.bench.tree), step) as actor:
             work(actor)
 
     def open(self, count: int) -> list[StepId]:

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.model.errors import HeldError, NotFoundError, RefusedError
 from holdfast.testing.clocks import ManualClock
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.completion import step_sealer
 from holdfast.undo.journal.records import StepId
 from holdfast.undo.journal.step_file import StepHead
@@ -35,11 +35,11 @@ class Keeper:
         self.safeguards = safeguards
         self.service = LocalUndoService(log, safeguards, intercepts=True)
 
-    def act(self, step: StepId, work: Callable[[Actor], object]) -> None:
-        with Actor(self.log.recorder, os.fsencode(self.bench.tree), step) as actor:
+    def act(self, step: StepId, work: Callable[[InterceptedActor], object]) -> None:
+        with InterceptedActor(self.log.recorder, os.fsencode(self.bench.tree), step) as actor:
             work(actor)
 
-    def step(self, work: Callable[[Actor], object]) -> StepId:
+    def step(self, work: Callable[[InterceptedActor], object]) -> StepId:
         step = self.service.open("command", command=(b"work",))
         self.act(step, work)
         self.service.close(step, 0)
@@ -60,7 +60,7 @@ def opened(bench: Bench, thresholds: Thresholds = OFF, limits: LogLimits | None 
         os.close(root)
 
 
-def write(name: bytes, content: bytes = b"content") -> Callable[[Actor], None]:
+def write(name: bytes, content: bytes = b"content") -> Callable[[InterceptedActor], None]:
     return lambda actor: actor.write(name, content)
 
 
@@ -87,7 +87,7 @@ def test_steps_are_listed_oldest_first_with_what_they_did(bench: Bench) -> None:
 def test_what_a_step_did_is_told_also_once_it_is_undone(bench: Bench) -> None:
     (bench.tree / "old").write_bytes(b"old")
 
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         actor.write(b"new", b"new")
         actor.rename(b"old", b"moved")
 
@@ -214,8 +214,8 @@ def test_edits_without_a_step_between_are_one_barrier(bench: Bench) -> None:
         assert len(keeper.service.barriers()) == 1
 
 
-def removals(count: int) -> Callable[[Actor], None]:
-    def work(actor: Actor) -> None:
+def removals(count: int) -> Callable[[InterceptedActor], None]:
+    def work(actor: InterceptedActor) -> None:
         for at in range(count):
             actor.unlink(b"%d" % at)
 
@@ -488,7 +488,7 @@ def test_what_a_run_groups_itself_and_is_denied_changes_nothing_more_until_it_is
 def test_what_a_step_made_itself_is_no_loss(bench: Bench) -> None:
     with opened(bench, Thresholds(deletes=1, overwrite_bytes=1, rename_over=True)) as keeper:
 
-        def work(actor: Actor) -> None:
+        def work(actor: InterceptedActor) -> None:
             actor.write(b"a", b"content")
             actor.write(b"a", b"again")
             actor.write(b"b", b"content")
@@ -507,7 +507,7 @@ def test_what_a_step_made_itself_is_no_loss(bench: Bench) -> None:
         (Thresholds(deletes=1), lambda actor: actor.unlink(b"0"), "delete"),
     ],
 )
-def test_dangers(three: Bench, thresholds: Thresholds, work: Callable[[Actor], None], danger: str) -> None:
+def test_dangers(three: Bench, thresholds: Thresholds, work: Callable[[InterceptedActor], None], danger: str) -> None:
     before = three.photograph()
     with opened(three, thresholds) as keeper:
         step = keeper.service.open("command")
@@ -527,7 +527,7 @@ def test_a_step_over_its_limit_goes_on_unprotected_and_says_what_is_lost(
     large.write_bytes(b"x" * 100_000)
     (bench.tree / "small").write_bytes(b"small")
 
-    def work(actor: Actor) -> None:
+    def work(actor: InterceptedActor) -> None:
         actor.write(b"large", b"gone")
         actor.unlink(b"small")
 

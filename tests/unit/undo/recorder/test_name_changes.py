@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.errors import RefusedError
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.tree.signatures import CHECKED_BYTES
 
 from ..conftest import Bench, redo, undo
@@ -38,29 +38,29 @@ def secretly(path: Path, content: bytes) -> None:
     os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def replace(actor: Actor) -> None:
+def replace(actor: InterceptedActor) -> None:
     actor.write(b"new", b"content")
     actor.rename(b"new", b"other file")
 
 
-def remove_all(actor: Actor) -> None:
+def remove_all(actor: InterceptedActor) -> None:
     for name in (b"file", b"link", b"pipe"):
         actor.unlink(name)
         actor.unlink(b"other " + name)
 
 
-def write_and_remove(actor: Actor) -> None:
+def write_and_remove(actor: InterceptedActor) -> None:
     actor.write(b"file", b"content")
     actor.unlink(b"other file")
     actor.write(b"file", b"more content")
 
 
-def remove_and_link(actor: Actor) -> None:
+def remove_and_link(actor: InterceptedActor) -> None:
     actor.unlink(b"other file")
     actor.link(b"file", b"other file")
 
 
-WORK: dict[str, Callable[[Actor], object]] = {
+WORK: dict[str, Callable[[InterceptedActor], object]] = {
     "remove a file's": lambda actor: actor.unlink(b"other file"),
     "remove a link's": lambda actor: actor.unlink(b"other link"),
     "remove a pipe's": lambda actor: actor.unlink(b"other pipe"),
@@ -125,7 +125,7 @@ def test_names_that_steps_give_and_take_are_no_edit(bench: Bench, file: Path) ->
     file.write_bytes(big)
     before = bench.photograph()
     with bench.keeper() as log:
-        works: list[Callable[[Actor], object]] = [
+        works: list[Callable[[InterceptedActor], object]] = [
             lambda actor: actor.write(b"file", big[::-1]),
             lambda actor: actor.link(b"file", b"third"),
             lambda actor: actor.unlink(b"other file"),

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.files.linux import syscalls
 from holdfast.files.linux.exclusive_rename import rename_to_free
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.recovery.keeper_recovery import recover
 
 from ..conftest import Bench, redo, undo
@@ -45,7 +45,7 @@ def base(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     subprocess.run(["umount", "-l", place], check=True)
 
 
-def rearrange(actor: Actor) -> None:
+def rearrange(actor: InterceptedActor) -> None:
     """What takes a name, gives one, or replaces what has one."""
     actor.unlink(b"file")
     actor.rename(b"d/other", b"d/moved")

@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from holdfast.model.log import Level
-from holdfast.model.log_format import Lines, send
-from holdfast.testing.tree_actor import Actor
+from holdfast.model.log_format import LineHandler, send
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.local_service.undo_service import LocalUndoService
 from holdfast.undo.recovery.keeper_recovery import recover
 from holdfast.undo.service import LogLimits
@@ -23,7 +23,7 @@ class Heard:
 
     def __init__(self, level: Level) -> None:
         self._stream = io.StringIO()
-        send(level, Lines(as_json=True, stream=self._stream))
+        send(level, LineHandler(as_json=True, stream=self._stream))
 
     def lines(self) -> list[dict[str, Any]]:
         found = [json.loads(line) for line in self._stream.getvalue().splitlines()]
@@ -31,7 +31,7 @@ class Heard:
         return found
 
 
-def lose(actor: Actor) -> None:
+def lose(actor: InterceptedActor) -> None:
     actor.write(b"written", b"new")
     actor.unlink(b"removed")
     actor.rename(b"moved", b"replaced")
@@ -73,7 +73,7 @@ def test_a_step_near_its_limit_is_told_of_once(bench: Bench) -> None:
         (bench.tree / str(number)).write_bytes(b"x" * SIZE)
     heard = Heard("warn")
 
-    def rewrite(actor: Actor) -> None:
+    def rewrite(actor: InterceptedActor) -> None:
         for number in range(10):
             actor.write(b"%d" % number, b"new")
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.reports.step_changes import path_changes
 
 from ..conftest import Bench, redo, undo
 
 
-def both(*work: Callable[[Actor], object]) -> Callable[[Actor], None]:
-    def run(actor: Actor) -> None:
+def both(*work: Callable[[InterceptedActor], object]) -> Callable[[InterceptedActor], None]:
+    def run(actor: InterceptedActor) -> None:
         for one in work:
             one(actor)
 
@@ -85,7 +85,7 @@ def both(*work: Callable[[Actor], object]) -> Callable[[Actor], None]:
     ],
 )
 def test_changes(
-    bench: Bench, work: Callable[[Actor], object], expected: list[tuple[bytes, str, bytes | None]]
+    bench: Bench, work: Callable[[InterceptedActor], object], expected: list[tuple[bytes, str, bytes | None]]
 ) -> None:
     for name in ("file", "other"):
         (bench.tree / name).write_bytes(b"content")

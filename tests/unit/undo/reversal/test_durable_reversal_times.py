@@ -7,24 +7,24 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.local_service.undo_service import LocalUndoService
 
 from ..conftest import Bench, redo, undo
 
 
-def come_and_go(actor: Actor) -> None:
+def come_and_go(actor: InterceptedActor) -> None:
     actor.write(b"new", b"new")
     actor.unlink(b"new")
 
 
-def come(actor: Actor) -> None:
+def come(actor: InterceptedActor) -> None:
     actor.write(b"new", b"new")
 
 
 @pytest.mark.parametrize("later", [come_and_go, come])
 def test_steps_that_are_undone_out_of_order_leave_the_mtime_of_before_them_all(
-    bench: Bench, later: Callable[[Actor], None]
+    bench: Bench, later: Callable[[InterceptedActor], None]
 ) -> None:
     before = bench.photograph()
     with bench.keeper() as log:
@@ -44,9 +44,9 @@ def test_a_directory_gets_the_oldest_time_that_steps_beside_each_other_found(ben
     with bench.keeper() as log:
         service = LocalUndoService(log)
         first, second = service.open("command"), service.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), first) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), first) as actor:
             actor.write(b"one", b"")
-        with Actor(log.recorder, os.fsencode(bench.tree), second) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), second) as actor:
             actor.write(b"two", b"")
         for step in (second, first):
             service.close(step, 0)
@@ -62,9 +62,9 @@ def test_what_describes_a_directory_does_not_bring_back_the_time_that_another_st
     with bench.keeper() as log:
         service = LocalUndoService(log)
         first, second = service.open("command"), service.open("command")
-        with Actor(log.recorder, os.fsencode(bench.tree), first) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), first) as actor:
             actor.write(b"d/f", b"")
-        with Actor(log.recorder, os.fsencode(bench.tree), second) as actor:
+        with InterceptedActor(log.recorder, os.fsencode(bench.tree), second) as actor:
             actor.chmod(b"d", 0o700)
         for step in (first, second):
             service.close(step, 0)

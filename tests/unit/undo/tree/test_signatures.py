@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.model.errors import RefusedError
 from holdfast.model.ids import hash_bytes
-from holdfast.testing.tree_actor import Actor
+from holdfast.testing.tree_actor import InterceptedActor
 from holdfast.undo.log import UndoLog
 
 from ..conftest import Bench, redo, undo
@@ -38,15 +38,15 @@ def pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-def describes(actor: Actor) -> None:
+def describes(actor: InterceptedActor) -> None:
     actor.chmod(b"it", 0o700)
 
 
-def writes(actor: Actor) -> None:
+def writes(actor: InterceptedActor) -> None:
     actor.write(b"it", b"the step's")
 
 
-def dates(actor: Actor) -> None:
+def dates(actor: InterceptedActor) -> None:
     actor.utime(b"it", 1)
 
 
@@ -75,7 +75,7 @@ def groups(path: Path) -> None:
 
 
 Make = Callable[[Path], None]
-Work = Callable[[Actor], None]
+Work = Callable[[InterceptedActor], None]
 
 BY_ANYBODY, BY_ROOT = (sets, adds, removes), (trusts, owns, groups)
 OBJECTS: dict[str, tuple[Make, Work]] = {
@@ -194,13 +194,13 @@ def test_steps_alone_are_no_edit(bench: Bench) -> None:
     several_names(path / "file")
     before = bench.photograph()
 
-    def all_of_it(actor: Actor) -> None:
+    def all_of_it(actor: InterceptedActor) -> None:
         for name in (b"it", b"it/file", b"it/other"):
             actor.setxattr(name, "user.a", b"%d" % actor.step)
             actor.chmod(name, 0o700 + actor.step)
         actor.link(b"it/file", b"it/third")
 
-    def parts(actor: Actor) -> None:
+    def parts(actor: InterceptedActor) -> None:
         actor.removexattr(b"it/other", "user.a")
         actor.unlink(b"it/third")
         actor.unlink(b"it/file")

@@ -162,7 +162,7 @@ def _attempt(call: RequestCall, row: ExportRow) -> tuple[str, PromotionRow | Non
 def _promoted_checkpoint(call: RequestCall, row: ExportRow) -> CheckpointId:
     """The checkpoint that is to be promoted."""
     from holdfast.engine.history.checkpoint import create_checkpoint
-    from holdfast.model.command_results import Request
+    from holdfast.model.command_results import CheckpointRequest
 
     body: request_types.Promote = call.body
     if body.promote_checkpoint is not None:
@@ -173,7 +173,7 @@ def _promoted_checkpoint(call: RequestCall, row: ExportRow) -> CheckpointId:
         raise UsageError(f"{row.name} cannot be promoted to itself", hint="name a fork of it")
     context = call.store.exports.context(side)
     refuse_misconfigured(context.misconfigured)
-    result = create_checkpoint(context, Request(kind="auto"))
+    result = create_checkpoint(context, CheckpointRequest(kind="auto"))
     call.world.saved(call.tenant, side.name, result)
     return result.checkpoint.id
 

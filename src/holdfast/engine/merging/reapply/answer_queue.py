@@ -182,7 +182,7 @@ def _task(found: ReapplyRow) -> ReapplyTask:
 
 def note_shown(store: Store, workspace: WorkspaceId, path: bytes, version: str, now: int) -> None:
     """Note which version of a file a person was shown."""
-    waiting_changes(store).show(
+    waiting_changes(store).note_shown(
         ReapplyRow(_shown(workspace, path), workspace, path, version, None, None, None, "shown", created_at=now)
     )
 

@@ -139,7 +139,7 @@ class RemoteSession:
         return watch_messages.decode_answer(found)
 
     def _too_slow(self, seconds: float) -> HoldfastError:
-        pid = private_socket.peer(self._socket).pid
+        pid = private_socket.peer_of(self._socket).pid
         self.close()
         return LockedError(
             f"the session {self.id} is open in another process ({pid}), which has not answered for {seconds:g} s",
@@ -167,7 +167,7 @@ def connect(
     connection = private_socket.connect(folder, name, _CONNECT_SECONDS)
     if connection is None:
         return None
-    if not private_socket.peer(connection).may_speak:
+    if not private_socket.peer_of(connection).may_speak:
         connection.close()
         return None
     asking = RemoteSession(connection, lock, record, tiers, agent)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.sessions.holder.lock import is_held, lock_path
 from holdfast.engine.sessions.idle import save_process
 from holdfast.model.errors import HoldfastError, LockedError, unexpected
-from holdfast.model.log import Log, inherited
+from holdfast.model.log import Log, child_level
 from holdfast.processes.module_process import start_module
 from holdfast.store.catalog.session_rows import SessionRows
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.model.clock import Clock
     from holdfast.model.ids import WorkspaceId
     from holdfast.model.session_types import SessionId
-    from holdfast.store.catalog.session_records import Unsaved
+    from holdfast.store.catalog.session_records import UnsavedSession
 
 _LOG = Log(__name__)
 _SECOND = 1_000_000
@@ -71,7 +71,7 @@ class IdlePlan:
         self._clock = clock
         self._tries: dict[SessionId, _Attempt] = {}
 
-    def choose(self, unsaved: Iterable[Unsaved], is_open: Callable[[SessionId], bool]) -> list[SessionId]:
+    def choose(self, unsaved: Iterable[UnsavedSession], is_open: Callable[[SessionId], bool]) -> list[SessionId]:
         """Some of ``unsaved``, which is all that there are, to be tried now. Until it is told what came of it, each is
         chosen again.
         """
@@ -205,7 +205,7 @@ class IdleSaver:
             self._note(work)
         chosen = self._plan.choose(SessionRows(self._opener.store().catalog).unsaved(self._workspaces()), self._is_open)
         if chosen:
-            order = save_process.save_order(self._opener.home, self._opener.flags, chosen, inherited())
+            order = save_process.save_order(self._opener.home, self._opener.flags, chosen, child_level())
             self._work = _SaveProcess(order, now + _MOST_SECONDS)
         self._due_at = now + (_GLANCE if chosen else self._interval)
 

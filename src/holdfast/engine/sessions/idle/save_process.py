@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.model.errors import HoldfastError, unexpected
-from holdfast.model.log import Log, arrange
+from holdfast.model.log import Log, set_sender
 from holdfast.model.paths import display, parse_display
 from holdfast.model.session_types import SessionId
 from holdfast.processes.module_process import ProcessOutcome, failed_outcome
@@ -82,7 +82,7 @@ def main() -> None:
         os.environ.pop(_PATH, None)
     else:
         os.environ[_PATH] = order.python_path
-    arrange(order.log_level, lambda: _log_at(order.log_level))
+    set_sender(order.log_level, lambda: _log_at(order.log_level))
     for session in order.sessions:
         said = _save(order, session)
         outcome = ProcessOutcome() if said.error is None else failed_outcome(said.error)
@@ -95,9 +95,9 @@ def main() -> None:
 
 
 def _log_at(level: Level) -> None:
-    from holdfast.model.log_format import Lines, send
+    from holdfast.model.log_format import LineHandler, send
 
-    send(level, Lines(as_json=not sys.stderr.isatty()))
+    send(level, LineHandler(as_json=not sys.stderr.isatty()))
 
 
 def _save(order: SaveOrder, session: SessionId) -> SaveReport:

@@ -15,13 +15,13 @@ from holdfast.engine.opening import identity
 from holdfast.engine.opening.home import SNAPSHOTS
 from holdfast.engine.opening.identity import refuse_replaced_fork
 from holdfast.engine.sessions.state.repair import known_providers, open_mounted, provider_of_fork, resume
-from holdfast.files.directories.removal_obstacles import mounted_at, refuse_others, what_to_do
+from holdfast.files.directories.removal_obstacles import mounted_at, refuse_others, removal_hint
 from holdfast.files.directories.replication import remove_whole
 from holdfast.model.errors import HoldfastError, NotFoundError, RefusedError, StorageError
 from holdfast.model.log import Log
 from holdfast.model.paths import display, under
 from holdfast.model.session_results import Deleted
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.engine.upkeep.session_checkpoint_tiers import SessionCheckpointTiers
     from holdfast.model.entries import NotCaptured
     from holdfast.store.catalog.session_records import SessionRecord
-    from holdfast.store.catalog_records import Workspace
+    from holdfast.store.catalog_records import WorkspaceRow
 
 
 _LOG = Log(__name__)
@@ -51,7 +51,9 @@ def only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) ->
         _LOG.debug("a directory could not be looked at: %s", error)
     head = catalog.cursor(record.workspace).head
     missed = [] if head is None else catalog.not_captured(head)
-    return only_in_directory(seen_at(catalog.workspace(record.workspace).path), here or _origin(opener, record), missed)
+    return only_in_directory(
+        last_seen_path(catalog.workspace(record.workspace).path), here or _origin(opener, record), missed
+    )
 
 
 def find_only_in(opener: Opener, record: SessionRecord, here: bytes | None = None) -> Sequence[NotCaptured]:
@@ -68,7 +70,7 @@ def find_only_in(opener: Opener, record: SessionRecord, here: bytes | None = Non
 def _origin(opener: Opener, record: SessionRecord) -> bytes | None:
     """The directory that a fork was made of, wherever it was seen last."""
     try:
-        return None if record.origin is None else seen_at(opener.store().catalog.workspace(record.origin).path)
+        return None if record.origin is None else last_seen_path(opener.store().catalog.workspace(record.origin).path)
     except NotFoundError:
         return None
 
@@ -95,7 +97,7 @@ def delete(opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord,
         except OSError as error:
             where = f": {display(os.fsencode(error.filename))}" if error.filename else ""
             raise StorageError(
-                f"the fork {record.id} cannot be removed: {error.strerror or error}{where}", hint=what_to_do(error)
+                f"the fork {record.id} cannot be removed: {error.strerror or error}{where}", hint=removal_hint(error)
             ) from error
         tiers.discard(tiers.rows.clear(record.id))
         for workspace in workspaces:
@@ -116,7 +118,7 @@ def preview_deletion(opener: Opener, record: SessionRecord, *, look: bool) -> De
     if record.purpose == "session" or record.status != "live" or record.workspace is None:
         return nothing
     workspace = opener.store().catalog.workspace(record.workspace)
-    path = seen = seen_at(workspace.path)
+    path = seen = last_seen_path(workspace.path)
     made = _fork_paths(opener, record)
     if not _is_at(opener, path, workspace):
         moved = find_moved([workspace], opener.open_home().folder_of).get(workspace.id)
@@ -140,7 +142,7 @@ def _fork_paths(opener: Opener, record: SessionRecord) -> list[bytes]:
     return [os.path.realpath(place) for place in places]
 
 
-def _is_at(opener: Opener, path: bytes, workspace: Workspace) -> bool:
+def _is_at(opener: Opener, path: bytes, workspace: WorkspaceRow) -> bool:
     """Whether a fork's own directory is at ``path``. (The numbers of devices may be others after a restart, and what is
     mounted there, others may have mounted; those of inodes are used anew.)
     """
@@ -151,23 +153,27 @@ def _is_at(opener: Opener, path: bytes, workspace: Workspace) -> bool:
     return os.lstat(path).st_ino == workspace.inode and identity.could_be(opener.open_home().folder_of(workspace), path)
 
 
-def _workspaces(opener: Opener, record: SessionRecord) -> list[Workspace]:
+def _workspaces(opener: Opener, record: SessionRecord) -> list[WorkspaceRow]:
     """The workspace that the session works in, also where it was killed before that was noted."""
     catalog = opener.store().catalog
     if record.workspace is not None:
         return [catalog.workspace(record.workspace)]
     made = _fork_paths(opener, record)
-    return [one for one in catalog.workspaces() if one.live and any(under(seen_at(one.path), place) for place in made)]
+    return [
+        one
+        for one in catalog.workspaces()
+        if one.live and any(under(last_seen_path(one.path), place) for place in made)
+    ]
 
 
 def _refuse_forks_of(
-    opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord, workspaces: Iterable[Workspace]
+    opener: Opener, tiers: SessionCheckpointTiers, record: SessionRecord, workspaces: Iterable[WorkspaceRow]
 ) -> None:
     """What is noted of a fork's directory is in the workspace's folder, the directory itself may lie in that of the
     session, and its first checkpoint stands on one of the workspace's.
     """
     catalog = opener.store().catalog
-    mine = {one.id: seen_at(one.path) for one in workspaces}
+    mine = {one.id: last_seen_path(one.path) for one in workspaces}
 
     def stands_on_it(other: SessionRecord) -> bool:
         if other.id == record.id or other.purpose == "session" or other.workspace in mine:
@@ -175,7 +181,7 @@ def _refuse_forks_of(
         if other.origin in mine:
             return True
         return other.workspace is not None and any(
-            under(seen_at(catalog.workspace(other.workspace).path), root) for root in mine.values()
+            under(last_seen_path(catalog.workspace(other.workspace).path), root) for root in mine.values()
         )
 
     sessions = tiers.rows.list()
@@ -195,7 +201,7 @@ def _refuse_forks_of(
         )
 
 
-def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequence[Workspace]) -> None:
+def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequence[WorkspaceRow]) -> None:
     if record.status != "making":
         _refuse_others(opener, record, workspaces)
     _detach_inside(workspaces)
@@ -214,12 +220,12 @@ def _remove_directory(opener: Opener, record: SessionRecord, workspaces: Sequenc
     remove_whole(place)
 
 
-def _detach_inside(workspaces: Iterable[Workspace]) -> None:
+def _detach_inside(workspaces: Iterable[WorkspaceRow]) -> None:
     """Take away what was mounted in there, such as directories from elsewhere: that is no part of a fork, and
     what it shows stays where it is.
     """
     for one in workspaces:
-        root = seen_at(one.path)
+        root = last_seen_path(one.path)
         for point in mounted_at(root, below=True):
             if point != root:
                 detach_all(point)
@@ -228,22 +234,22 @@ def _detach_inside(workspaces: Iterable[Workspace]) -> None:
 def _refuse_mounted_over(opener: Opener, record: SessionRecord) -> None:
     """Raise `RefusedError` if something is mounted over a fork's directory."""
     for one in _workspaces(opener, record):
-        refuse_others(seen_at(one.path), below=1 if record.provider == "zfs" else 0)  # (its dataset)
+        refuse_others(last_seen_path(one.path), below=1 if record.provider == "zfs" else 0)  # (its dataset)
 
 
-def _refuse_others(opener: Opener, record: SessionRecord, workspaces: Iterable[Workspace]) -> None:
+def _refuse_others(opener: Opener, record: SessionRecord, workspaces: Iterable[WorkspaceRow]) -> None:
     """Raise `RefusedError` if something else has come in the place of the directory that was made for a fork. (One that
     is not mounted any more is empty; and the numbers of devices may be others after a restart.)
     """
     for one in workspaces:
-        path = seen_at(one.path)
+        path = last_seen_path(one.path)
         if not os.path.lexists(path) or _is_at(opener, path, one):
             continue
         if os.path.islink(path) or not os.path.isdir(path) or os.listdir(path):
             refuse_replaced_fork(path, record.id)
 
 
-def _let_go(opener: Opener, workspace: Workspace) -> None:
+def _let_go(opener: Opener, workspace: WorkspaceRow) -> None:
     """Let the workspace of a fork go that is deleted, and forget what nothing else stands on."""
     from holdfast.engine.forks.unmount_to_directory import discard
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from holdfast.model.ids import CheckpointId, Hash
     from holdfast.model.session_types import RefType, SessionCheckpoint, SessionId, SessionMode
     from holdfast.snapshot.port import Capabilities
-    from holdfast.snapshot.provider_selection import Choice
+    from holdfast.snapshot.provider_selection import ProviderChoice
     from holdfast.store.catalog.session_rows import SessionRows
 
 
@@ -252,7 +252,7 @@ class _Providers:
         self._detected: list[Capabilities] = [one.detect(with_git=with_ignored) for one in self._all]
         self.choice = self._chosen()
 
-    def _chosen(self) -> Choice:
+    def _chosen(self) -> ProviderChoice:
         from holdfast.snapshot.provider_selection import choose
 
         return choose(

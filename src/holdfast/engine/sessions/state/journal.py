@@ -14,13 +14,13 @@ from holdfast.model.log import Log
 from holdfast.model.session_types import (
     LEVELS,
     CommandEntry,
-    Counted,
-    Found,
-    Merging,
-    Ran,
+    CommandEvent,
+    MergeEvent,
+    MetricEvent,
     SessionCheckpoint,
     SessionHash,
     SessionRef,
+    TreeEvent,
 )
 from holdfast.store.catalog.session_records import JournalRow, RefChange, SessionCommit, StoredCheckpoint, ref_name
 from holdfast.store.codecs.session_format import decode_journal, encode_checkpoint, encode_journal
@@ -70,7 +70,7 @@ NOT_CARRIED = frozenset(
 
 
 class EnvironmentChange(NamedTuple):
-    """How what a shell exports now differs from a state: fields of `Ran`."""
+    """How what a shell exports now differs from a state: fields of `CommandEvent`."""
 
     changed: dict[str, str]
     dropped: tuple[str, ...]
@@ -85,17 +85,17 @@ def replay(state: State, entries: Iterable[JournalEntry]) -> State:
 
 
 def _after(state: State, entry: JournalEntry) -> State:
-    if isinstance(entry, Ran):
+    if isinstance(entry, CommandEvent):
         return _after_command(state, entry)
-    if isinstance(entry, Found):
+    if isinstance(entry, TreeEvent):
         return msgspec.structs.replace(state, tree=entry.tree, updated_at=entry.at)
-    if isinstance(entry, Counted):
+    if isinstance(entry, MetricEvent):
         counted = {entry.what: getattr(state.metrics, entry.what) + 1}
         return msgspec.structs.replace(state, metrics=msgspec.structs.replace(state.metrics, **counted))
     return state
 
 
-def _after_command(state: State, ran: Ran) -> State:
+def _after_command(state: State, ran: CommandEvent) -> State:
     command = ran.entry
     tree = command.before or state.tree
     if not ran.ended:
@@ -120,7 +120,7 @@ def _after_command(state: State, ran: Ran) -> State:
 
 def commands(entries: Iterable[JournalEntry]) -> list[CommandEntry]:
     """The commands among ``entries``."""
-    return [entry.entry for entry in entries if isinstance(entry, Ran)]
+    return [entry.entry for entry in entries if isinstance(entry, CommandEvent)]
 
 
 def output_length(entries: Iterable[JournalEntry]) -> int:
@@ -133,25 +133,25 @@ def trees(entries: Iterable[JournalEntry]) -> tuple[CheckpointId, ...]:
     """Every tree that ``entries`` name."""
     found: dict[CheckpointId, None] = {}
     for entry in entries:
-        if isinstance(entry, Ran):
+        if isinstance(entry, CommandEvent):
             named = (entry.entry.before, entry.entry.after)
-        elif isinstance(entry, Found):
+        elif isinstance(entry, TreeEvent):
             named = (entry.tree,)
         else:
-            named = (entry.target,) if isinstance(entry, Merging) else ()
+            named = (entry.target,) if isinstance(entry, MergeEvent) else ()
         found.update((tree, None) for tree in named if tree is not None)
     return tuple(found)
 
 
 def has_unsaved(entries: Iterable[JournalEntry]) -> bool:
     """Whether anything has happened that is worth saving a state for."""
-    return any(not isinstance(entry, Counted) for entry in entries)
+    return any(not isinstance(entry, MetricEvent) for entry in entries)
 
 
 def running(entries: Sequence[JournalEntry]) -> CommandEntry | None:
     """The command that has begun and not ended."""
     last = entries[-1] if entries else None
-    return last.entry if isinstance(last, Ran) and not last.ended else None
+    return last.entry if isinstance(last, CommandEvent) and not last.ended else None
 
 
 def due(state: State, entries: Sequence[JournalEntry], now: int) -> float | None:
@@ -419,7 +419,7 @@ class CommandJournal:
         if self._looks_later:
             self._looks_later = False
             if not same_tree(self._context, self._line.state.tree, tree):
-                self._line.write([*self._line.entries, Found(tree=tree, at=self._context.clock.now())])
+                self._line.write([*self._line.entries, TreeEvent(tree=tree, at=self._context.clock.now())])
         return tree
 
     def begin(self, command: str, asked: str, generated: bool, level: Level) -> CommandEntry:
@@ -448,7 +448,7 @@ class CommandJournal:
             before=before,
             cwd=state.cwd,
         )
-        self._line.write([*self._line.entries, Ran(entry=entry)])
+        self._line.write([*self._line.entries, CommandEvent(entry=entry)])
         return entry
 
     def end(
@@ -465,7 +465,7 @@ class CommandJournal:
             _LOG.warning("the tree that a command has left could not be saved: %s", error.message)
         ended = msgspec.structs.replace(last, duration_ms=duration_ms, result=escape_output(result), after=after)
         changes = environment_change(self._line.state, self._base, env)
-        ran = Ran(
+        ran = CommandEvent(
             entry=ended,
             ended=True,
             cwd=relative(self._context.workspace.path, cwd),

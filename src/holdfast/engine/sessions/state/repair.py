@@ -16,9 +16,9 @@ from holdfast.model.errors import NotFoundError, RefusedError
 from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
-from holdfast.model.session_types import Counted, Found, JournalEntry, Leaving, Merging, Ran
+from holdfast.model.session_types import CheckoutEvent, CommandEvent, JournalEntry, MergeEvent, MetricEvent, TreeEvent
 from holdfast.snapshot.port import Token
-from holdfast.store.catalog_records import seen_at
+from holdfast.store.catalog_records import last_seen_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -58,7 +58,7 @@ def open_mounted(opener: Opener, name: WorkspaceId) -> Context:
             raise
         from holdfast.engine.forks.mounted_forks import mount_again
 
-        mount_again(opener, seen_at(opener.store().catalog.workspace(name).path))
+        mount_again(opener, last_seen_path(opener.store().catalog.workspace(name).path))
         return opener.open_known(name)
 
 
@@ -135,7 +135,7 @@ def opening_message(session: SessionId) -> str:
 def was_cut_short(entries: list[JournalEntry]) -> bool:
     """Whether a process that had the session was killed in the middle of something."""
     last = entries[-1] if entries else None
-    return isinstance(last, Leaving | Merging) or (isinstance(last, Ran) and not last.ended)
+    return isinstance(last, CheckoutEvent | MergeEvent) or (isinstance(last, CommandEvent) and not last.ended)
 
 
 def repair_journal(
@@ -145,7 +145,7 @@ def repair_journal(
     state: State,
     *,
     remade: bool,
-    target_tree: Callable[[Leaving], CheckpointId],
+    target_tree: Callable[[CheckoutEvent], CheckpointId],
     save: Callable[[], CheckpointId],
 ) -> Repaired:
     """Bring the journal up to what has become of the session; the same list if there is nothing to mend.
@@ -156,20 +156,20 @@ def repair_journal(
     moved: Literal["", "done", "never"] = ""
     lost = remade
     last = mended[-1] if mended else None
-    if isinstance(last, Leaving | Merging):
+    if isinstance(last, CheckoutEvent | MergeEvent):
         lost = True
-        target = last.target if isinstance(last, Merging) else target_tree(last)
+        target = last.target if isinstance(last, MergeEvent) else target_tree(last)
         moved = _finish(context, workspace, target, last.event)
         mended.pop()
     found = state.tree if remade else save()
-    if isinstance(last, Ran) and not last.ended:
+    if isinstance(last, CommandEvent) and not last.ended:
         lost = True
         _LOG.warning("the session was killed while this ran in it: %s", last.entry.command[:200])
         mended[-1] = msgspec.structs.replace(last, ended=True, entry=msgspec.structs.replace(last.entry, after=found))
     elif found is not None and moved != "done" and not same_tree(context, state.tree, found):
-        mended.append(Found(tree=found, at=context.clock.now()))
+        mended.append(TreeEvent(tree=found, at=context.clock.now()))
     if lost:
-        mended.append(Counted(what="recoveries", at=context.clock.now()))
+        mended.append(MetricEvent(what="recoveries", at=context.clock.now()))
     return Repaired(entries if mended == entries else mended, moved)
 
 

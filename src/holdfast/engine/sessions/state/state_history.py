@@ -24,7 +24,7 @@ from holdfast.model.fast_namedtuple import NamedTuple
 from holdfast.model.log import Log
 from holdfast.model.paths import display
 from holdfast.model.session_results import CheckedOut
-from holdfast.model.session_types import Leaving, Merging, SessionId
+from holdfast.model.session_types import CheckoutEvent, MergeEvent, SessionId
 from holdfast.store.catalog.session_records import RefChange, ref_name
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class StateHistory:
         target, missed = self._save_fork(name) or (self.find(name), ())
         tree = self.tree_of(target)
         saved = self._branch(self._free_branch(BEFORE_CHECKOUT), f"before checkout of {name}", {})
-        leaving = Leaving(target=target.hash, at=self._context.clock.now(), event=self._newest_event())
+        leaving = CheckoutEvent(target=target.hash, at=self._context.clock.now(), event=self._newest_event())
         with self._moving(leaving):
             restored = self._scope.workspace.restore(tree)
         self.arrive(target)
@@ -207,12 +207,12 @@ class StateHistory:
         said = check_metadata(metadata)
         with self._asked_for():
             at = self._context.clock.now()
-            entry = Merging(target=target, message=message, at=at, event=self._newest_event(), metadata=said)
+            entry = MergeEvent(target=target, message=message, at=at, event=self._newest_event(), metadata=said)
             with self._moving(entry):
                 restored = self._scope.workspace.restore(target, expected=expected)
             return restored, self._commit_merged(entry, self._line.state)
 
-    def arrive_merged(self, entry: Merging) -> None:
+    def arrive_merged(self, entry: MergeEvent) -> None:
         """See `Session.arrive_merged`."""
         now = self._line.state
         metrics = msgspec.structs.replace(now.metrics, recoveries=now.metrics.recoveries + 1)
@@ -229,7 +229,7 @@ class StateHistory:
             return None
         return self._scope.save(ref.session)
 
-    def _commit_merged(self, entry: Merging, state: State) -> SessionCheckpoint:
+    def _commit_merged(self, entry: MergeEvent, state: State) -> SessionCheckpoint:
         # (What it is about has happened: no hook stops that from being known.)
         return self.commit("manual", state=state, message=entry.message, metadata=entry.metadata, may_refuse=False)
 
@@ -250,7 +250,7 @@ class StateHistory:
         return newest[0].seq if newest else 0
 
     @contextmanager
-    def _moving(self, entry: Leaving | Merging) -> Generator[None]:
+    def _moving(self, entry: CheckoutEvent | MergeEvent) -> Generator[None]:
         """Have the journal say where the tree is brought in the block; no more if that fails and changed nothing."""
         self.stop_noticing()
         self._line.write([*self._line.entries, entry])

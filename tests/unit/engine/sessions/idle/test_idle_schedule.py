@@ -14,7 +14,7 @@ from holdfast.engine.sessions.idle.idle_schedule import IdlePlan, IdleSaver
 from holdfast.engine.sessions.registry import Sessions
 from holdfast.model.errors import StorageError
 from holdfast.model.session_types import CommandResult, SessionId
-from holdfast.store.catalog.session_records import Unsaved
+from holdfast.store.catalog.session_records import UnsavedSession
 from holdfast.testing.clocks import ManualClock
 
 from .....waiting import wait_until
@@ -43,9 +43,9 @@ def nobody(_session: SessionId) -> bool:
 
 
 def test_one_is_tried_when_nothing_was_done_in_it_for_so_long(plan: IdlePlan, clock: ManualClock) -> None:
-    one = Unsaved(ONE, 1, clock.now())
+    one = UnsavedSession(ONE, 1, clock.now())
     clock.advance(10)
-    two = Unsaved(TWO, 1, clock.now())
+    two = UnsavedSession(TWO, 1, clock.now())
     clock.advance(19)
     assert plan.choose([one, two], nobody) == []
     clock.advance(1)
@@ -55,7 +55,7 @@ def test_one_is_tried_when_nothing_was_done_in_it_for_so_long(plan: IdlePlan, cl
 
 
 def test_one_that_is_open_is_asked_for_when_it_may_be_due_and_not_before(plan: IdlePlan, clock: ManualClock) -> None:
-    one = Unsaved(ONE, 1, clock.now())
+    one = UnsavedSession(ONE, 1, clock.now())
     asked: list[SessionId] = []
 
     def is_open(session: SessionId) -> bool:
@@ -71,7 +71,7 @@ def test_one_that_is_open_is_asked_for_when_it_may_be_due_and_not_before(plan: I
 
 
 def test_of_many_some_are_tried_at_once_and_the_others_next(plan: IdlePlan, clock: ManualClock) -> None:
-    unsaved = [Unsaved(SessionId(f"s{number}"), 1, clock.now()) for number in range(50)]
+    unsaved = [UnsavedSession(SessionId(f"s{number}"), 1, clock.now()) for number in range(50)]
     clock.advance(30)
     tried: list[SessionId] = []
     while chosen := plan.choose(unsaved, nobody):
@@ -85,7 +85,7 @@ def test_of_many_some_are_tried_at_once_and_the_others_next(plan: IdlePlan, cloc
 def test_what_wants_to_be_left_alone_for_longer_is_until_something_happens_in_it(
     plan: IdlePlan, clock: ManualClock
 ) -> None:
-    one, two = Unsaved(ONE, 1, clock.now()), Unsaved(TWO, 1, clock.now())
+    one, two = UnsavedSession(ONE, 1, clock.now()), UnsavedSession(TWO, 1, clock.now())
     clock.advance(30)
     plan.choose([one, two], nobody)
     plan.later(ONE, 100)
@@ -103,7 +103,7 @@ def test_what_wants_to_be_left_alone_for_longer_is_until_something_happens_in_it
 
 
 def test_what_fails_is_tried_at_growing_intervals_and_told_once(plan: IdlePlan, clock: ManualClock) -> None:
-    one = Unsaved(ONE, 1, clock.now())
+    one = UnsavedSession(ONE, 1, clock.now())
     clock.advance(30)
     plan.choose([one], nobody)
     assert plan.failed(ONE, "no room")

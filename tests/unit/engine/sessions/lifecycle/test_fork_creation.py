@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.engine.sessions.holder.lock import holding, is_held, lock_path, remove_lock
 from holdfast.engine.workspace.workspace import Workspace
-from holdfast.files.index.stat_index import Columns, load
+from holdfast.files.index.stat_index import DirectoryColumns, load
 from holdfast.model.clock import SystemClock
 from holdfast.model.errors import LockedError, NotFoundError, RefusedError, UnsupportedError, UsageError
 from holdfast.model.session_types import SessionId
@@ -555,7 +555,7 @@ def test_what_is_known_of_the_files_goes_with_a_whole_copy(bench):
         made = session.fork("now", provider="copy")
         index = load(bytes(bench.home / "workspaces" / catalog.find_workspace(made.root).id / "index"))
         assert index.root == catalog.checkpoint(session.head.state.tree).root
-        columns = Columns(index.directories[b""])
+        columns = DirectoryColumns(index.directories[b""])
         at = columns.names.index(b"old")
         assert columns.row(at)[3] == (root_of(made) / "old").stat().st_ino
         earlier = session.fork("earlier", checkpoint="then", provider="copy")

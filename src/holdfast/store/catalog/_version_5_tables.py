@@ -11,7 +11,7 @@ from holdfast.store.catalog.row_checksums import SESSIONS, WORKSPACES, damaged, 
 
 if TYPE_CHECKING:
     from holdfast.store.catalog.row_checksums import ChecksummedTable
-    from holdfast.store.database.sql_database import Session
+    from holdfast.store.database.sql_database import Transaction
 
 SERVING = (
     """
@@ -99,27 +99,27 @@ SESSIONS_4 = SESSIONS._replace(columns=SESSIONS.columns.removesuffix(", machine"
 """As versions 2 to 4 cover them."""
 
 
-def add_homes(session: Session) -> None:
+def add_homes(transaction: Transaction) -> None:
     """Part of the step to version 5. Rows that are damaged stay so."""
     sound = [
         (now, tenant, key)
         for before, now in ((WORKSPACES_1, WORKSPACES), (SESSIONS_4, SESSIONS))
-        for tenant, keys in _sound(session, before).items()
+        for tenant, keys in _sound(transaction, before).items()
         for key in keys
     ]
     for statement in VERSION_5:
-        session.run(statement)
+        transaction.run(statement)
     for covered, tenant, key in sound:
-        set_checksum(session, covered, tenant, key)
+        set_checksum(transaction, covered, tenant, key)
 
 
-def _sound(session: Session, covered: ChecksummedTable) -> dict[int, list[str]]:
+def _sound(transaction: Transaction, covered: ChecksummedTable) -> dict[int, list[str]]:
     """By tenant, the keys of the rows of a table whose checksums match."""
     found: dict[int, list[str]] = {}
-    for tenant, name in session.all(f"SELECT tenant, {covered.key} FROM {covered.table}"):
+    for tenant, name in transaction.all(f"SELECT tenant, {covered.key} FROM {covered.table}"):
         found.setdefault(tenant, []).append(name)
     for tenant, names in found.items():
-        wrong = set(damaged(session, covered, tenant))
+        wrong = set(damaged(transaction, covered, tenant))
         found[tenant] = [name for name in names if name not in wrong]
     return found
 

@@ -1,4 +1,4 @@
-"""Which store a location names."""
+"""What an object store is made of by its location and the settings."""
 
 from __future__ import annotations
 
