@@ -85,7 +85,7 @@ def _forget(console: Console, arguments: argparse.Namespace) -> int:
         with console.open(freeing=True) as workspace:
             result = workspace.forget(arguments.names, policy=policy, dry_run=arguments.dry_run)
     if console.json:
-        console.give(workspace_json.forgotten(result))
+        console.give(workspace_json.forget_result(result))
     else:
         console.say(*_forgotten_lines(result, verbose=console.verbose))
     return 0
@@ -138,7 +138,7 @@ def _gc(console: Console, arguments: argparse.Namespace) -> int:
     with console.open_either(freeing=True) as opened, console.progress() as progress:
         result = opened.gc(grace=arguments.grace, dry_run=arguments.dry_run, progress=progress)
     if console.json:
-        console.give(workspace_json.collected(result))
+        console.give(workspace_json.gc_result(result))
     else:
         delete, free, rewrite = (
             ("Would delete", "free", "rewrite") if result.dry_run else ("Deleted", "freed", "rewrote")
@@ -161,7 +161,7 @@ def _verify(console: Console, arguments: argparse.Namespace) -> int:
         result = opened.verify(read_data=arguments.read_data, progress=progress)
     looked_at = f"{plural(result.checkpoints, 'checkpoint')}, {plural(result.blobs, 'blob')}"
     if console.json:
-        console.give(workspace_json.verified(result))
+        console.give(workspace_json.verify_result(result))
     elif result.ok:
         console.say(f"No problem found: {looked_at}.")
     else:

@@ -57,7 +57,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
     if console.json:
         from holdfast.engine.encoding import workspace_json
 
-        console.give(workspace_json.merged(found))
+        console.give(workspace_json.merge_result(found))
     else:
         _say(console, found)
     return _ended(found)

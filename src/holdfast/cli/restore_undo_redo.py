@@ -166,7 +166,7 @@ def _carry_out(console: Console, workspace: Workspace, work: Work, verb: str) ->
         from holdfast.engine.encoding import workspace_json
         from holdfast.model.message_text import process_details
 
-        console.give({**workspace_json.restored(result), "stopped": process_details(result.stopped)})
+        console.give({**workspace_json.restore_result(result), "stopped": process_details(result.stopped)})
     else:
         console.say(*_lines(result, verb))
     if result.skipped:

@@ -101,7 +101,7 @@ def _run(console: Console, arguments: argparse.Namespace) -> int:
 
         from holdfast.engine.encoding import step_json
 
-        sys.stderr.write(json.dumps(step_json.ran(result)) + "\n")
+        sys.stderr.write(json.dumps(step_json.run_result(result)) + "\n")
     elif not console.quiet:
         sys.stderr.writelines(f"holdfast: {line}\n" for line in _summary(result))
     sys.stderr.flush()

@@ -150,7 +150,7 @@ def _step(console: Console, arguments: argparse.Namespace) -> int:
         else:
             report = workspace.rollback_step()
             left = report.conflicts
-            answer = step_json.rolled_back(report)
+            answer = step_json.rollback_result(report)
             line = f"Took {named_steps(report.steps)} back{_left_note(left)}"
     _say(console, answer, line, left)
     return 0

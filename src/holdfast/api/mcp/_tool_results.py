@@ -151,7 +151,7 @@ def step_object(
 
 def restored_object(result: RestoreResult) -> Restored:
     """What a restore, an undo or a redo did, or would do."""
-    return cut(workspace_json.restored(result), "written", "deleted", "skipped", "steps", most=SHOWN)
+    return cut(workspace_json.restore_result(result), "written", "deleted", "skipped", "steps", most=SHOWN)
 
 
 def checkpoint_object(result: CheckpointResult) -> MadeCheckpoint:

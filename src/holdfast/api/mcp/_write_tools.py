@@ -99,7 +99,7 @@ def fork(host: SharedHost, hosted: HostedDirectory, request: Fork) -> ToolAnswer
         if os.path.lexists(target):
             raise RefusedError(f"there is a {display(target)} already", hint="choose another name", code="exists")
         with hosted.workspace() as workspace:
-            return ToolAnswer(workspace_json.forked(workspace.fork(request.checkpoint, target)))
+            return ToolAnswer(workspace_json.fork_result(workspace.fork(request.checkpoint, target)))
 
 
 def next_reapply(_host: SharedHost, hosted: HostedDirectory, _request: NextReapply) -> ToolAnswer:

@@ -127,7 +127,7 @@ def fs_read(hosted: HostedDirectory, asked: messages.FsRead) -> json_types.Part:
     """A part of a file."""
     path = path_in(hosted.path, asked.path)
     read = hosted.read_file(path, offset=asked.offset, limit=asked.limit)
-    return workspace_json.read(path, read)
+    return workspace_json.file_part(path, read)
 
 
 def fs_status(hosted: HostedDirectory, _asked: messages.FsStatus) -> Status:
@@ -200,7 +200,7 @@ def checkpoint_read(hosted: HostedDirectory, asked: messages.CheckpointRead) -> 
     """A part of a file in a checkpoint."""
     path = path_in(hosted.path, asked.path)
     read = hosted.read_saved(asked.checkpoint, path, offset=asked.offset, limit=asked.limit)
-    return workspace_json.read(path, read)
+    return workspace_json.file_part(path, read)
 
 
 def fork(hosted: HostedDirectory, asked: messages.Fork) -> json_types.Forked:
@@ -210,7 +210,7 @@ def fork(hosted: HostedDirectory, asked: messages.Fork) -> json_types.Forked:
         raise UsageError("path: a fork's path begins with /")
     hosted.refuse_others(path)
     with hosted.workspace() as workspace:
-        return workspace_json.forked(workspace.fork(asked.checkpoint, path))
+        return workspace_json.fork_result(workspace.fork(asked.checkpoint, path))
 
 
 OPERATIONS: dict[str, Operation] = {
@@ -277,7 +277,7 @@ def _page(items: Sequence[T], key: Callable[[T], K], before: K | None, limit: in
 
 def _restored(done: RestoreResult) -> Restored:
     names = ("written", "deleted", "skipped")
-    return cut(workspace_json.restored(done), *names, most=result_types.MAX_LISTED)
+    return cut(workspace_json.restore_result(done), *names, most=result_types.MAX_LISTED)
 
 
 def _said(values: dict[str, Any]) -> dict[str, Any]:

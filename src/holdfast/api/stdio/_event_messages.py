@@ -159,7 +159,7 @@ def encode_event(hosted: HostedDirectory, value: HostEvent) -> bytes:
             paths = barrier["paths"][:MAX_LISTED]
             return _line(ExternalModification, {**barrier, "paths": paths, "directory": directory})
         case monitor.StepsRolledBack():
-            done = step_json.rolled_back(value.report)
+            done = step_json.rollback_result(value.report)
             conflicts = done["conflicts"][:MAX_LISTED]
             return _line(Recovery, {**done, "conflicts": conflicts, "directory": directory})
         case monitor.VersionMismatch():

@@ -30,7 +30,7 @@ def _checkpoint(console: Console, arguments: argparse.Namespace) -> int:
     with use_session(console, arguments.session, arguments.agent) as session:
         point = session.checkpoint(arguments.message)
     if console.json:
-        console.give(session_json.saved(point))
+        console.give(session_json.session_checkpoint(point))
     else:
         tree = (point.state.tree or "")[:SHORT_HASH]
         console.say(f"Saved {session.id} as {point.hash[:SHORT_HASH]}, with checkpoint {tree}.")
@@ -80,7 +80,7 @@ def _checkout(console: Console, arguments: argparse.Namespace) -> int:
         found = session.checkout(arguments.name)
     restored = found.restored
     if console.json:
-        console.give(session_json.checked_out(found))
+        console.give(session_json.checkout_result(found))
     else:
         where = show_path(os.fsencode(found.state.cwd))
         console.say(

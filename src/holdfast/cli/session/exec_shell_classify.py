@@ -71,7 +71,7 @@ def _exec(console: Console, arguments: argparse.Namespace) -> int:
         )
         assert entry.result is not None
         if console.json:
-            console.give(session_json.executed(session.id, entry, session.state.cwd, session.too_long))
+            console.give(session_json.exec_result(session.id, entry, session.state.cwd, session.too_long))
         elif entry.result.timed_out and not console.quiet:
             sys.stderr.write(f"holdfast: the command was ended: its time was over ({entry.duration_ms / 1000:.1f} s)\n")
     return entry.result.exit_code
@@ -140,7 +140,7 @@ def _classify(console: Console, arguments: argparse.Namespace) -> int:
     root, cwd, env, programs = _surroundings(console, arguments)
     level = classify(command, cwd=cwd, root=root, env=env, programs=programs)
     if console.json:
-        console.give(session_json.classified(command, level))
+        console.give(session_json.classification(command, level))
     else:
         console.answer([level])
     return 0

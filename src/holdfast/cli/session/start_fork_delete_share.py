@@ -71,7 +71,7 @@ def _start(console: Console, arguments: argparse.Namespace) -> int:
         path = os.fsencode(console.directory or current_directory())
         with sessions.start(path, arguments.id, env=dict(arguments.env)) as session:
             if console.json:
-                console.give(session_json.begun(session))
+                console.give(session_json.session_start(session))
             else:
                 console.say(f"Session {session.id} works in {show_path(session.root)}, with {session.config.shell}.")
                 if console.quiet:
@@ -107,7 +107,7 @@ def _fork(console: Console, arguments: argparse.Namespace) -> int:
             provider=arguments.provider,
         )
     if console.json:
-        console.give(session_json.forked(made))
+        console.give(session_json.fork_result(made))
     else:
         console.say(
             f"Forked {session.id} at {made.fork_point[:SHORT_HASH]}: session {made.id} works in "

@@ -146,7 +146,7 @@ def details(result: Details) -> Json:
     }
 
 
-def restored(result: RestoreResult) -> json_types.Restored:
+def restore_result(result: RestoreResult) -> json_types.Restored:
     """What `restore`, `undo` or `redo` did, or would do."""
     return {
         "checkpoint": result.checkpoint,
@@ -161,7 +161,7 @@ def restored(result: RestoreResult) -> json_types.Restored:
     }
 
 
-def forked(result: ForkResult) -> json_types.Forked:
+def fork_result(result: ForkResult) -> json_types.Forked:
     """What `fork` made."""
     return {
         "workspace": result.workspace,
@@ -173,7 +173,7 @@ def forked(result: ForkResult) -> json_types.Forked:
     }
 
 
-def forgotten(result: Forgotten) -> Json:
+def forget_result(result: Forgotten) -> Json:
     """What `forget` removed, or would remove, and why the rest stays."""
     return {
         "removed": [
@@ -184,7 +184,7 @@ def forgotten(result: Forgotten) -> Json:
     }
 
 
-def collected(result: Collected) -> Json:
+def gc_result(result: Collected) -> Json:
     """What `gc` freed, or would free."""
     return {
         "blobs_deleted": result.blobs_deleted,
@@ -195,7 +195,7 @@ def collected(result: Collected) -> Json:
     }
 
 
-def verified(result: Verified) -> Json:
+def verify_result(result: Verified) -> Json:
     """What `verify` looked at and found."""
     return {
         "ok": result.ok,
@@ -251,7 +251,7 @@ def listing(path: bytes, items: Sequence[DirectoryEntry]) -> json_types.Listing:
     return {"path": display(path), "entries": [entry(each) for each in items]}
 
 
-def read(path: bytes, value: Read) -> json_types.Part:
+def file_part(path: bytes, value: Read) -> json_types.Part:
     """A part of a file: ``data`` is text, or ``data_base64`` bytes where it is not UTF-8; the other one is null.
 
     A character that the part ends in the middle of is left for the next one. ``next_offset`` is null at the end.
@@ -283,7 +283,7 @@ def _as_text(value: Read) -> tuple[bytes, str | None]:
 # Merges.
 
 
-def merged(found: ForkMerge) -> dict[str, Any]:
+def merge_result(found: ForkMerge) -> dict[str, Any]:
     """What ``holdfast merge --json`` prints (docs/reference/json.md)."""
     # A log does not load how merges are planned.
     from holdfast.engine.merging import stacked_plan
@@ -299,6 +299,6 @@ def merged(found: ForkMerge) -> dict[str, Any]:
         "dry_run": found.dry_run,
         "files": [one.to_json() for one in found.prepared.records],
         "merged": found.prepared.merged,
-        "restored": None if found.restored is None else restored(found.restored),
+        "restored": None if found.restored is None else restore_result(found.restored),
         "not_captured": not_captured(found.not_captured),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.encoding.workspace_json import not_captured, restored
+from holdfast.engine.encoding.workspace_json import not_captured, restore_result
 from holdfast.engine.merging.three_way import CONFLICT_TEXTS
 from holdfast.model.paths import display
 
@@ -45,7 +45,7 @@ def experiment(found: Experiment, adopted: Adoption | None) -> Json:
             "average_ms": statistics.average_ms,
             "median_ms": statistics.median_ms,
         },
-        "adopted": None if adopted is None else {**restored(adopted.restored), "state": adopted.checkpoint.hash},
+        "adopted": None if adopted is None else {**restore_result(adopted.restored), "state": adopted.checkpoint.hash},
     }
 
 
@@ -128,7 +128,7 @@ def merged(found: SessionMerge, dry_run: bool) -> Json:
         "not_captured": not_captured(found.not_captured),
         "dry_run": dry_run,
         "state": None if found.checkpoint is None else found.checkpoint.hash,
-        "restored": None if restored_ is None else restored(restored_),
+        "restored": None if restored_ is None else restore_result(restored_),
     }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.encoding.workspace_json import merged as shown_merge
+from holdfast.engine.encoding.workspace_json import merge_result as shown_merge
 from holdfast.engine.merging import fork_merge
 from holdfast.engine.merging.reapply.resolver import ladder_of
 from holdfast.engine.merging.stacked_plan import Resolution

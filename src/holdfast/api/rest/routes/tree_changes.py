@@ -201,4 +201,4 @@ def _resolve_visible(call: RequestCall, name: str, resolve: Callable[[str], Chec
 def _notify(call: RequestCall, row: ExportRow, event: str, done: RestoreResult) -> Any:
     if not done.dry_run:
         call.happened(row.name, event, checkpoint=done.checkpoint, written=len(done.written), deleted=len(done.deleted))
-    return cut(dict(workspace_json.restored(done)), *_RESTORED)
+    return cut(dict(workspace_json.restore_result(done)), *_RESTORED)
